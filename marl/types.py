@@ -1,0 +1,179 @@
+"""The plain data that flows through one training step. Frozen: a fact, once recorded, does not change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
+
+from marl.config import Sampling
+
+TurnId = tuple[str, int]
+"""(episode id, index in the episode); unique in a run."""
+Ticket = int
+"""Names one submitted request; engines serve lower tickets first."""
+Metrics = dict[str, float]
+Finish = Literal["stop", "length", "overflow", "aborted"]
+End = Literal["no", "terminated", "truncated"]
+
+
+class Observation(TypedDict):
+    """What an agent sees of a game. Without a mask, any text is a move."""
+
+    text: str
+    action_mask: NotRequired[Any]
+
+
+class Info(TypedDict):
+    """What a game says beside the observation, for the agent to move."""
+
+    legal: tuple[str, ...] | None
+    """The open moves; None when any text is one."""
+    hears: tuple[str, ...]
+    """Agents whose turns this one can see."""
+    together: tuple[str, ...]
+    """Agents whose observations are final now, so that they can be asked at once."""
+    state: str
+    """All that this agent knows: its information state."""
+    attempt: int
+    """0, or how many answers to this very question were refused."""
+
+
+class Message(NamedTuple):
+    """One chat message."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a policy is asked to say."""
+
+    policy: str
+    messages: tuple[Message, ...]
+    sampling: Sampling
+    seed: int = 0
+    """Of the random numbers that pick the tokens."""
+    options: Mapping[str, str] | None = None
+    """Legal move -> the text that says it; None when any text is a move."""
+    state: str = ""
+    """All that the agent knows, in the game's own words: what scripted players act on."""
+    continues: tuple[int, ...] = ()
+    """Token ids that `messages` continue byte for byte (an earlier turn's prompt and completion)."""
+    forced: str | None = None
+    """Text to score instead of sampling; the end token is scored with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a policy said, token for token."""
+
+    text: str
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    """The sampled end token included."""
+    logprobs: tuple[float, ...]
+    """Of each token under the sampling distribution (temperature, top-p and top-k applied), in nats."""
+    finish: Finish
+    versions: tuple[int, int] = (0, 0)
+    """Weights that sampled the first and the last token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A request that got no completion: `overflow` (longer than the model's context) or `aborted`."""
+
+    finish: Literal["overflow", "aborted"]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One decision of one agent: a node of the trajectory graph."""
+
+    id: TurnId
+    agent: str
+    nth: int
+    """How many turns the agent had before."""
+    attempt: int
+    role: str
+    request: Request
+    completion: Completion
+    action: str | None
+    """None when no legal action could be read from the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """What the game paid `agent` right after `turn`, and for what."""
+
+    agent: str
+    value: float
+    turn: TurnId
+    name: str = "outcome"
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """How one episode starts. Equal seed and options: equal start."""
+
+    episode: str
+    group: str
+    seed: int
+    """Of the game."""
+    seats: Mapping[str, str]
+    """Agent -> role."""
+    purpose: Literal["train", "eval", "credit"] = "train"
+    branch: int = 0
+    options: Mapping[str, Any] | None = None
+    """Handed to the game's `reset`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advantage:
+    """How much better a turn was than what it is compared with."""
+
+    value: float
+    tokens: tuple[float, ...] = ()
+    """One number a token, where a rule judges tokens."""
+    returns: tuple[float, ...] = ()
+    """Value targets, where a critic learns."""
+
+
+Credit = dict[TurnId, Advantage]
+"""Over the whole step. A turn without an entry was not judged, which is not the same as 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a learner's model says of a turn without learning."""
+
+    logprobs: tuple[float, ...]
+    values: tuple[float, ...] | None = None
+    next_value: float | None = None
+    hidden: Any | None = None
+    """[2, H]: at the last prompt token and at the last completion token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One judged turn as a learner sees it."""
+
+    id: TurnId
+    agent: str
+    role: str
+    group: str
+    """Start of the game: samples of one group began from the same state."""
+    nth: int
+    end: End
+    """Whether the episode ended with this turn of the agent."""
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    sampling: Sampling
+    versions: tuple[int, int]
+    earned: float
+    """What the turn was assigned, before any comparison."""
+    advantage: Advantage
+    reading: Reading | None = None

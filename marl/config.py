@@ -1,14 +1,33 @@
 """The base of every setting in a scenario."""
 
-from typing import ClassVar
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """'did you mean ...?' and the choices, for error messages."""
+    known = sorted(choices)
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+    return f"{hint}choices: {', '.join(known) or 'none'}"
 
 
 class Config(BaseModel):
     """Frozen, closed-world settings: a typo in a scenario is an error, never a silent default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_typos(cls, data: Any) -> Any:
+        if isinstance(data, Mapping):
+            for key in data:
+                if key not in cls.model_fields:
+                    raise ValueError(f"unknown field {key!r}; {nearest(str(key), cls.model_fields)}")
+        return data
 
 
 class Component(Config):

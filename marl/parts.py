@@ -6,7 +6,6 @@ my_package.my_module:MyLearner` is imported. Nothing else knows which parts exis
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from marl.config import Component
+from marl.config import Component, nearest
 
 GROUPS = ("games", "roles", "models", "engines", "credit", "trainers", "experience")
 _registered: dict[str, dict[str, type[Component]]] = {group: {} for group in GROUPS}
@@ -43,13 +42,6 @@ def _installed(group: str) -> dict[str, str]:
 def names(group: str) -> list[str]:
     """The kinds that a scenario can name."""
     return sorted({*_installed(group), *_registered[group]})
-
-
-def nearest(name: str, choices: list[str]) -> str:
-    """'did you mean ...?' and the choices, for error messages."""
-    close = difflib.get_close_matches(name, choices, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
-    return f"{hint}choices: {', '.join(choices) or 'none'}"
 
 
 def find(group: str, kind: str) -> type[Component]:
@@ -85,38 +77,38 @@ class Part:
 
     group: str
     base: type[Component]
+    optional: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
             self._validate,
             serialization=core_schema.plain_serializer_function_ser_schema(
-                lambda part: part.model_dump(mode="json"), when_used="always"
+                lambda part: part and part.model_dump(mode="json")
             ),
         )
 
-    def _validate(self, value: Any) -> Component:
-        if isinstance(value, self.base):
+    def _validate(self, value: Any) -> Component | None:
+        if isinstance(value, self.base) or (value is None and self.optional):
             return value
         if isinstance(value, str):
             value = {"kind": value}
         if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str):
-            raise ValueError(f"expected a mapping with `kind:`, got {value!r}; choices: {', '.join(self._choices())}")
+            raise ValueError(f"expected a mapping with `kind:`; choices: {', '.join(self._choices())}")
         part = find(self.group, value["kind"])
         if not issubclass(part, self.base):
-            raise ValueError(f"{value['kind']!r} cannot stand here; choices: {', '.join(self._choices())}")
+            raise ValueError(f"kind {value['kind']!r} cannot stand here; choices: {', '.join(self._choices())}")
         return part.model_validate(value)
 
     def _choices(self) -> list[str]:
         return [name for name in names(self.group) if issubclass(find(self.group, name), self.base)]
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"anyOf": [self._schema(kind) for kind in self._choices()] + [{"type": "string"}]}
+        plug_in = {"type": "object", "required": ["kind"], "properties": {"kind": {"type": "string", "pattern": ":"}}}
+        none = [{"type": "null"}] if self.optional else []
+        return {
+            "anyOf": [*(self._schema(kind, handler) for kind in self._choices()), plug_in, {"type": "string"}, *none]
+        }
 
-    def _schema(self, kind: str) -> dict[str, Any]:
-        schema = TypeAdapter(find(self.group, kind)).json_schema()
-        schema["properties"]["kind"] = {"const": kind, "description": schema.get("description", "")}
-        schema["required"] = sorted({"kind", *schema.get("required", [])})
-        return schema
-
-
-__all__ = ["GROUPS", "Part", "find", "names", "nearest", "register"]
+    def _schema(self, kind: str, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        part = handler(find(self.group, kind).__pydantic_core_schema__)
+        return {"allOf": [part], "properties": {"kind": {"const": kind}}, "required": ["kind"]}

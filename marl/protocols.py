@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from marl.config import Component, Sampling
 from marl.types import (
@@ -142,6 +142,8 @@ class RoleConfig(Component):
     policy: str
     trainable: bool = True
     sampling: Sampling = Sampling()
+    history: Literal["fresh", "append"] = "fresh"
+    """`fresh`: every prompt stands alone. `append`: it continues the agent's last turn, token for token."""
 
     @abstractmethod
     def messages(self, view: View) -> tuple[Message, ...]:
@@ -214,6 +216,10 @@ class Simulator(Protocol):
     def fork(self, turn_id: TurnId, n: int, action: str | None = None) -> list[Trajectory]: ...
     def score(self, requests: Sequence[Request]) -> list[Completion | Failure]:
         """Log-probabilities of each request's `forced` text, in order."""
+        ...
+
+    def address(self, turn: Turn) -> Request:
+        """The request of a recorded turn, put to the policy that speaks for its role here."""
         ...
 
 

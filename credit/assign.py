@@ -1,0 +1,84 @@
+"""Who earned it: the rewards of an episode -> what each turn is worth, on its own graph."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import groupby
+
+from pydantic import Field
+
+from marl.graph import Trajectory
+from marl.protocols import AssignConfig, Evidence
+from marl.types import Advantage, Credit, TurnId
+
+
+class Outcome(AssignConfig):
+    """Each turn is worth what its agent is paid in the episode."""
+
+    kind: str = "outcome"
+    to_go: bool = False
+    """Count only what the agent is paid from this turn on."""
+
+    def __call__(self, evidence: Evidence) -> Credit:
+        credit: Credit = {}
+        for trajectory in evidence.trajectories:
+            credit.update(_to_go(trajectory) if self.to_go else _whole(trajectory))
+        return credit
+
+
+def _whole(trajectory: Trajectory) -> Credit:
+    returns = trajectory.returns
+    worth = {turn.agent: Advantage(returns.get(turn.agent, 0.0)) for turn in trajectory.turns}
+    return {turn.id: worth[turn.agent] for turn in trajectory.turns}
+
+
+def _to_go(trajectory: Trajectory) -> Credit:
+    paid = {turn: list(rewards) for turn, rewards in groupby(trajectory.rewards, key=lambda reward: reward.turn)}
+    left: dict[str, float] = defaultdict(float)
+    credit: Credit = {}
+    for turn in reversed(trajectory.turns):
+        for reward in paid.get(turn.id, ()):
+            left[reward.agent] += reward.value
+        credit[turn.id] = Advantage(left[turn.agent])
+    return credit
+
+
+class Flow(AssignConfig):
+    """A reward flows back along who-read-whom, within the payee's team.
+
+    A turn keeps what reaches it and passes `decay` of that on, in equal parts, to the turns it had read; so a chain
+    pays `decay ** hops`, a reward is never multiplied by the number of readers, and one backward pass does it:
+    c(u) = r(u) + decay * sum over v that read u of c(v) / reads(v).
+    """
+
+    kind: str = "flow"
+    decay: float = Field(0.9, ge=0, le=1)
+    teams: tuple[tuple[str, ...], ...] = ()
+    """Agents that share rewards; an agent in no team works for itself."""
+
+    def __call__(self, evidence: Evidence) -> Credit:
+        credit: Credit = {}
+        for trajectory in evidence.trajectories:
+            for team in self._teams(trajectory):
+                worth = self._worth(trajectory, team)
+                credit.update((t.id, Advantage(worth.get(t.id, 0.0))) for t in trajectory.turns if t.agent in team)
+        return credit
+
+    def _teams(self, trajectory: Trajectory) -> list[frozenset[str]]:
+        agents = {turn.agent for turn in trajectory.turns}
+        teamed = {agent for team in self.teams for agent in team}
+        return [frozenset(team) for team in self.teams] + [frozenset({agent}) for agent in sorted(agents - teamed)]
+
+    def _worth(self, trajectory: Trajectory, team: frozenset[str]) -> dict[TurnId, float]:
+        worth: dict[TurnId, float] = defaultdict(float)
+        for reward in trajectory.rewards:
+            if reward.agent in team:
+                worth[reward.turn] += reward.value
+        reads = trajectory.graph.pred
+        for turn in reversed(trajectory.turns):
+            here, read = worth.get(turn.id, 0.0), reads[turn.id]
+            if here and read:
+                share = self.decay * here / len(read)
+                for source in read:
+                    worth[source] += share
+        return worth

@@ -1,0 +1,112 @@
+"""Kuhn poker: three cards, one bet, two players (Kuhn, 1950)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from games.base import IllegalMove, TextGame, TextGameConfig
+from marl.engines.scripted import ScriptedConfig
+from marl.protocols import EngineConfig, Start
+
+DECK = "JQK"
+DEALS = tuple(first + second for first in DECK for second in DECK if first != second)
+AGENTS = ("player_0", "player_1")
+MOVES = {"": ("check", "bet"), "check": ("check", "bet"), "bet": ("fold", "call"), "check bet": ("fold", "call")}
+"""Betting so far -> legal moves. A history without an entry has ended the hand."""
+PUBLIC = {
+    betting: f"betting {betting or 'none'} . moves " + " ".join(f"[{move}]" for move in moves)
+    for betting, moves in MOVES.items()
+}
+"""What both players see, while the hand lasts."""
+
+
+class Equilibrium(ScriptedConfig):
+    """A Nash equilibrium of Kuhn poker, worth -1/18 chips to the first player. One of a family: see `alpha`."""
+
+    kind: str = "kuhn_equilibrium"
+    alpha: float = Field(default=1 / 6, ge=0, le=1 / 3)
+    """How often the first player bets a jack; kings are bet three times as often, queens never."""
+
+    def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
+        chance = self._aggression(state)
+        return {move: chance if move in ("bet", "call") else 1 - chance for move in moves}
+
+    def _aggression(self, state: str) -> float:
+        """Probability of betting or calling."""
+        card, _, betting = state.partition(" ")
+        jack, queen, king = {
+            "": (self.alpha, 0.0, 3 * self.alpha),
+            "check bet": (0.0, self.alpha + 1 / 3, 1.0),
+            "bet": (0.0, 1 / 3, 1.0),
+            "check": (1 / 3, 0.0, 1.0),
+        }[betting]
+        return {"J": jack, "Q": queen, "K": king}[card]
+
+
+class KuhnPokerConfig(TextGameConfig):
+    """Kuhn poker. An illegal move costs 2 chips, the worst regular loss, unless `illegal.penalty` says otherwise."""
+
+    kind: str = "kuhn_poker"
+
+    def build(self) -> KuhnPoker:
+        return KuhnPoker(self.illegal)
+
+    def opponents(self) -> Mapping[str, EngineConfig]:
+        return {"nash": Equilibrium()}
+
+    def starts(self) -> tuple[Start, ...]:
+        return tuple(Start(1 / len(DEALS), {"cards": cards}) for cards in DEALS)
+
+
+class KuhnPoker(TextGame):
+    """Each antes one chip; a called bet doubles the stakes; the higher card wins. Rewards are chips won."""
+
+    name = "kuhn_poker"
+    zero_sum = True
+    foul = 2.0
+    choices = ("cards",)
+
+    def __init__(self, illegal: IllegalMove) -> None:
+        super().__init__(AGENTS, illegal, ("check", "bet", "fold", "call"))
+
+    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+        self.cards = options["cards"] if "cards" in options else rng.choice(DEALS)
+        if self.cards not in DEALS:
+            raise ValueError(f"kuhn_poker: option cards: {self.cards!r} is no deal; choices: {', '.join(DEALS)}")
+        self.betting = ""
+        return AGENTS[0]
+
+    def start_key(self) -> str:
+        return self.cards
+
+    def legal(self) -> tuple[str, ...]:
+        return MOVES[self.betting]
+
+    def describe(self, agent: str) -> str:
+        return f"card {self._card(agent)} . {PUBLIC.get(self.betting) or f'betting {self.betting} . over'}"
+
+    def state_of(self, agent: str) -> str:
+        card = self._card(agent)
+        return f"{card} {self.betting}" if self.betting else card
+
+    def move(self, action: str) -> str | Mapping[str, float]:
+        mover = self.agent_selection
+        self.betting = f"{self.betting} {action}" if self.betting else action
+        if self.betting in MOVES:
+            return AGENTS[mover == AGENTS[0]]
+        gain = self._gain(action, mover)
+        return {AGENTS[0]: gain, AGENTS[1]: -gain}
+
+    def _card(self, agent: str) -> str:
+        return self.cards[agent == AGENTS[1]]
+
+    def _gain(self, last: str, mover: str) -> float:
+        """Chips the first player wins."""
+        if last == "fold":
+            return -1.0 if mover == AGENTS[0] else 1.0
+        stake = 2.0 if last == "call" else 1.0
+        return stake if DECK.index(self.cards[0]) > DECK.index(self.cards[1]) else -stake

@@ -1,0 +1,54 @@
+"""Judged trajectories -> samples per policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from marl.graph import Trajectory
+from marl.judge import Judgement
+from marl.protocols import RoleConfig
+from marl.types import Advantage, End, Reading, Sample, TurnId
+
+_NOT_JUDGED = Advantage(0.0)
+
+
+def collect(
+    trajectories: Sequence[Trajectory],
+    judgement: Judgement,
+    roles: Mapping[str, RoleConfig],
+    readings: Mapping[TurnId, Reading],
+) -> dict[str, list[Sample]]:
+    """Samples by policy. Left out: turns of frozen roles, turns nobody judged, turns without tokens of a model; and a
+    turn that several forks inherited counts once."""
+    batches: dict[str, list[Sample]] = {role.policy: [] for role in roles.values() if role.trainable}
+    seen: set[TurnId] = set()
+    for trajectory in trajectories:
+        last = {turn.agent: turn.id for turn in trajectory.turns}
+        for turn in trajectory.turns:
+            role, advantage = roles[turn.role], judgement.credit.get(turn.id)
+            if not role.trainable or advantage is None or not turn.completion.prompt_ids or turn.id in seen:
+                continue
+            seen.add(turn.id)
+            said, end = turn.completion, trajectory.end if last[turn.agent] == turn.id else _GOES_ON
+            batches[role.policy].append(
+                Sample(
+                    turn.id,
+                    turn.agent,
+                    turn.role,
+                    trajectory.start,
+                    turn.nth,
+                    end,
+                    said.prompt_ids,
+                    said.token_ids,
+                    said.logprobs,
+                    turn.request.sampling,
+                    said.versions,
+                    judgement.earned.get(turn.id, _NOT_JUDGED).value,
+                    advantage,
+                    readings.get(turn.id),
+                )
+            )
+    return batches
+
+
+_GOES_ON: End = "no"

@@ -1,0 +1,87 @@
+"""Where weights come from: folders and hubs in Hugging Face's format. Light: torch is imported when weights are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from marl.engines.folder import check_folder, parameters
+from marl.protocols import ModelConfig, Source
+
+if TYPE_CHECKING:
+    from marl.scenario import Scenario
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+Attention = Literal["sdpa", "eager"]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A causal language model and its tokenizer, in a folder or on a hub."""
+
+    policy: str
+    """Who asks, for error messages."""
+    path: str
+    dtype: Dtype = "float32"
+    device: str = "auto"
+    trust_remote_code: bool = False
+    attention: Attention = "sdpa"
+
+    def model(self) -> Any:
+        """A fresh copy of the weights, in eval mode."""
+        from marl.engines.loading import load_model
+
+        return load_model(self)
+
+    def tokenizer(self) -> Any:
+        from marl.engines.loading import load_tokenizer
+
+        return load_tokenizer(self)
+
+    def parameters(self) -> int:
+        """How many; of a folder only."""
+        return parameters(Path(self.path))
+
+    def fault(self, what: object) -> ValueError:
+        """What is wrong with it, named."""
+        return ValueError(f"policy {self.policy!r}: model {self.path!r}: {what}")
+
+
+class HeldModel(ModelConfig):
+    """How weights are held in memory."""
+
+    dtype: Dtype = "float32"
+    device: str = "auto"
+    """A torch device; `auto` is `cuda` where there is one, else `cpu`."""
+    attention: Attention = "sdpa"
+
+    def checkpoint(self, policy: str, path: str | Path, *, trust_remote_code: bool = False) -> Checkpoint:
+        """Weights at `path`, held like this."""
+        return Checkpoint(policy, str(path), self.dtype, self.device, trust_remote_code, self.attention)
+
+
+class Pretrained(HeldModel):
+    """A model that exists already."""
+
+    kind: str = "pretrained"
+    path: str
+    """A folder, or a name on the Hugging Face hub."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model."""
+
+    def prepare(self, scenario: Scenario, policy: str) -> Source:
+        folder = Path(self.path).expanduser()
+        if folder.exists() or not _hub_name(self.path):
+            checkpoint = self.checkpoint(policy, folder, trust_remote_code=self.trust_remote_code)
+            try:
+                check_folder(folder)
+            except ValueError as error:
+                raise checkpoint.fault(error) from error
+            return checkpoint
+        return self.checkpoint(policy, self.path, trust_remote_code=self.trust_remote_code)
+
+
+def _hub_name(path: str) -> bool:
+    """Whether `path` could be `name` or `owner/name` on a hub."""
+    return path.count("/") <= 1 and not path.startswith((".", "/", "~")) and not path.endswith("/")

@@ -1,0 +1,109 @@
+"""Logits to tokens: distributions, their truncation, and random numbers that depend on nothing but the request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from marl.config import Sampling
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MASK = (1 << 64) - 1
+
+
+def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's output function (Steele, Lea, Flood 2014; constants of Vigna's splitmix64.c)."""
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
+
+
+def stream_keys(seeds: Sequence[int]) -> NDArray[np.uint64]:
+    """Where each request's stream starts. Mixed, so that neighbouring seeds do not share a stream."""
+    return _mixed(np.array([seed & _MASK for seed in seeds], dtype=np.uint64) + _GAMMA)
+
+
+def uniforms(keys_N: NDArray[np.uint64], positions_N: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Number `position` of each stream, in (0, 1]: SplitMix64 is a function of a counter, so order does not matter.
+
+    24 bits, what a float32 holds; never 0, so that a token without probability is never drawn.
+    """
+    counter = keys_N + (positions_N.astype(np.uint64) + np.uint64(1)) * _GAMMA
+    bits = (_mixed(counter) >> np.uint64(40)).astype(np.float32)
+    return (bits + np.float32(1)) * np.float32(2.0**-24)
+
+
+@dataclass(frozen=True, slots=True)
+class Shaping:
+    """How N rows turn logits into a distribution; rows that need no special care cost nothing."""
+
+    temperature_N1: Tensor
+    greedy_G: Tensor | None
+    """Rows at temperature 0."""
+    cut_C: Tensor | None
+    """Rows with top-k or top-p."""
+    top_k_C1: Tensor | None
+    top_p_C1: Tensor | None
+
+    @classmethod
+    def of(cls, samplings: Sequence[Sampling], device: torch.device) -> Shaping:
+        warm = [sampling.temperature or 1.0 for sampling in samplings]
+        greedy = [row for row, sampling in enumerate(samplings) if sampling.temperature == 0]
+        cut = [row for row, sampling in enumerate(samplings) if sampling.truncated and sampling.temperature > 0]
+        if not cut:
+            return cls(_column(warm, device), _rows(greedy, device), None, None, None)
+        top_k = _column([samplings[row].top_k or np.iinfo(np.int32).max for row in cut], device)
+        # Rounding may push the mass above 1 before the last token: 2 keeps everything.
+        top_p = _column([samplings[row].top_p if samplings[row].top_p < 1 else 2.0 for row in cut], device)
+        return cls(_column(warm, device), _rows(greedy, device), _rows(cut, device), top_k, top_p)
+
+
+def _column(values: Sequence[float], device: torch.device) -> Tensor:
+    return torch.tensor(values, device=device)[:, None]
+
+
+def _rows(rows: list[int], device: torch.device) -> Tensor | None:
+    return torch.tensor(rows, device=device) if rows else None
+
+
+def log_distribution(logits_NV: Tensor, shaping: Shaping) -> Tensor:
+    """Log-probabilities [N, V] in float32: temperature, then top-k, then top-p, as in Transformers.
+
+    At temperature 0 the most likely token has log-probability 0 and every other one minus infinity.
+    """
+    warmed_NV = logits_NV.float() / shaping.temperature_N1
+    if shaping.cut_C is not None:
+        assert shaping.top_k_C1 is not None and shaping.top_p_C1 is not None
+        warmed_NV[shaping.cut_C] = truncated(warmed_NV[shaping.cut_C], shaping.top_k_C1, shaping.top_p_C1)
+    if shaping.greedy_G is not None:
+        greedy_GV = warmed_NV[shaping.greedy_G]
+        only_GV = torch.full_like(greedy_GV, -torch.inf).scatter_(1, greedy_GV.argmax(-1, keepdim=True), 0.0)
+        warmed_NV[shaping.greedy_G] = only_GV
+    return warmed_NV.log_softmax(-1)
+
+
+def truncated(logits_NV: Tensor, top_k_N1: Tensor, top_p_N1: Tensor) -> Tensor:
+    """Logits with minus infinity outside the k likeliest tokens, and then outside the smallest set of mass >= p.
+
+    Of equally likely tokens the one with the lower id goes first; the likeliest token is always kept.
+    """
+    sorted_NV, order_NV = logits_NV.sort(dim=-1, descending=True, stable=True)
+    outside_NV = torch.arange(logits_NV.shape[-1], device=logits_NV.device) >= top_k_N1
+    mass_NV = sorted_NV.masked_fill(outside_NV, -torch.inf).softmax(-1)
+    outside_NV |= (mass_NV.cumsum(-1) - mass_NV) >= top_p_N1
+    outside_NV[:, 0] = False
+    return logits_NV.masked_fill(torch.zeros_like(outside_NV).scatter_(1, order_NV, outside_NV), -torch.inf)
+
+
+def drawn(logprobs_NV: Tensor, uniforms_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Tokens [N] by inverse CDF, and their log-probabilities [N]."""
+    cdf_NV = logprobs_NV.exp().cumsum(-1)
+    tokens_N1 = torch.searchsorted(cdf_NV, uniforms_N[:, None] * cdf_NV[:, -1:])
+    # Only logits that are no numbers lead beyond the last token; the caller refuses their log-probabilities.
+    tokens_N1 = tokens_N1.clamp_(max=logprobs_NV.shape[-1] - 1)
+    return tokens_N1.squeeze(1), logprobs_NV.gather(1, tokens_N1).squeeze(1)

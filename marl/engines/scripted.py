@@ -1,0 +1,103 @@
+"""Players without weights: a rule gives each legal move a probability. Never imports torch."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from marl.protocols import Engine, EngineConfig, Source
+from marl.types import Completion, Failure, Request, Ticket
+
+if TYPE_CHECKING:
+    from marl.protocols import Weights
+
+
+class ScriptedConfig(EngineConfig):
+    """A player given by its move probabilities. Games export their equilibria and perfect players as such."""
+
+    @abstractmethod
+    def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
+        """Legal move -> probability, in an information state of the game."""
+
+    def build(self, source: Source | None) -> Engine:
+        return ScriptedEngine(self)
+
+
+class Random(ScriptedConfig):
+    """Plays every legal move with the same probability."""
+
+    kind: str = "random"
+
+    def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
+        return dict.fromkeys(moves, 1 / len(moves))
+
+
+class Tabular(ScriptedConfig):
+    """Plays from a table of information states; uniformly where the table says nothing."""
+
+    kind: str = "tabular"
+    table: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """State -> move -> probability."""
+
+    def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
+        row = self.table.get(state) or dict.fromkeys(moves, 1 / len(moves))
+        if unknown := set(row) - set(moves):
+            raise ValueError(f"tabular: state {state!r} gives {sorted(unknown)}, but the legal moves are {list(moves)}")
+        return row
+
+
+class ScriptedEngine:
+    """Answers at once. The move is drawn by inverse CDF from the request's own seed."""
+
+    def __init__(self, script: ScriptedConfig) -> None:
+        self._script = script
+        self._answers: list[tuple[Ticket, Completion | Failure]] = []
+
+    def submit(self, ticket: Ticket, request: Request) -> None:
+        if not request.options:
+            raise ValueError(f"policy {request.policy!r}: a scripted player needs a finite list of legal moves")
+        chances = self._script.probabilities(request.state, tuple(request.options))
+        self._answers.append(
+            (ticket, _score(request, chances) if request.forced is not None else _say(request, chances))
+        )
+
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+        answers, self._answers = self._answers, []
+        return answers
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        gone = set(tickets)
+        self._answers = [answer for answer in self._answers if answer[0] not in gone]
+
+    def load_weights(self, policy: str, weights: Weights, version: int) -> None:
+        raise ValueError(f"policy {policy!r} is scripted: it has no weights to load")
+
+
+def _say(request: Request, chances: Mapping[str, float]) -> Completion:
+    left = (request.seed % 2**53) / 2**53 * math.fsum(chances.values())
+    moves = list(request.options or ())
+    chosen = moves[-1]
+    for move in moves:
+        chance = chances.get(move, 0.0)
+        if chance > 0:
+            chosen = move
+            left -= chance
+            if left < 0:
+                break
+    return _completion(request, chosen, chances[chosen])
+
+
+def _score(request: Request, chances: Mapping[str, float]) -> Completion:
+    said = next((move for move, text in (request.options or {}).items() if text == request.forced), None)
+    return _completion(request, said, chances.get(said, 0.0) if said else 0.0)
+
+
+def _completion(request: Request, move: str | None, chance: float) -> Completion:
+    options = request.options or {}
+    text = options[move] if move is not None else request.forced or ""
+    ids = (list(options).index(move),) if move is not None else (len(options),)
+    return Completion(text, (), ids, (math.log(chance) if chance > 0 else -math.inf,), "stop")

@@ -1,0 +1,110 @@
+"""Teaches a made model the format of a game's answers, and nothing about playing well.
+
+From random weights reinforcement learning never finds the format. So uniformly random legal play is recorded and
+imitated for a few seconds: an ordinary scenario, `experience: {kind: file}` with the learner `sft`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import PositiveFloat, PositiveInt
+
+from marl.config import Config
+
+if TYPE_CHECKING:
+    from marl.graph import Trajectory
+    from marl.scenario import Scenario
+
+_FORMAT = 1
+"""Raise it when the same settings teach something else."""
+
+
+class WarmUp(Config):
+    """Imitation of random legal play."""
+
+    episodes: PositiveInt = 512
+    """Recorded."""
+    steps: PositiveInt = 80
+    batch: PositiveInt = 64
+    """Episodes a step."""
+    lr: PositiveFloat = 3e-3
+    seed: int = 0
+
+
+def random_play(scenario: Scenario, episodes: int, seed: int) -> list[Trajectory]:
+    """Episodes of the scenario's game in which every role plays uniformly random legal moves."""
+    from marl.engines.scripted import Random
+    from marl.run import seat
+    from marl.rollout import seed_of
+    from marl.types import Deal
+
+    engine = Random().build(None)
+    table = seat(scenario, dict.fromkeys(scenario.policies, engine), seed)
+    names = [f"random.{i}" for i in range(episodes)]
+    return table.play([Deal(name, name, seed_of(seed, name), scenario.seats) for name in names])
+
+
+def texts(trajectories: list[Trajectory], scenario: Scenario, policy: str) -> set[str]:
+    """All that a policy read and said."""
+    mine = {name for name, role in scenario.roles.items() if role.policy == policy}
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns if turn.role in mine]
+    read = {message.content for turn in turns for message in turn.request.messages}
+    return read | {turn.completion.text for turn in turns}
+
+
+def warmed(base: Path, settings: WarmUp, scenario: Scenario, policy: str) -> Path:
+    """The model in `base`, taught the format of what `policy` says in `scenario`; kept beside it in the cache."""
+    game = scenario.model_dump(mode="json", include={"game", "seats", "roles"})
+    identity = [_FORMAT, base.name, settings.model_dump(mode="json"), game, policy]
+    name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    folder = base.parent / f"{base.name}-{name}"
+    if not folder.is_dir():
+        with tempfile.TemporaryDirectory(dir=base.parent, prefix=f".{folder.name}-") as beside:
+            made = _teach(Path(beside), base, settings, (scenario, policy))
+            # Another process may have been faster: the same settings make the same folder.
+            if not folder.is_dir():
+                made.rename(folder)
+    return folder
+
+
+def _teach(beside: Path, base: Path, settings: WarmUp, what: tuple[Scenario, str]) -> Path:
+    from marl.graph import write_trajectories
+    from marl.load import validate
+    from marl.start import Start, train
+
+    scenario, policy = what
+    recorded = beside / "random.jsonl.zst"
+    write_trajectories(recorded, random_play(scenario, settings.episodes, settings.seed))
+    taught = validate(lesson(settings, what, (base, recorded)), "warm-up")
+    train(taught, beside / "run", Start(), [])
+    return beside / "run" / "checkpoints" / f"{settings.steps:06d}" / "policies" / policy
+
+
+def lesson(settings: WarmUp, what: tuple[Scenario, str], files: tuple[Path, Path]) -> dict[str, Any]:
+    """The warm-up as a scenario: the same game and roles, only `policy` learns, from recorded play."""
+    scenario, policy = what
+    base, recorded = files
+    data = scenario.model_dump(mode="json", include={"game", "seats", "roles"})
+    learner = {"kind": "sft", "lr": settings.lr, "betas": [0.9, 0.99]}
+    policies: dict[str, Any] = {name: {"engine": {"kind": "random"}} for name in scenario.policies}
+    policies[policy] = {"model": {"kind": "pretrained", "path": str(base)}, "learner": learner}
+    for role in data["roles"].values():
+        role["trainable"] = role["policy"] == policy
+    return data | {
+        "policies": policies,
+        "credit": {"baseline": {"kind": "none"}},
+        "experience": {"kind": "file", "path": str(recorded)},
+        "schedule": {
+            "steps": settings.steps,
+            "groups": settings.batch,
+            "group_size": 1,
+            "seed": settings.seed,
+            "threads": scenario.schedule.threads,
+        },
+        "checkpoint": {"every": settings.steps, "trajectories": 0.0},
+    }

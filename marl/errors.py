@@ -1,0 +1,29 @@
+"""What can go wrong in a run beyond Python's own errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from marl.types import Sample, TurnId
+
+
+class NonFinite(ArithmeticError):  # noqa: N818 (says what a number is)
+    """A learner's loss or gradient is not finite. Raised before the weights are touched."""
+
+    def __init__(self, policy: str, what: Literal["loss", "gradient"], culprits: Sequence[Sample]) -> None:
+        self.policy, self.what = policy, what
+        self.samples: tuple[TurnId, ...] = tuple(sample.id for sample in culprits)
+        named = "; ".join(f"episode {s.id[0]!r}, turn {s.id[1]} (role {s.role!r})" for s in culprits[:5])
+        more = f" and {len(culprits) - 5} more" if len(culprits) > 5 else ""
+        super().__init__(f"policy {policy!r}: the {what} is not finite at {named or 'no single turn'}{more}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Exceptions are rebuilt from their message by default, which has lost the samples."""
+        return _rebuild, (self.policy, self.what, self.samples, str(self))
+
+
+def _rebuild(policy: str, what: Literal["loss", "gradient"], samples: tuple[TurnId, ...], message: str) -> NonFinite:
+    error = NonFinite(policy, what, ())
+    error.samples, error.args = samples, (message,)
+    return error

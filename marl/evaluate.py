@@ -1,0 +1,209 @@
+"""How good a policy is: exactly where a game can be walked whole, by play with intervals elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist, fmean, stdev
+
+from marl.engines.scripted import Random
+from marl.graph import Trajectory
+from marl.protocols import Engine, EngineConfig, GameConfig
+from marl.rollout import Cast, Episode, seed_of
+from marl.scenario import Scenario
+from marl.simulator import Table
+from marl.tree import Strategy, Tree, grow, nash_conv, values
+from marl.types import Completion, Deal, Metrics, Request
+
+LEGAL_MASS = 0.98
+"""Exact figures count only if the policy puts at least this much probability on canonical legal moves."""
+_Z = NormalDist().inv_cdf(0.975)
+
+
+def move_probabilities(table: Table, requests: Sequence[Request]) -> list[dict[str, float]]:
+    """For each question, legal move -> probability that the policy says exactly its canonical text.
+
+    Under the role's own sampling settings, the end token included. What is missing to 1 is anything else it may say.
+    """
+    asked = [(i, move, text) for i, r in enumerate(requests) for move, text in (r.options or {}).items()]
+    scored = table.score([replace(requests[i], forced=text) for i, _, text in asked])
+    chances: list[dict[str, float]] = [{} for _ in requests]
+    for (i, move, _), said in zip(asked, scored, strict=True):
+        chances[i][move] = math.exp(math.fsum(said.logprobs)) if isinstance(said, Completion) else 0.0
+    return chances
+
+
+class Evaluator:
+    """Measures what a scenario's `evaluate` asks for; the game is walked once."""
+
+    def __init__(self, scenario: Scenario, table: Table) -> None:
+        self._scenario, self._table, self._settings = scenario, table, scenario.evaluate
+        game, cast, seats = scenario.game, table.cast, scenario.seats
+        self._tree = grow(game, cast, seats) if self._settings.nashconv else None
+        self._positions = positions(game, cast, seats) if self._settings.optimal else []
+
+    @property
+    def measures(self) -> bool:
+        """Whether there is anything to measure."""
+        return bool(self._tree or self._positions or self._settings.against)
+
+    def __call__(self, step: int) -> Metrics:
+        metrics: Metrics = {}
+        if self._tree:
+            metrics |= exact(self._tree, self._table)
+        if self._positions:
+            metrics |= optimality(self._positions, self._table)
+        for opponent, episodes in self._settings.against.items():
+            metrics |= against(self._scenario, self._table, opponent, (episodes, step))
+        return metrics
+
+
+def exact(tree: Tree, table: Table) -> Metrics:
+    """NashConv, values and the smallest legal mass, over every situation of the game."""
+    situations = list(tree.requests)
+    strategy = dict(zip(situations, move_probabilities(table, list(tree.requests.values())), strict=True))
+    own = values(tree, strategy)
+    return {
+        "eval/nashconv": nash_conv(tree, strategy),
+        "eval/legal_mass": legal_mass(strategy),
+        **{f"eval/value/{agent}": value for agent, value in own.items()},
+    }
+
+
+def legal_mass(strategy: Strategy) -> float:
+    """The mean over situations of the probability, not normalised, of saying a legal move in its canonical text."""
+    return fmean(math.fsum(moves.values()) for moves in strategy.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A question that has right answers."""
+
+    request: Request
+    optimal: tuple[str, ...]
+
+
+def positions(game: GameConfig, cast: Cast, seats: Mapping[str, str]) -> list[Position]:
+    """Every position in which some, but not all, legal moves are optimal."""
+    built, found = game.build(), []
+    for options, actions in game.positions():
+        episode = Episode(built, Deal("position", "position", 0, seats, "eval", options=options), cast)
+        for action in actions:
+            episode.force(action)
+        agent = built.agent_selection
+        info = built.infos[agent]
+        best = game.optimal(info["state"])
+        if best and len(best) < len(info["legal"] or ()):
+            found.append(Position(dict(episode.asks())[agent], best))
+    return found
+
+
+def optimality(found: Sequence[Position], table: Table) -> Metrics:
+    """Probability of an optimal move, mean over positions."""
+    chances = move_probabilities(table, [position.request for position in found])
+    right = [math.fsum(c[m] for m in p.optimal) for p, c in zip(found, chances, strict=True)]
+    return {"eval/optimal": fmean(right), "eval/legal_mass": fmean(math.fsum(c.values()) for c in chances)}
+
+
+def opponent(game: GameConfig, name: str) -> EngineConfig:
+    """A player to measure against.
+
+    Raises:
+        ValueError: if the game exports no such player.
+    """
+    known = {"random": Random(), **game.opponents()}
+    if name not in known:
+        raise ValueError(f"no opponent {name!r} for game {game.kind!r}; choices: {', '.join(sorted(known))}")
+    return known[name]
+
+
+def against(scenario: Scenario, table: Table, name: str, how: tuple[int, int]) -> Metrics:
+    """Play `how[0]` episodes against a player that the game exports, seats balanced; `how[1]` seeds them."""
+    engine = opponent(scenario.game, name).build(None)
+    results = match(scenario, table, engine, how)
+    metrics: Metrics = {}
+    for seat, score in {"": results.all(), **{f"/{a}": r for a, r in results.seats().items()}}.items():
+        metrics |= {f"eval/{name}{seat}/{key}": value for key, value in score.items()}
+    return metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Returns of the measured policy: seat -> one number an episode."""
+
+    returns: Mapping[str, Sequence[float]]
+
+    def seats(self) -> dict[str, Metrics]:
+        """Figures for each seat."""
+        return {seat: score(returns) for seat, returns in self.returns.items()}
+
+    def all(self) -> Metrics:
+        """Figures over all seats."""
+        return score([value for returns in self.returns.values() for value in returns])
+
+
+def score(returns: Sequence[float]) -> Metrics:
+    """Mean with its 95 % interval (normal), win, draw and loss rates with theirs (Wilson 1927)."""
+    n = len(returns)
+    half = _Z * stdev(returns) / math.sqrt(n) if n > 1 else math.inf
+    metrics: Metrics = {"episodes": float(n), "mean": fmean(returns)}
+    metrics |= {"mean_low": metrics["mean"] - half, "mean_high": metrics["mean"] + half}
+    signs = [(value > 0) - (value < 0) for value in returns]
+    for kind, sign in (("win", 1), ("draw", 0), ("loss", -1)):
+        low, rate, high = wilson(signs.count(sign), n)
+        metrics |= {kind: rate, f"{kind}_low": low, f"{kind}_high": high}
+    return metrics
+
+
+def wilson(hits: int, n: int) -> tuple[float, float, float]:
+    """Lower bound, rate and upper bound of a proportion, at 95 %."""
+    rate = hits / n
+    centre = (rate + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+    half = _Z * math.sqrt(rate * (1 - rate) / n + _Z**2 / (4 * n**2)) / (1 + _Z**2 / n)
+    return centre - half, rate, centre + half
+
+
+def match(scenario: Scenario, table: Table, opposing: Engine, how: tuple[int, int]) -> Results:
+    """The scenario's policies in one seat after another, `opposing` in all the others."""
+    episodes, seed = how
+    agents = list(scenario.seats)
+    sittings, deals = _Sittings(scenario, table, opposing), []
+    for i in range(episodes):
+        agent = agents[i % len(agents)]
+        name = f"eval.{seed}.{i}"
+        # Seats take turns over the same starts, so that a lucky start favours none.
+        deals.append(
+            Deal(name, name, seed_of(table.cast.seed, "eval", seed, i // len(agents)), sittings.seats(agent), "eval")
+        )
+    played = sittings.table.play(deals)
+    returns: dict[str, list[float]] = {agent: [] for agent in agents}
+    for trajectory, deal in zip(played, deals, strict=True):
+        agent = sittings.measured(deal)
+        returns[agent].append(_return(trajectory, agent))
+    return Results(returns)
+
+
+def _return(trajectory: Trajectory, agent: str) -> float:
+    return trajectory.returns.get(agent, 0.0)
+
+
+class _Sittings:
+    """Roles doubled: each as it is, and each once more spoken by the opponent."""
+
+    def __init__(self, scenario: Scenario, table: Table, opposing: Engine) -> None:
+        self._seats = scenario.seats
+        others = {f"{_OTHER}{n}": r.model_copy(update={"policy": _OTHER}) for n, r in scenario.roles.items()}
+        cast = Cast({**scenario.roles, **others}, table.cast.seed)
+        self.table = Table(scenario.game, cast, {**table.engines, _OTHER: opposing}, table.deadline_s)
+
+    def seats(self, agent: str) -> dict[str, str]:
+        """Only `agent` keeps its role's own policy."""
+        return {a: role if a == agent else f"{_OTHER}{role}" for a, role in self._seats.items()}
+
+    def measured(self, deal: Deal) -> str:
+        """The agent that kept it."""
+        return next(agent for agent, role in deal.seats.items() if not role.startswith(_OTHER))
+
+
+_OTHER = "opponent:"

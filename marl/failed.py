@@ -1,0 +1,35 @@
+"""A batch on which a learner failed, kept so that the failure can be studied and repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ConfigDict, TypeAdapter, with_config
+
+from marl.protocols import Learner
+from marl.state import load_state, save_state
+from marl.types import Metrics, Sample
+
+
+def _codec() -> TypeAdapter[list[Sample]]:
+    # What is not finite must come back as it was.
+    return TypeAdapter(list[with_config(ConfigDict(ser_json_inf_nan="constants"))(Sample)])
+
+
+def keep(folder: Path, learner: Learner, samples: list[Sample]) -> None:
+    """Write the samples, and the learner as it was before them."""
+    save_state(folder / "learner", learner.state_dict())
+    (folder / "samples.json").write_bytes(_codec().dump_json(samples))
+
+
+def rerun(folder: Path, learner: Learner) -> Metrics:
+    """Do the same update again; raises what it raised then.
+
+    Raises:
+        ValueError: if `folder` holds no kept batch.
+    """
+    file = folder / "samples.json"
+    if not file.is_file():
+        raise ValueError(f"{folder}: no kept batch here (no samples.json)")
+    learner.load_state_dict(load_state(folder / "learner"))
+    return learner.update(_codec().validate_json(file.read_bytes()))

@@ -1,0 +1,126 @@
+"""The trajectory graph: who said what, and who had read what when saying it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import networkx as nx
+import zstandard
+
+from marl.types import Deal, End, Reward, Turn, TurnId
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+
+class Trajectory:
+    """One episode as a DAG: a node per turn, an edge from each turn to every turn that read it."""
+
+    def __init__(self, deal: Deal, start: str, parent: TurnId | None = None) -> None:
+        self.deal = deal
+        self.start = start
+        """Start state of the game; episodes with equal starts are one another's peers."""
+        self.parent = parent
+        """The turn at which this episode left another one."""
+        self.graph: nx.DiGraph[TurnId] = nx.DiGraph()
+        self.turns: list[Turn] = []
+        """In playing order."""
+        self.rewards: list[Reward] = []
+        self.end: End = "no"
+
+    @property
+    def id(self) -> str:
+        """The episode's name, unique in a run."""
+        return self.deal.episode
+
+    def add(self, turn: Turn, reads: Iterable[TurnId]) -> None:
+        """Append `turn`, whose prompt contained the turns `reads`."""
+        self.turns.append(turn)
+        self.graph.add_node(turn.id, turn=turn)
+        self.graph.add_edges_from([(source, turn.id) for source in reads])
+
+    @property
+    def returns(self) -> dict[str, float]:
+        """Agent -> total reward."""
+        totals: dict[str, float] = defaultdict(float)
+        for reward in self.rewards:
+            totals[reward.agent] += reward.value
+        return dict(totals)
+
+    def scaled(self, factor: float) -> Trajectory:
+        """The same turns with every reward times `factor`; shares the graph."""
+        if factor == 1:
+            return self
+        other = Trajectory.__new__(Trajectory)
+        other.__dict__.update(self.__dict__)
+        other.rewards = [replace(reward, value=reward.value * factor) for reward in self.rewards]
+        return other
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Trajectory) and _record(self) == _record(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """One line of a trajectory file."""
+
+    deal: Deal
+    start: str
+    parent: TurnId | None
+    end: End
+    turns: list[Turn]
+    edges: list[tuple[TurnId, TurnId]]
+    rewards: list[Reward]
+
+
+def _record(trajectory: Trajectory) -> _Record:
+    t = trajectory
+    return _Record(t.deal, t.start, t.parent, t.end, t.turns, list(t.graph.edges), t.rewards)
+
+
+def _trajectory(record: _Record) -> Trajectory:
+    trajectory = Trajectory(record.deal, record.start, record.parent)
+    for turn in record.turns:
+        trajectory.add(turn, ())
+    trajectory.graph.add_edges_from(record.edges)
+    trajectory.rewards = record.rewards
+    trajectory.end = record.end
+    return trajectory
+
+
+@cache
+def _codec() -> TypeAdapter[_Record]:
+    from pydantic import ConfigDict, TypeAdapter, with_config
+
+    # A log-probability may be -inf (a token that truncated sampling cannot say); JSON needs it spelled.
+    return TypeAdapter(with_config(ConfigDict(ser_json_inf_nan="constants"))(_Record))
+
+
+def write_trajectories(path: Path, trajectories: Sequence[Trajectory]) -> None:
+    """Write JSON lines, compressed (`.jsonl.zst`); nothing is lost. The file appears whole or not at all."""
+    lines = b"".join(_codec().dump_json(_record(t)) + b"\n" for t in trajectories)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(path.name + ".part")
+    beside.write_bytes(zstandard.compress(lines))
+    beside.replace(path)
+
+
+def read_trajectories(path: Path) -> Iterator[Trajectory]:
+    """Read what `write_trajectories` wrote.
+
+    Raises:
+        ValueError: if the file is damaged or is no trajectory file.
+    """
+    try:
+        lines = zstandard.decompress(path.read_bytes()).splitlines()
+        for line in lines:
+            yield _trajectory(_codec().validate_json(line))
+    except (zstandard.ZstdError, ValueError) as error:
+        raise ValueError(f"{path}: not a whole trajectory file ({str(error).splitlines()[0]})") from error

@@ -1,0 +1,204 @@
+"""Play games with policies. An AEC game already asks (`observe`) and answers (`step`), so playing many games at
+once is a loop over their open questions, each sent to the engine that speaks for its policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from types import TracebackType
+
+from marl.graph import Trajectory
+from marl.protocols import Game, RoleConfig, View
+from marl.types import Completion, Deal, Failure, Info, Request, Reward, Turn, TurnId
+
+
+def seed_of(*parts: object) -> int:
+    """64 random bits that depend on all `parts`, on any machine the same."""
+    return int.from_bytes(blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest(), "little")
+
+
+class Cast:
+    """Who speaks how: roles by name, and the seed of everything they say."""
+
+    def __init__(self, roles: Mapping[str, RoleConfig], seed: int) -> None:
+        self.roles, self.seed = roles, seed
+        self._options: dict[tuple[str, tuple[str, ...]], dict[str, str]] = {}
+
+    def options(self, role: str, legal: tuple[str, ...] | None) -> Mapping[str, str] | None:
+        """Legal move -> the text with which `role` says it."""
+        if legal is None:
+            return None
+        known = self._options.get((role, legal))
+        if known is None:
+            known = self._options[role, legal] = {move: self.roles[role].phrase(move) for move in legal}
+        return known
+
+    def request(self, role: str, view: View, seed: int) -> Request:
+        """What `role` asks its policy in the situation `view`."""
+        speaker = self.roles[role]
+        return Request(
+            policy=speaker.policy,
+            messages=speaker.messages(view),
+            sampling=speaker.sampling,
+            seed=seed,
+            options=self.options(role, view.info["legal"]),
+            state=view.info["state"],
+            continues=speaker.continues(view),
+        )
+
+
+class GameError(RuntimeError):
+    """A game raised; the message names game, seed and the actions that led there."""
+
+
+@dataclass
+class _Blame:
+    """Says which episode a game's own error came from."""
+
+    episode: Episode
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if kind is not None and issubclass(kind, Exception):
+            deal = self.episode.trajectory.deal
+            actions = [turn.action for turn in self.episode.trajectory.turns]
+            raise GameError(
+                f"game {type(self.episode.game).__name__} raised {kind.__name__}: {error} "
+                f"(episode {deal.episode}, seed {deal.seed}, options {deal.options}, actions {actions})"
+            ) from error
+
+
+@dataclass(slots=True)
+class _Question:
+    """A request on its way, and what its prompt held."""
+
+    request: Request
+    info: Info
+    reads: list[TurnId]
+    answer: Completion | None = None
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What one agent has said, and how far it has read."""
+
+    turns: list[Turn] = field(default_factory=list)
+    read_to: int = 0
+
+
+class Episode:
+    """One game in progress."""
+
+    def __init__(self, game: Game, deal: Deal, cast: Cast) -> None:
+        self.game, self.cast = game, cast
+        self._open: dict[str, _Question] = {}
+        self._memory = {agent: _Memory() for agent in deal.seats}
+        self.trajectory = Trajectory(deal, "")
+        with _Blame(self):
+            game.reset(seed=deal.seed, options=deal.options)
+            self.trajectory.start = game.start_key()
+        self.over = False
+
+    def asks(self) -> list[tuple[str, Request]]:
+        """New questions: to the agent to move, and to those whose observations are final now."""
+        agent = self.game.agent_selection
+        wanted = (agent, *self.game.infos[agent]["together"])
+        return [(who, self._ask(who)) for who in wanted if who not in self._open]
+
+    def answer(self, agent: str, said: Completion | Failure) -> None:
+        """Take an answer; answers are played in the game's order, whatever order they come in."""
+        if isinstance(said, Failure):
+            said = Completion("", (), (), (), said.finish)
+        self._open[agent].answer = said
+        while not self.over:
+            agent = self.game.agent_selection
+            question = self._open.get(agent)
+            if question is None or question.answer is None:
+                return
+            del self._open[agent]
+            self._play(agent, question, question.answer)
+
+    def force(self, action: str | None) -> None:
+        """Play `action` for the agent to move, as if it had said so; None is an answer that says nothing."""
+        agent = self.game.agent_selection
+        request = self._ask(agent)
+        text = (request.options or {}).get(action, action) if action else ""
+        self.answer(agent, Completion(text, (), (), (), "stop"))
+
+    def replay(self, past: Trajectory, until: TurnId) -> None:
+        """Play the turns of `past` before `until` again, exactly, keeping their ids."""
+        self.trajectory.parent = until
+        for turn in past.turns:
+            if turn.id == until:
+                return
+            reads = list(past.graph.predecessors(turn.id))
+            self._record(turn, reads)
+        raise ValueError(f"turn {until} is not in episode {past.id}")
+
+    def _ask(self, agent: str) -> Request:
+        with _Blame(self):
+            observation = self.game.observe(agent)
+        info, memory, deal = self.game.infos[agent], self._memory[agent], self.trajectory.deal
+        hears = info["hears"]
+        unread = [
+            turn for turn in self.trajectory.turns[memory.read_to :] if turn.agent in hears and turn.agent != agent
+        ]
+        memory.read_to = len(self.trajectory.turns)
+        view = View(agent, observation, info, memory.turns, unread)
+        seed = seed_of(
+            self.cast.seed, deal.purpose, deal.episode, deal.branch, agent, len(memory.turns), info["attempt"]
+        )
+        request = self.cast.request(deal.seats[agent], view, seed)
+        reads = [turn.id for turn in unread]
+        if memory.turns:
+            reads.append(memory.turns[-1].id)
+        self._open[agent] = _Question(request, info, reads)
+        return request
+
+    def _play(self, agent: str, question: _Question, said: Completion) -> None:
+        deal, info = self.trajectory.deal, question.info
+        role = deal.seats[agent]
+        turn = Turn(
+            id=(deal.episode, len(self.trajectory.turns)),
+            agent=agent,
+            nth=len(self._memory[agent].turns),
+            attempt=info["attempt"],
+            role=role,
+            request=question.request,
+            completion=said,
+            action=self.cast.roles[role].parse(said.text, info["legal"]),
+        )
+        self._record(turn, question.reads)
+
+    def _record(self, turn: Turn, reads: list[TurnId]) -> None:
+        game = self.game
+        self.trajectory.add(turn, reads)
+        self._memory[turn.agent].turns.append(turn)
+        with _Blame(self):
+            game.step(turn.action or "")
+        self.trajectory.rewards += [
+            Reward(payee, value, turn.id, name)
+            for payee, parts in game.paid.items()
+            for name, value in parts.items()
+            if value
+        ]
+        self._bury()
+
+    def _bury(self) -> None:
+        """Step agents that are done, as PettingZoo asks; the episode is over when all are."""
+        game = self.game
+        while game.agents and _done(game, game.agent_selection):
+            if all(_done(game, agent) for agent in game.agents):
+                break
+            game.step(None)
+        else:
+            if game.agents:
+                return
+        self.over = True
+        self.trajectory.end = "terminated" if any(game.terminations.values()) or not game.agents else "truncated"
+
+
+def _done(game: Game, agent: str) -> bool:
+    return game.terminations[agent] or game.truncations[agent]

@@ -1,0 +1,85 @@
+"""A run's progress on the console: a live table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from marl.types import Metrics
+from marl.view.chart import spark
+
+_SHOWN = ("eval/nashconv", "eval/legal_mass", "eval/optimal", "eval/random/win", "eval/minimax/draw")
+_QUIET_S = 5.0
+
+
+def notable(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The few numbers of a step that a person looks at first."""
+    names = [name for name in _SHOWN if name in metrics]
+    names += sorted(n for n in metrics if n.startswith("episode/return/") or n.endswith(("/illegal", "/entropy")))
+    names += sorted(n for n in metrics if n.startswith("policy/") and n.endswith(("/loss", "/kl_sampler")))
+    return {name: metrics[name] for name in names}
+
+
+class PlainLines:
+    """A line at most every few seconds, and one for every evaluation."""
+
+    def __init__(self, console: Console, steps: int) -> None:
+        self._console, self._steps, self._shown = console, steps, -_QUIET_S
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        now = time.monotonic()
+        measured = any(name.startswith("eval/") for name in metrics)
+        if not measured and step < self._steps and now - self._shown < _QUIET_S:
+            return
+        self._shown = now
+        figures = "  ".join(f"{name} {value:.4g}" for name, value in notable(metrics).items())
+        self._console.print(f"step {step}/{self._steps}  {figures}", markup=False, highlight=False, soft_wrap=True)
+
+    def say(self, message: str) -> None:
+        self._console.print(message, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Nothing to put away."""
+
+
+class LiveTable:
+    """A progress bar, and the notable metrics with their recent history."""
+
+    def __init__(self, console: Console, steps: int, title: str) -> None:
+        self._console = console
+        self._history: dict[str, list[float]] = {}
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        self._progress = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
+        self._task = self._progress.add_task(title, total=steps)
+        self._live = Live(self._progress, console=console, refresh_per_second=4)
+        self._live.start()
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        self._progress.update(self._task, completed=step)
+        for name, value in notable(metrics).items():
+            self._history.setdefault(name, []).append(value)
+        self._live.update(Group(self._progress, self._table()))
+
+    def _table(self) -> Table:
+        table = Table(box=None, pad_edge=False)
+        for heading in ("metric", "now", "history"):
+            table.add_column(heading, no_wrap=True)
+        for name, values in self._history.items():
+            table.add_row(name, f"{values[-1]:.4g}", spark(values, 40))
+        return table
+
+    def say(self, message: str) -> None:
+        self._console.print(message, markup=False, highlight=False)
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+def follow(console: Console, steps: int, title: str) -> PlainLines | LiveTable:
+    """What suits the console: live on a terminal, lines in a pipe or a log file."""
+    return LiveTable(console, steps, title) if console.is_terminal else PlainLines(console, steps)

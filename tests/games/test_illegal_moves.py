@@ -1,0 +1,104 @@
+"""What follows an answer that is no legal move."""
+
+import pytest
+
+from games.base import IllegalMove, TextGame
+from games.kuhn_poker import KuhnPokerConfig
+from games.nim import NimConfig
+
+
+def test_a_game_without_a_vocabulary_cannot_play_a_random_move() -> None:
+    class Free(TextGame):
+        name = "free"
+
+    with pytest.raises(ValueError, match=r"illegal.then: 'random' .* choices: forfeit"):
+        Free(("player_0",), IllegalMove(then="random"))
+
+
+def test_forfeit_ends_the_game_at_the_cost_of_the_worst_loss() -> None:
+    game = KuhnPokerConfig().build()
+    game.reset(0)
+    game.step("call")
+    assert game.paid == {"player_0": {"illegal": -2.0}, "player_1": {"illegal": 2.0}}
+    assert game.terminations == {"player_0": True, "player_1": True}
+
+
+@pytest.mark.parametrize("illegal", ["", "fold", "[check]", "check ", "raise"])
+def test_any_text_that_is_no_legal_move_is_an_illegal_move(illegal: str) -> None:
+    game = KuhnPokerConfig().build()
+    game.reset(0)
+    game.step(illegal)
+    assert "illegal" in game.paid["player_0"]
+
+
+def test_none_is_for_the_dead_only() -> None:
+    game = KuhnPokerConfig().build()
+    game.reset(0)
+    with pytest.raises(ValueError, match="player_0, who is alive"):
+        game.step(None)
+    game.step("")
+    with pytest.raises(ValueError, match="dead"):
+        game.step("check")
+    while game.agents:
+        game.step(None)
+        assert game.paid == {}
+
+
+def test_a_retry_asks_the_same_question_again_and_pays_nothing() -> None:
+    game = KuhnPokerConfig(illegal=IllegalMove(retry=2)).build()
+    game.reset(0)
+    text = game.observe("player_0")["text"]
+    for attempt in (1, 2):
+        game.step("")
+        assert game.agent_selection == "player_0"
+        assert game.infos["player_0"]["attempt"] == attempt
+        assert game.observe("player_0")["text"] == text
+        assert game.paid == {}
+        assert set(game.rewards.values()) == {0.0}
+    game.step("check")
+    assert game.infos["player_1"]["attempt"] == 0
+    for _ in range(3):
+        game.step("")
+    assert game.paid == {"player_0": {"illegal": 2.0}, "player_1": {"illegal": -2.0}}
+
+
+def test_a_penalty_is_paid_and_a_random_legal_move_is_played() -> None:
+    game = NimConfig(illegal=IllegalMove(then="penalty", penalty=0.25)).build()
+    left = set()
+    for seed in range(100):
+        game.reset(seed, {"pile": 8})
+        game.step("9")
+        assert game.paid == {"player_0": {"illegal": -0.25}, "player_1": {"illegal": 0.25}}
+        left.add(game.infos["player_1"]["state"])
+    assert left == {"5", "6", "7"}
+    game.reset(0, {"pile": 1})
+    game.step("")
+    assert game.paid == {"player_0": {"illegal": -0.25, "outcome": 1.0}, "player_1": {"illegal": 0.25, "outcome": -1.0}}
+    assert game.rewards == {"player_0": 0.75, "player_1": -0.75}
+
+
+def test_a_random_legal_move_is_uniform_and_free() -> None:
+    game = NimConfig(illegal=IllegalMove(then="random")).build()
+    counts = dict.fromkeys(("5", "6", "7"), 0)
+    for seed in range(3000):
+        game.reset(seed, {"pile": 8})
+        game.step("")
+        assert game.paid == {}
+        counts[game.infos["player_1"]["state"]] += 1
+    assert all(900 < count < 1100 for count in counts.values())  # 1000 +- 3.9 standard deviations
+
+
+def test_refusal_says_what_step_would_do() -> None:
+    forfeit, penalty = IllegalMove(), IllegalMove(then="penalty", retry=1)
+    game = KuhnPokerConfig(illegal=forfeit).build()
+    game.reset(0)
+    assert (game.refusal().payments, game.refusal().moves) == ({}, ())
+    game = KuhnPokerConfig(illegal=penalty).build()
+    game.reset(0)
+    assert game.refusal().moves == ()
+    game.step("")
+    assert game.refusal().moves == ("check", "bet")
+    assert game.refusal().payments == {"player_0": -2.0, "player_1": 2.0}
+    game = KuhnPokerConfig(illegal=IllegalMove(then="random")).build()
+    game.reset(0)
+    assert (game.refusal().payments, game.refusal().moves) == ({}, ("check", "bet"))

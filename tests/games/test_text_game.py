@@ -1,0 +1,203 @@
+"""What all games in words share: PettingZoo conformance, illegal moves, options, isolation, replay."""
+
+import ast
+import json
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from pettingzoo.test import api_test, seed_test
+
+import games
+from games.base import IllegalMove, TextGame, replay
+from games.kuhn_poker import KuhnPokerConfig
+from games.nim import NimConfig
+from games.tic_tac_toe import TicTacToeConfig
+from marl.protocols import Game, GameConfig
+from marl.types import Observation
+
+CONFIGS = [KuhnPokerConfig, NimConfig, TicTacToeConfig]
+POLICIES = [
+    {},
+    {"retry": 2},
+    {"then": "penalty"},
+    {"then": "random", "retry": 1},
+    {"then": "penalty", "penalty": 0.3, "retry": 3},
+]
+every_game = pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.__name__)
+every_policy = pytest.mark.parametrize("illegal", POLICIES, ids=str)
+
+
+def play(game: Game, rng: random.Random, clumsy: float) -> list[str | None]:
+    """Play uniformly to the end from a fresh reset, with a share of illegal answers; the actions, None if illegal."""
+    actions: list[str | None] = []
+    while not any(game.terminations.values()):
+        legal = game.infos[game.agent_selection]["legal"]
+        actions.append(None if rng.random() < clumsy else rng.choice(legal or ()))
+        game.step(actions[-1] or "")
+    return actions
+
+
+def snapshot(game: Game) -> str:
+    """All that can be seen of a game, comparable bit for bit."""
+    seen = {agent: game.observe(agent)["text"] for agent in game.agents}
+    facts = (seen, game.agent_selection, game.rewards, game.paid, game.terminations, game.infos, game.start_key())
+    return json.dumps(facts)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@every_policy
+@every_game
+def test_games_pass_pettingzoos_own_tests(config: type[GameConfig], illegal: dict) -> None:
+    build = config.model_validate({"kind": "any", "illegal": illegal}).build
+    api_test(build(), num_cycles=60)
+    seed_test(build, num_cycles=30)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_game_without_a_vocabulary_passes_pettingzoos_own_tests() -> None:
+    class Echo(TextGame):
+        name = "echo"
+
+        def __init__(self) -> None:
+            super().__init__(("player_0",), IllegalMove(retry=1))
+
+        def deal(self, rng: random.Random, options: Mapping[str, object]) -> str:
+            self.word = str(rng.randint(0, 9))
+            return "player_0"
+
+        def describe(self, agent: str) -> str:
+            return self.word
+
+        def state_of(self, agent: str) -> str:
+            return self.word
+
+        def start_key(self) -> str:
+            return self.word
+
+        def move(self, action: str) -> Mapping[str, float]:
+            return {"player_0": float(action == self.word)}
+
+    api_test(Echo(), num_cycles=50)
+    seed_test(Echo, num_cycles=50)
+    game = Echo()
+    game.reset(seed=0)
+    assert game.infos["player_0"]["legal"] is None
+    game.step("")
+    assert game.infos["player_0"]["attempt"] == 1
+    game.step("any text is a move")
+    assert game.terminations == {"player_0": True}
+
+
+@every_game
+def test_a_game_is_a_function_of_seed_and_actions(config: type[GameConfig]) -> None:
+    one, other = config(kind="any").build(), config(kind="any").build()
+    for seed in range(20):
+        one.reset(seed)
+        actions = play(one, random.Random(seed), 0.0)
+        replay(other, seed, None, actions)
+        assert snapshot(one) == snapshot(other)
+
+
+@every_policy
+@every_game
+def test_replay_reproduces_an_episode_with_its_illegal_moves(config: type[GameConfig], illegal: dict) -> None:
+    build = config.model_validate({"kind": "any", "illegal": illegal}).build
+    game, copy = build(), build()
+    for seed in range(40):
+        game.reset(seed)
+        actions = play(game, random.Random(seed), 0.4)
+        random.seed(seed + 1)  # whatever others do with the global generator changes nothing
+        for until in range(len(actions) + 1):
+            replay(game, seed, None, actions[:until])
+            replay(copy, seed, None, actions[:until])
+            assert snapshot(game) == snapshot(copy)
+
+
+@every_game
+def test_instances_with_one_seed_share_no_random_state(config: type[GameConfig]) -> None:
+    settings = config.model_validate({"kind": "any", "illegal": {"then": "random"}})
+    alone = settings.build()
+    alone.reset(7)
+    while not any(alone.terminations.values()):
+        alone.step("")
+    one, other = settings.build(), settings.build()
+    one.reset(7)
+    other.reset(7)
+    while not any(one.terminations.values()):
+        one.step("")
+        other.step("")
+        other.step("") if not any(other.terminations.values()) else other.reset(99)
+    assert snapshot(one) == snapshot(alone)
+    assert one.action_space("player_0") is not other.action_space("player_0")
+    assert one.action_space("player_0") is not one.action_space("player_1")
+
+
+@every_game
+def test_games_leave_the_global_random_generator_alone(config: type[GameConfig]) -> None:
+    random.seed(3)
+    before = random.getstate()
+    game = config.model_validate({"kind": "any", "illegal": {"then": "random"}}).build()
+    for seed in range(5):
+        game.reset(seed)
+        play(game, random.Random(seed), 0.5)
+    assert random.getstate() == before
+
+
+def test_source_files_draw_no_global_random_numbers() -> None:
+    for path in Path(games.__path__[0]).glob("*.py"):
+        uses = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)]
+        named = {n.attr for n in uses if isinstance(n.value, ast.Name) and n.value.id == "random"}
+        assert named <= {"Random"}, path
+
+
+@every_policy
+@every_game
+def test_rewards_sum_to_zero_and_are_the_sum_of_what_was_paid(config: type[GameConfig], illegal: dict) -> None:
+    game = config.model_validate({"kind": "any", "illegal": illegal}).build()
+    for seed in range(40):
+        game.reset(seed)
+        rng = random.Random(seed)
+        while not any(game.terminations.values()):
+            legal = game.infos[game.agent_selection]["legal"]
+            game.step("nonsense" if rng.random() < 0.4 else rng.choice(legal))
+            assert sum(game.rewards.values()) == pytest.approx(0, abs=1e-12)
+            for agent, reward in game.rewards.items():
+                assert reward == sum(game.paid.get(agent, {}).values())
+
+
+@every_game
+def test_prompts_are_short_and_made_of_words(config: type[GameConfig]) -> None:
+    game = config(kind="any").build()
+    for seed in range(30):
+        game.reset(seed)
+        while not any(game.terminations.values()):
+            agent = game.agent_selection
+            seen: Observation = game.observe(agent)
+            words = seen["text"].split()
+            assert len(words) <= 15
+            assert all(re.fullmatch(r"\w+|\[\w+\]|\.", word) for word in words)
+            legal = game.infos[agent]["legal"]
+            assert seen["action_mask"].sum() == len(legal)
+            others = [other for other in game.agents if other != agent]
+            assert not any(game.observe(other)["action_mask"].any() for other in others)
+            game.step(random.Random(seed).choice(legal))
+
+
+def test_masks_are_fresh_arrays() -> None:
+    game = KuhnPokerConfig().build()
+    game.reset(0)
+    game.observe("player_0")["action_mask"][:] = 9
+    assert game.observe("player_0")["action_mask"].tolist() == [1, 1, 0, 0]
+
+
+def test_importing_the_games_does_not_import_torch() -> None:
+    code = (
+        "import sys, games.kuhn_poker, games.nim, games.tic_tac_toe;"
+        "sys.exit(bool({'torch', 'transformers', 'pyspiel'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(games.__path__[0]).parent).returncode == 0

@@ -1,0 +1,126 @@
+"""Tiny models and made-up samples."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from marl.config import Sampling
+from marl.protocols import Brief
+from marl.types import Advantage, Sample
+
+VOCABULARY = 40
+
+
+class Tokenizer:
+    """Stands in for a tokenizer, which learners only save."""
+
+    def save_pretrained(self, folder: Path) -> None:
+        (folder / "tokenizer.json").write_text("{}")
+
+
+@dataclass
+class Source:
+    """A one-layer model of 14k parameters, the same each time."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def model(self) -> Any:
+        torch.manual_seed(0)
+        sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+        heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "initializer_range": 0.15}
+        return LlamaForCausalLM(LlamaConfig(**{**sizes, **heads, "max_position_embeddings": 128, **self.options}))
+
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer()
+
+
+def brief(steps: int = 10, seed: int = 0, **options: Any) -> Brief:
+    return Brief(policy="actor", source=Source(options), steps=steps, seed=seed)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `make` makes."""
+
+    distinct: int = 12
+    count: int = 12
+    prompt: tuple[int, int] = (3, 9)
+    answer: tuple[int, int] = (1, 5)
+    noise: float = 0.5
+    """Standard deviation of the behaviour's log-probabilities around -3.5."""
+
+
+def make(plan: Plan, seed: int = 0, sampling: Sampling | None = None) -> list[Sample]:
+    """Samples of random tokens; equal tokens have equal log-probabilities, but advantages of their own."""
+    rng = random.Random(seed)
+
+    def words(low: int, high: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(VOCABULARY) for _ in range(rng.randint(low, high)))
+
+    texts = [(words(*plan.prompt), words(*plan.answer)) for _ in range(plan.distinct)]
+    said = [tuple(rng.gauss(-3.5, plan.noise) for _ in answer) for _, answer in texts]
+    picks = [i if i < plan.distinct else rng.randrange(plan.distinct) for i in range(plan.count)]
+    return [
+        sample(*texts[pick], said[pick], advantage=rng.gauss(0, 1), turn=i, sampling=sampling)
+        for i, pick in enumerate(picks)
+    ]
+
+
+def sample(
+    prompt_ids: tuple[int, ...],
+    token_ids: tuple[int, ...],
+    logprobs: tuple[float, ...],
+    *,
+    advantage: float | Advantage = 1.0,
+    turn: int = 0,
+    sampling: Sampling | None = None,
+    **more: Any,
+) -> Sample:
+    facts = {"agent": "player_0", "role": "solver", "group": "g", "nth": 0, "end": "no", "versions": (0, 0)}
+    judged = advantage if isinstance(advantage, Advantage) else Advantage(advantage)
+    return Sample(
+        id=("episode", turn),
+        prompt_ids=prompt_ids,
+        token_ids=token_ids,
+        logprobs=logprobs,
+        sampling=sampling or Sampling(),
+        earned=judged.value,
+        advantage=judged,
+        **{**facts, **more},
+    )
+
+
+def gradient(settings: Any, samples: list[Sample], **options: Any) -> Tensor:
+    """The whole gradient [P], before it is clipped, of the first optimizer step on `samples`."""
+    learner = settings.build(brief(**options))
+    caught: list[Tensor] = []
+    clip = learner._optimizer.clip
+
+    def catch() -> Tensor:
+        caught.append(torch.cat([p.grad.flatten() for p in learner._optimizer.parameters]))
+        return clip()
+
+    learner._optimizer.clip = catch
+    learner.update(samples)
+    return caught[0]
+
+
+def distance(one: Tensor, other: Tensor) -> float:
+    """Relative to the length of `other`."""
+    return float((one - other).norm() / other.norm())
+
+
+def weights(learner: Any) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in learner.publish()}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    """Bit for bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)

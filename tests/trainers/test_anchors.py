@@ -1,0 +1,83 @@
+import pytest
+import torch
+from learning_samples import Plan, Source, brief, make, same, weights
+
+from trainers.schedules import coefficient, learning_rate
+from trainers.settings import Anchor, Grpo
+
+
+def copies(learner):
+    return learner.state_dict()["objective"]["anchors"]
+
+
+def test_a_frozen_reference_does_not_move_while_the_policy_does():
+    learner = Grpo(lr=1e-2, reference=Anchor(coefficient=0.1)).build(brief())
+    initial = dict(Source().model().named_parameters())
+    first = learner.update(make(Plan()))
+    for i in range(3):
+        last = learner.update(make(Plan(), seed=i))
+    assert same(copies(learner)["initial"], {name: p.detach() for name, p in initial.items()})
+    assert not same(weights(learner), copies(learner)["initial"])
+    assert first["kl_reference"] == pytest.approx(0, abs=1e-6)
+    assert last["kl_reference"] > 1e-3
+
+
+def test_frozen_anchors_share_one_copy():
+    anchors = {"reference": Anchor(coefficient=0.1), "magnet": Anchor(coefficient=0.2)}
+    learner = Grpo(**anchors, proximal=Anchor(coefficient=1, refresh=2)).build(brief())
+    assert copies(learner).keys() == {"initial", "proximal"}
+
+
+def test_a_snapshot_is_taken_every_so_many_updates():
+    learner = Grpo(lr=1e-2, proximal=Anchor(coefficient=0.1, refresh=3)).build(brief())
+    fresh = []
+    for i in range(7):
+        learner.update(make(Plan(), seed=i))
+        fresh.append(same(copies(learner)["proximal"], weights(learner)))
+    assert fresh == [False, False, True, False, False, True, False]
+
+
+def test_a_stronger_anchor_holds_the_policy_closer():
+    moved = {}
+    for strength in (0.0, 5.0):
+        learner = Grpo(lr=3e-3, magnet=Anchor(coefficient=strength)).build(brief(steps=30))
+        for _ in range(15):
+            metrics = learner.update(make(Plan()))
+        moved[strength] = metrics["kl_magnet"]
+    assert moved[5.0] < moved[0.0] / 2
+
+
+def test_coefficients_are_annealed_from_the_first_update_to_the_last():
+    anchor = Anchor(coefficient=0.2, final=0.03)
+    assert coefficient(anchor, 0, 11) == 0.2
+    assert coefficient(anchor, 5, 11) == pytest.approx(0.115)
+    assert coefficient(anchor, 10, 11) == pytest.approx(0.03)
+    assert coefficient(anchor, 50, 11) == pytest.approx(0.03)
+    assert coefficient(Anchor(coefficient=0.2), 10, 11) == 0.2
+    assert coefficient(anchor, 0, 1) == 0.2
+
+
+def test_learning_rates_follow_their_schedule():
+    linear = Grpo(lr=1.0, lr_end=0.2, schedule="linear", warm_up=1)
+    assert [learning_rate(linear, u, 6) for u in range(7)] == pytest.approx([0.5, 1, 0.8, 0.6, 0.4, 0.2, 0.2])
+    cosine = Grpo(lr=1.0, schedule="cosine")
+    assert [learning_rate(cosine, u, 3) for u in range(3)] == pytest.approx([1, 0.5, 0])
+    assert learning_rate(Grpo(lr=1.0), 99, 3) == 1.0
+
+
+@pytest.mark.parametrize("estimator", ["exact", "k2", "k3"])
+def test_the_penalty_enters_the_loss_with_its_coefficient(estimator):
+    learner = Grpo(lr=1e-2, magnet=Anchor(coefficient=0.7, estimator=estimator)).build(brief())
+    for i in range(3):
+        metrics = learner.update(make(Plan(noise=0.0), seed=i))
+    assert metrics["kl_magnet"] > 1e-4
+    assert metrics["loss"] == pytest.approx(metrics["policy_loss"] + 0.7 * metrics["kl_magnet"], rel=1e-4)
+
+
+def test_anchors_take_no_part_in_gradients():
+    learner = Grpo(magnet=Anchor(coefficient=0.7)).build(brief())
+    learner.update(make(Plan()))
+    (module,) = learner.objective.anchors._copies.values()
+    assert all(not p.requires_grad and p.grad is None for p in module.parameters())
+    assert not module.training
+    assert isinstance(module, torch.nn.Module)

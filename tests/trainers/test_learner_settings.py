@@ -1,0 +1,43 @@
+import subprocess
+import sys
+
+import pytest
+
+from marl.config import Sampling
+from trainers.settings import Anchor, Grpo, Sft
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"aggregation": "seq_mean_token_sum_norm"}, "norm=None with aggregation='seq_mean_token_sum_norm'"),
+        ({"norm": 5}, "norm=5 with aggregation='token_mean'"),
+        ({"lr_end": 0.1}, "lr_end=0.1 has no effect with schedule='constant'"),
+        ({"aggregation": "median"}, "aggregation"),
+        ({"clip": 0.2}, "clip"),
+        ({"lr": 0}, "lr"),
+        ({"magnet": {"coefficient": 1, "estimator": "k1"}}, "estimator"),
+        ({"magnet": {"coefficient": 1, "estimator": "k2"}, "truncated": "recompute"}, "'magnet': 'k2'"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Grpo(**settings)
+
+
+def test_truncated_sampling_takes_recompute_and_greedy_sampling_is_never_learned_from():
+    cut = Sampling(top_p=0.9)
+    assert not Grpo().corrects(cut)
+    assert Grpo(truncated="recompute").corrects(cut)
+    assert Grpo().corrects(Sampling(temperature=0.7))
+    assert not Grpo(truncated="recompute").corrects(Sampling(temperature=0.0))
+
+
+def test_anchors_that_are_not_set_are_not_there():
+    assert list(Grpo(magnet=Anchor(coefficient=1)).anchors) == ["magnet"]
+    assert Sft().kind == "sft"
+
+
+def test_settings_do_not_import_torch():
+    code = "import sys, trainers.settings; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

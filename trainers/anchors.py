@@ -1,0 +1,55 @@
+"""Copies of a policy that it is kept close to."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainers.batches import Batch, vocabulary_logprobs
+from trainers.schedules import coefficient
+from trainers.settings import Anchor
+from trainers.weights import named_tensors, restore, snapshot
+
+INITIAL = "initial"
+
+
+class Anchors:
+    """Frozen anchors share one copy of the initial weights; each refreshed one has its own."""
+
+    def __init__(self, settings: Mapping[str, Anchor], model: nn.Module, steps: int) -> None:
+        self.settings, self.steps = dict(settings), steps
+        self._copy_of = {name: INITIAL if anchor.refresh is None else name for name, anchor in settings.items()}
+        self._copies: dict[str, nn.Module] = {
+            name: copy.deepcopy(model).eval().requires_grad_(False) for name in dict.fromkeys(self._copy_of.values())
+        }
+
+    @torch.no_grad()
+    def logprobs(self, batch: Batch) -> dict[str, Tensor]:
+        """Anchor -> [N, V]; each copy is asked once."""
+        said = {name: vocabulary_logprobs(model, batch) for name, model in self._copies.items()}
+        return {name: said[of] for name, of in self._copy_of.items()}
+
+    def coefficient(self, name: str, update: int) -> float:
+        """Weight of an anchor's KL in the loss of `update` (counted from 0)."""
+        return coefficient(self.settings[name], update, self.steps)
+
+    def refresh(self, done: int, model: nn.Module) -> None:
+        """Copy the policy into those anchors whose time has come after `done` updates."""
+        for name, anchor in self.settings.items():
+            if anchor.refresh is not None and done % anchor.refresh == 0:
+                restore(self._copies[name], dict(named_tensors(model)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The copies' weights."""
+        return {name: snapshot(model) for name, model in self._copies.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put the copies' weights back."""
+        if state.keys() != self._copies.keys():
+            raise ValueError(f"anchors are {sorted(self._copies)}, but the saved ones are {sorted(state)}")
+        for name, model in self._copies.items():
+            restore(model, state[name])

@@ -1,0 +1,131 @@
+"""Rows -> padded tensors, and the distributions a model gives at their completion tokens.
+
+Shape suffixes: B = rows, L = prompt and completion, T = completion tokens, N = completion tokens of all rows in one
+line, V = vocabulary.
+"""
+
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainers.rows import Floats, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of one forward pass. Column t of a [B, T] tensor is completion token t."""
+
+    ids_BL: Tensor
+    mask_BT: Tensor
+    counts_B: Tensor
+    lengths_B: Tensor
+    tokens_N: Tensor
+    """The completion tokens' ids."""
+    rows_N: Tensor
+    columns_N: Tensor
+    """Where in [B, L] each completion token is predicted: one place before it."""
+    sampling_N3: Tensor | None
+    """Temperature, top-p and top-k; None if it is the model's own distribution throughout."""
+    advantages_BT: Tensor
+    sampled_BT: Tensor
+    old_BT: Tensor
+
+    def spread(self, values_N: Tensor) -> Tensor:
+        """[B, T], zero where there is no token."""
+        return values_N.new_zeros(self.mask_BT.shape).masked_scatter(self.mask_BT, values_N)
+
+
+def micro_batches(rows: Sequence[Row], micro_tokens: int) -> Iterator[list[Row]]:
+    """Rows of similar length, at most `micro_tokens` after padding (but at least one row)."""
+    batch: list[Row] = []
+    for row in sorted(rows, key=lambda r: r.length):
+        if batch and (len(batch) + 1) * row.length > micro_tokens:
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
+
+
+def collate(rows: Sequence[Row], device: torch.device) -> Batch:
+    """Stack rows of different lengths, padded on the right."""
+    if any(not row.prompt_ids for row in rows):
+        raise ValueError("a completion needs a prompt of at least one token")
+    starts_B = torch.tensor([len(row.prompt_ids) for row in rows])
+    lengths_B = torch.tensor([len(row.token_ids) for row in rows])
+    mask_BT = torch.arange(int(lengths_B.max())) < lengths_B[:, None]
+    rows_N, t_N = mask_BT.nonzero(as_tuple=True)
+    ids_BL = _pad([row.prompt_ids + row.token_ids for row in rows], torch.long)
+    columns_N = starts_B[rows_N] + t_N
+    return Batch(
+        ids_BL=ids_BL.to(device),
+        mask_BT=mask_BT.to(device),
+        counts_B=torch.tensor([float(row.count) for row in rows], device=device),
+        lengths_B=lengths_B.to(device),
+        tokens_N=ids_BL[rows_N, columns_N].to(device),
+        rows_N=rows_N.to(device),
+        columns_N=(columns_N - 1).to(device),
+        sampling_N3=_sampling(rows, rows_N, device),
+        advantages_BT=_pad([row.advantages for row in rows], torch.float32, mask_BT).to(device),
+        sampled_BT=_pad([row.sampled for row in rows], torch.float32, mask_BT).to(device),
+        old_BT=_pad([row.old for row in rows], torch.float32, mask_BT).to(device),
+    )
+
+
+def _pad(rows: Sequence[Sequence[float]], dtype: torch.dtype, like: Tensor | None = None) -> Tensor:
+    width = max(map(len, rows)) if like is None else like.shape[1]
+    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], dtype=dtype)
+
+
+def _sampling(rows: Sequence[Row], rows_N: Tensor, device: torch.device) -> Tensor | None:
+    settings: list[Floats] = [(s.temperature, s.top_p, s.top_k) for s in (row.sampling for row in rows)]
+    if any(temperature == 0 for temperature, _, _ in settings):
+        raise ValueError("temperature=0 has no log-probabilities to learn from or to read; choose one above 0")
+    if all(setting == (1, 1, 0) for setting in settings):
+        return None
+    return torch.tensor(settings, dtype=torch.float32)[rows_N].to(device)
+
+
+def vocabulary_logprobs(model: Any, batch: Batch) -> Tensor:
+    """[N, V] log-probabilities at each row's temperature, before any truncation.
+
+    Only the hidden states that predict a completion token reach the head. No attention mask is needed: with padding on
+    the right, causal attention never looks at it.
+    """
+
+    def gather(_: Any, inputs: tuple[Tensor]) -> tuple[Tensor]:
+        return (inputs[0][batch.rows_N, batch.columns_N],)
+
+    with model.get_output_embeddings().register_forward_pre_hook(gather):
+        logits_NV = model(input_ids=batch.ids_BL, use_cache=False).logits.float()
+    if batch.sampling_N3 is not None:
+        logits_NV = logits_NV / batch.sampling_N3[:, :1]
+    return logits_NV.log_softmax(-1)
+
+
+def chosen_logprobs(logprobs_NV: Tensor, batch: Batch) -> Tensor:
+    """[B, T] log-probability of every completion token under the sampling distribution, truncation included."""
+    chosen_N = logprobs_NV.gather(1, batch.tokens_N[:, None]).squeeze(1)
+    sampling_N3 = batch.sampling_N3
+    if sampling_N3 is not None and bool(((sampling_N3[:, 1] < 1) | (sampling_N3[:, 2] > 0)).any()):
+        kept_NV = _kept(logprobs_NV.detach(), sampling_N3).scatter(1, batch.tokens_N[:, None], True)
+        chosen_N = chosen_N - logprobs_NV.masked_fill(~kept_NV, -torch.inf).logsumexp(1)
+    return batch.spread(chosen_N)
+
+
+def _kept(logprobs_NV: Tensor, sampling_N3: Tensor) -> Tensor:
+    """[N, V] tokens left by top-k, then by top-p on what top-k left: the smallest set that holds that much."""
+    top_p_N1, top_k_N1 = sampling_N3[:, 1:2], sampling_N3[:, 2:3]
+    sorted_NV, order_NV = logprobs_NV.sort(dim=1, descending=True)
+    rank_V = torch.arange(sorted_NV.shape[1], device=sorted_NV.device)
+    probabilities_NV = torch.where((rank_V < top_k_N1) | (top_k_N1 == 0), sorted_NV.exp(), 0.0)
+    probabilities_NV = probabilities_NV / probabilities_NV.sum(1, keepdim=True)
+    before_NV = probabilities_NV.cumsum(1) - probabilities_NV
+    kept_NV = (probabilities_NV > 0) & ((before_NV < top_p_N1) | (top_p_N1 == 1))
+    return torch.zeros_like(kept_NV).scatter(1, order_NV, kept_NV)

@@ -1,0 +1,152 @@
+"""The loop of every learner: merge, split, accumulate, check, step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from marl.protocols import Brief
+from marl.types import Metrics, Reading, Sample, Turn
+from trainers.batches import Batch, chosen_logprobs, collate, micro_batches, vocabulary_logprobs
+from trainers.losses import Totals, masked_sum, row_scale
+from trainers.meter import Meter, Pass
+from trainers.numerics import check_inputs, gradient_error, loss_error
+from trainers.objective import Objective
+from trainers.optimizer import Optimizer
+from trainers.rows import Row, distribution
+from trainers.schedules import learning_rate
+from trainers.settings import Optimisation
+from trainers.weights import named_tensors, restore, snapshot
+
+
+class Learner:
+    """Weights that learn from samples. What it minimises is its objective's business."""
+
+    def __init__(self, settings: Optimisation, brief: Brief, model: Any, objective: Objective) -> None:
+        self.settings, self.brief, self.model, self.objective = settings, brief, model.train(), objective
+        self.needs = objective.needs
+        self.device: torch.device = next(model.parameters()).device
+        self.updates = 0
+        self._optimizer = Optimizer(model, settings)
+
+    @torch.no_grad()
+    def read(self, turns: Sequence[Turn]) -> list[Reading]:
+        """Log-probabilities of the completions' tokens under their sampling distribution. Equal turns are read once."""
+        rows: dict[Any, Row] = {}
+        for turn in turns:
+            row = _turn_row(turn)
+            rows.setdefault(_identity(row), row)
+        said: dict[Any, tuple[float, ...]] = {}
+        self.model.eval()
+        for chunk in micro_batches([row for row in rows.values() if row.token_ids], self.settings.micro_tokens):
+            batch = collate(chunk, self.device)
+            values = chosen_logprobs(vocabulary_logprobs(self.model, batch), batch).tolist()
+            said |= {_identity(r): tuple(v[: len(r.token_ids)]) for r, v in zip(chunk, values, strict=True)}
+        self.model.train()
+        return [Reading(said.get(_identity(_turn_row(turn)), ())) for turn in turns]
+
+    def update(self, samples: Sequence[Sample]) -> Metrics:
+        """Learn from `samples` once. Without any, nothing changes but the count of updates."""
+        lr = learning_rate(self.settings, self.updates, self.brief.steps)
+        meter = Meter(self.objective.stats)
+        seed = f"{self.brief.seed}/{self.brief.policy}/{self.updates}"
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(random.Random(seed).getrandbits(63))
+            for minibatch in self._minibatches(samples, random.Random(seed)):
+                rows = self.objective.rows(minibatch)
+                if rows:
+                    meter.add(self._step(rows, lr))
+        self.updates += 1
+        self.objective.finish(self.updates, self.model)
+        return {"lr": lr, "samples": float(len(samples)), **meter.metrics()}
+
+    def publish(self) -> Iterator[tuple[str, Tensor]]:
+        """Named tensors, tied ones once. They are the learner's own: copy them before its next update."""
+        return named_tensors(self.model)
+
+    def save(self, folder: Path) -> None:
+        """A Hugging Face folder: weights in safetensors, settings, tokenizer."""
+        self.model.save_pretrained(folder)
+        self.brief.source.tokenizer().save_pretrained(folder)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next update depends on, beside its samples."""
+        return {
+            "updates": self.updates,
+            "model": snapshot(self.model),
+            "optimizer": self._optimizer.state_dict(),
+            "objective": self.objective.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken."""
+        self.updates = int(state["updates"])
+        restore(self.model, state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.objective.load_state_dict(state["objective"])
+
+    def _minibatches(self, samples: Sequence[Sample], rng: random.Random) -> Iterator[Sequence[Sample]]:
+        # Samples are dealt out before they are merged, so that merging does not change who learns with whom.
+        pieces = self.settings.minibatches
+        for _ in range(self.settings.epochs):
+            order = list(samples)
+            if pieces > 1:
+                rng.shuffle(order)
+            yield from (order[piece::pieces] for piece in range(pieces))
+
+    def _step(self, rows: list[Row], lr: float) -> Pass:
+        check_inputs(self.brief.policy, rows)
+        totals = Totals(sum(r.count for r in rows), sum(r.count * len(r.token_ids) for r in rows))
+        ordered, losses, policy, stats = [], [], [], []
+        for chunk in micro_batches(rows, self.settings.micro_tokens):
+            loss_B, policy_B, stats_S = self._losses(collate(chunk, self.device), totals)
+            loss_B.sum().backward()
+            ordered += chunk
+            losses.append(loss_B.detach())
+            policy.append(policy_B.detach())
+            stats.append(stats_S)
+        norm = self._optimizer.clip()
+        loss_B = torch.cat(losses)
+        loss, policy_loss, grad_norm, good = torch.stack(
+            [loss_B.sum(), torch.cat(policy).sum(), norm, (loss_B.sum() + norm).isfinite()]
+        ).tolist()
+        if not good:
+            self._blame(ordered, loss_B, totals)
+        self._optimizer.step(lr)
+        means = {"loss": loss, "policy_loss": policy_loss, "grad_norm": grad_norm}
+        return Pass(means, torch.stack(stats).sum(0), totals.tokens, len(rows))
+
+    def _losses(self, batch: Batch, totals: Totals) -> tuple[Tensor, Tensor, Tensor]:
+        """Each row's share [B] of the minibatch's loss and of its policy part; sums over tokens of the statistics."""
+        terms = self.objective.terms(self.model, batch, self.updates)
+        scale_B = row_scale(self.settings.aggregation, batch.lengths_B, totals, self.settings.norm)
+        policy_B = loss_B = scale_B * masked_sum(terms.policy_BT, batch.mask_BT)
+        if terms.penalty_BT is not None:
+            loss_B = policy_B + scale_B * batch.counts_B * masked_sum(terms.penalty_BT, batch.mask_BT)
+        with torch.no_grad():
+            weights_BT = batch.mask_BT * batch.counts_B[:, None]
+            stats_S = (torch.stack(terms.stats) * weights_BT).sum((1, 2))
+        return loss_B, policy_B, stats_S
+
+    def _blame(self, rows: list[Row], loss_B: Tensor, totals: Totals) -> None:
+        self._optimizer.forget()
+        if not bool(loss_B.sum().isfinite()):
+            raise loss_error(self.brief.policy, rows, loss_B.tolist())
+
+        def loss_of(row: Row) -> Tensor:
+            return self._losses(collate([row], self.device), totals)[0].sum()
+
+        raise gradient_error(self.brief.policy, rows, loss_of, self._optimizer.parameters)
+
+
+def _turn_row(turn: Turn) -> Row:
+    return Row(turn.completion.prompt_ids, turn.completion.token_ids, turn.request.sampling)
+
+
+def _identity(row: Row) -> Any:
+    return row.prompt_ids, row.token_ids, distribution(row.sampling)

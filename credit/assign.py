@@ -52,7 +52,7 @@ class Flow(AssignConfig):
     """
 
     kind: str = "flow"
-    decay: float = Field(0.9, ge=0, le=1)
+    decay: float = Field(default=0.9, ge=0, le=1)
     teams: tuple[tuple[str, ...], ...] = ()
     """Agents that share rewards; an agent in no team works for itself."""
 

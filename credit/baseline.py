@@ -36,7 +36,7 @@ class Group(BaselineConfig):
     """`start`: whole episodes that began in the same state, one value for each agent in each; `prompt`: turns with
     the same prompt, token for token."""
     std: bool = True
-    epsilon: float = Field(1e-6, ge=0)
+    epsilon: float = Field(default=1e-6, ge=0)
 
     def __call__(self, evidence: Evidence, earned: Credit) -> tuple[Credit, Metrics]:
         keys: dict[Hashable, dict[Hashable, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -79,7 +79,7 @@ class RoleAverage(BaselineConfig):
     """
 
     kind: str = "role_average"
-    alpha: float = Field(0.95, ge=0, lt=1)
+    alpha: float = Field(default=0.95, ge=0, lt=1)
     order: Literal["subtract_first", "update_first"] = "subtract_first"
     """The paper's equation 2 updates first, its code subtracts first; they differ by the factor alpha."""
 

@@ -1,1 +1,51 @@
-"""Reinforcement learning for teams of language models."""
+"""Reinforcement learning for teams of language models.
+
+`load` reads a scenario, `train` trains it, `register` makes a part of yours known under a name. Everything else is in
+the modules; importing this package loads neither torch nor any other heavy library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from marl.load import load
+from marl.parts import register
+
+if TYPE_CHECKING:
+    from marl.scenario import Scenario
+    from marl.types import Metrics
+
+__all__ = ["load", "register", "train"]
+
+
+def train(
+    scenario: Scenario,
+    folder: str | Path,
+    *,
+    resume: str | None = None,
+    force: bool = False,
+    overwrite: bool = False,
+    on_step: Callable[[int, Metrics], None] | None = None,
+) -> bool:
+    """Train a scenario: the same as `marl train`, with a callback.
+
+    Args:
+        scenario: as `load` gives it.
+        folder: of the run.
+        resume: "auto" or a checkpoint's folder; None begins.
+        force: go on although the scenario changed.
+        overwrite: remove the run that is in the folder.
+        on_step: called with (steps done, metrics) after every step.
+
+    Returns:
+        Whether it went to the end (False: interrupted, with a checkpoint).
+
+    Raises:
+        ScenarioError, CheckpointError, GameError, NonFinite, TimeoutError: each says what to do.
+    """
+    from marl.session import session
+    from marl.start import Start
+
+    return session(scenario, Path(folder), Start(resume, force=force, overwrite=overwrite), on_step)

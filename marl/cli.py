@@ -1,0 +1,158 @@
+"""The command line: marl train | eval | play | check | list | schema | tiny | plot | rerun."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from marl.load import ScenarioError, load
+from marl.parts import GROUPS, find, names
+
+app = typer.Typer(
+    help="Reinforcement learning for teams of language models.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+File = Annotated[Path, typer.Argument(help="A scenario (YAML).", show_default=False)]
+Overrides = Annotated[list[str] | None, typer.Argument(help="dotted.path=value", show_default=False)]
+RunPath = Annotated[Path, typer.Argument(help="A run's folder.", show_default=False)]
+
+
+def main() -> None:
+    """Run the command line; what a user got wrong is a message and exit status 2, never a traceback."""
+    with _explained():
+        app()
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except (ScenarioError, ValueError) as error:
+        _fail(error, 2)
+    except (RuntimeError, ArithmeticError, TimeoutError, OSError) as error:
+        if type(error).__module__.split(".")[0] != "marl" and not isinstance(error, OSError | TimeoutError):
+            raise
+        _fail(error, 1)
+
+
+def _fail(error: BaseException, status: int) -> None:
+    sys.stderr.write("\n".join([f"marl: {error}", *getattr(error, "__notes__", ())]) + "\n")
+    sys.exit(status)
+
+
+@app.command()
+def train(
+    scenario: File,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; default runs/NAME.")] = None,
+    resume: Annotated[str | None, typer.Option(help="'auto', or a checkpoint's folder: go on from there.")] = None,
+    force: Annotated[bool, typer.Option(help="Go on although the scenario changed.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Remove the run that is in the folder.")] = False,
+) -> None:
+    """Train the policies of a scenario that have a learner."""
+    from marl import train as run
+
+    checked = load(scenario, overrides or ())
+    finished = run(checked, out or Path("runs") / scenario.stem, resume=resume, force=force, overwrite=overwrite)
+    raise typer.Exit(0 if finished else 130)
+
+
+@app.command()
+def check(scenario: File, overrides: Overrides = None) -> None:
+    """Check a scenario without loading a weight."""
+    checked = load(scenario, overrides or ())
+    learning = [name for name, policy in checked.policies.items() if policy.learner]
+    typer.echo(f"{scenario}: fine; game {checked.game.kind}, trains {', '.join(learning)}")
+
+
+@app.command(name="eval")
+def evaluate(
+    run: RunPath,
+    against: Annotated[str | None, typer.Option(help="random, what the game exports (nash, ...), or a run.")] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="How many to play.")] = 1000,
+    step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the newest.")] = None,
+) -> None:
+    """Measure a trained run: against opponents, and exactly where the game allows it."""
+    from marl.measure import measure, render
+
+    typer.echo(render(measure(run, against, episodes, step)))
+
+
+@app.command()
+def play(
+    scenario: File,
+    overrides: Overrides = None,
+    seat: Annotated[str | None, typer.Option("--as", help="The seat that you play; policies play the others.")] = None,
+    random: Annotated[bool, typer.Option(help="Every seat plays uniformly random legal moves.")] = False,
+    episodes: Annotated[int, typer.Option(min=1)] = 1,
+    out: Annotated[Path | None, typer.Option(help="Write the episodes here (.jsonl.zst).")] = None,
+) -> None:
+    """Play a game in the terminal, or try one with random moves."""
+    from marl.table_talk import play as start
+
+    start(load(scenario, overrides or ()), seat=seat, random=random, episodes=episodes, out=out)
+
+
+@app.command()
+def plot(
+    runs: Annotated[list[Path], typer.Argument(help="Runs to compare.", show_default=False)],
+    metric: Annotated[list[str] | None, typer.Option(help="Which; default: the run's evaluations.")] = None,
+    out: Annotated[Path | None, typer.Option(help="PNG; default: curves.png in the first run.")] = None,
+) -> None:
+    """Draw learning curves of one or more runs."""
+    from marl.view.curves import plot as draw
+
+    typer.echo(draw(runs, metric or [], out))
+
+
+@app.command(name="list")
+def list_parts(kind: Annotated[str | None, typer.Argument(help=f"One of: {', '.join(GROUPS)}.")] = None) -> None:
+    """List the parts that a scenario can name, plug-ins included."""
+    if kind is not None and kind not in GROUPS:
+        raise ScenarioError(f"no kind of part {kind!r}; choices: {', '.join(GROUPS)}")
+    for group in [kind] if kind else GROUPS:
+        for name in names(group):
+            line = (find(group, name).__doc__ or "").strip().split("\n")[0]
+            typer.echo(f"{group:<11} {name:<20} {line}")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of scenario files, for editors."""
+    from marl.scenario import Scenario
+
+    typer.echo(json.dumps(Scenario.model_json_schema(), indent=2))
+
+
+@app.command()
+def tiny(
+    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    hidden: Annotated[int, typer.Option(min=2)] = 64,
+    layers: Annotated[int, typer.Option(min=1)] = 2,
+    architecture: Annotated[str, typer.Option(help="llama or qwen3")] = "llama",
+    seed: Annotated[int, typer.Option()] = 0,
+) -> None:
+    """Make a tiny language model with random weights and a byte tokenizer, as a Hugging Face folder."""
+    from marl.engines.tiny import Tiny
+    from marl.engines.tiny_build import build_tiny
+
+    if out.exists():
+        raise ScenarioError(f"--out {out}: exists already")
+    fields = {"architecture": architecture, "hidden": hidden, "layers": layers, "seed": seed, "vocabulary": "bytes"}
+    typer.echo(f"{out}: {build_tiny(Tiny.model_validate(fields), out, ()):,} parameters")
+
+
+@app.command()
+def rerun(batch: Annotated[Path, typer.Argument(help="RUN/failed/STEP/POLICY", show_default=False)]) -> None:
+    """Repeat an update that failed, from the batch and learner that were kept."""
+    from marl.failed import rerun as again
+
+    typer.echo(json.dumps(again(batch), indent=1))

@@ -41,12 +41,12 @@ class Component(Config):
 class Sampling(Config):
     """How a policy turns logits into tokens."""
 
-    temperature: float = Field(1.0, ge=0, le=100)
+    temperature: float = Field(default=1.0, ge=0, le=100)
     """0 takes the most likely token."""
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0)
     """0 keeps every token."""
-    max_tokens: int = Field(256, ge=1)
+    max_tokens: int = Field(default=256, ge=1)
     stop: tuple[str, ...] = ()
     """Texts that end a completion, beside the model's own end tokens."""
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean, stdev
 
 from marl.engines.scripted import Random
-from marl.graph import Trajectory
-from marl.protocols import Engine, EngineConfig, GameConfig
+from marl.protocols import Engine, EngineConfig, GameConfig, RoleConfig
 from marl.rollout import Cast, Episode, seed_of
 from marl.scenario import Scenario
 from marl.simulator import Table
@@ -118,14 +117,24 @@ def opponent(game: GameConfig, name: str) -> EngineConfig:
     return known[name]
 
 
+@dataclass(frozen=True, slots=True)
+class Opponents:
+    """Who sits in the seats that are not measured: a role for each agent, and engines for the roles' policies."""
+
+    roles: Mapping[str, RoleConfig]
+    engines: Mapping[str, Engine]
+
+    @classmethod
+    def scripted(cls, scenario: Scenario, name: str) -> Opponents:
+        """A player that the game exports, or `random`, in every seat."""
+        engine = opponent(scenario.game, name).build(None)
+        roles = {agent: scenario.roles[role] for agent, role in scenario.seats.items()}
+        return cls({agent: role.model_copy(update={"policy": name}) for agent, role in roles.items()}, {name: engine})
+
+
 def against(scenario: Scenario, table: Table, name: str, how: tuple[int, int]) -> Metrics:
     """Play `how[0]` episodes against a player that the game exports, seats balanced; `how[1]` seeds them."""
-    engine = opponent(scenario.game, name).build(None)
-    results = match(scenario, table, engine, how)
-    metrics: Metrics = {}
-    for seat, score in {"": results.all(), **{f"/{a}": r for a, r in results.seats().items()}}.items():
-        metrics |= {f"eval/{name}{seat}/{key}": value for key, value in score.items()}
-    return metrics
+    return match(scenario, table, Opponents.scripted(scenario, name), how).metrics(f"eval/{name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +143,11 @@ class Results:
 
     returns: Mapping[str, Sequence[float]]
 
-    def seats(self) -> dict[str, Metrics]:
-        """Figures for each seat."""
-        return {seat: score(returns) for seat, returns in self.returns.items()}
-
-    def all(self) -> Metrics:
-        """Figures over all seats."""
-        return score([value for returns in self.returns.values() for value in returns])
+    def metrics(self, prefix: str) -> Metrics:
+        """Figures over all seats, and for each."""
+        scores = {prefix: score([value for returns in self.returns.values() for value in returns])}
+        scores |= {f"{prefix}/{seat}": score(returns) for seat, returns in self.returns.items()}
+        return {f"{name}/{key}": value for name, figures in scores.items() for key, value in figures.items()}
 
 
 def score(returns: Sequence[float]) -> Metrics:
@@ -164,46 +171,36 @@ def wilson(hits: int, n: int) -> tuple[float, float, float]:
     return centre - half, rate, centre + half
 
 
-def match(scenario: Scenario, table: Table, opposing: Engine, how: tuple[int, int]) -> Results:
-    """The scenario's policies in one seat after another, `opposing` in all the others."""
+def match(scenario: Scenario, table: Table, opponents: Opponents, how: tuple[int, int]) -> Results:
+    """The scenario's policies in one seat after another, `opponents` in all the others."""
     episodes, seed = how
     agents = list(scenario.seats)
-    sittings, deals = _Sittings(scenario, table, opposing), []
+    deals = []
     for i in range(episodes):
-        agent = agents[i % len(agents)]
-        name = f"eval.{seed}.{i}"
+        name, seats = f"eval.{seed}.{i}", _sitting(scenario, agents[i % len(agents)])
         # Seats take turns over the same starts, so that a lucky start favours none.
-        deals.append(
-            Deal(name, name, seed_of(table.cast.seed, "eval", seed, i // len(agents)), sittings.seats(agent), "eval")
-        )
-    played = sittings.table.play(deals)
+        deals.append(Deal(name, name, seed_of(table.cast.seed, "eval", seed, i // len(agents)), seats, "eval"))
     returns: dict[str, list[float]] = {agent: [] for agent in agents}
-    for trajectory, deal in zip(played, deals, strict=True):
-        agent = sittings.measured(deal)
-        returns[agent].append(_return(trajectory, agent))
+    for i, trajectory in enumerate(_doubled(scenario, table, opponents).play(deals)):
+        agent = agents[i % len(agents)]
+        returns[agent].append(trajectory.returns.get(agent, 0.0))
     return Results(returns)
 
 
-def _return(trajectory: Trajectory, agent: str) -> float:
-    return trajectory.returns.get(agent, 0.0)
+def _sitting(scenario: Scenario, measured: str) -> dict[str, str]:
+    """Only the measured agent keeps its role; the others play their opponent's."""
+    return {agent: role if agent == measured else _OTHER + agent for agent, role in scenario.seats.items()}
 
 
-class _Sittings:
-    """Roles doubled: each as it is, and each once more spoken by the opponent."""
-
-    def __init__(self, scenario: Scenario, table: Table, opposing: Engine) -> None:
-        self._seats = scenario.seats
-        others = {f"{_OTHER}{n}": r.model_copy(update={"policy": _OTHER}) for n, r in scenario.roles.items()}
-        cast = Cast({**scenario.roles, **others}, table.cast.seed)
-        self.table = Table(scenario.game, cast, {**table.engines, _OTHER: opposing}, table.deadline_s)
-
-    def seats(self, agent: str) -> dict[str, str]:
-        """Only `agent` keeps its role's own policy."""
-        return {a: role if a == agent else f"{_OTHER}{role}" for a, role in self._seats.items()}
-
-    def measured(self, deal: Deal) -> str:
-        """The agent that kept it."""
-        return next(agent for agent, role in deal.seats.items() if not role.startswith(_OTHER))
+def _doubled(scenario: Scenario, table: Table, opponents: Opponents) -> Table:
+    """The same game with the opponents' roles and engines beside one's own."""
+    others = {
+        _OTHER + agent: role.model_copy(update={"policy": _OTHER + role.policy})
+        for agent, role in opponents.roles.items()
+    }
+    engines = {_OTHER + policy: engine for policy, engine in opponents.engines.items()}
+    cast = Cast({**scenario.roles, **others}, table.cast.seed)
+    return Table(scenario.game, cast, {**table.engines, **engines}, table.deadline_s)
 
 
 _OTHER = "opponent:"

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter, with_config
 
+from marl.folder import RunFolder
 from marl.protocols import Learner
+from marl.run import build
 from marl.state import load_state, save_state
 from marl.types import Metrics, Sample
 
@@ -22,8 +24,8 @@ def keep(folder: Path, learner: Learner, samples: list[Sample]) -> None:
     (folder / "samples.json").write_bytes(_codec().dump_json(samples))
 
 
-def rerun(folder: Path, learner: Learner) -> Metrics:
-    """Do the same update again; raises what it raised then.
+def rerun(folder: Path) -> Metrics:
+    """Do the update kept in RUN/failed/STEP/POLICY again; raises what it raised then.
 
     Raises:
         ValueError: if `folder` holds no kept batch.
@@ -31,5 +33,6 @@ def rerun(folder: Path, learner: Learner) -> Metrics:
     file = folder / "samples.json"
     if not file.is_file():
         raise ValueError(f"{folder}: no kept batch here (no samples.json)")
+    learner = build(RunFolder(folder.resolve().parents[2]).scenario()).learners[folder.resolve().name]
     learner.load_state_dict(load_state(folder / "learner"))
     return learner.update(_codec().validate_json(file.read_bytes()))

@@ -27,6 +27,9 @@ StepCallback = Callable[[int, Metrics], None]
 class Monitor(Protocol):
     """Follows a run: the console, event files, a tracker."""
 
+    def begin(self, folder: RunFolder) -> None:
+        """Called once, when the folder is as the run will go on from."""
+
     def log(self, step: int, metrics: Metrics) -> None: ...
     def say(self, message: str) -> None: ...
     def close(self) -> None: ...

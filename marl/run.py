@@ -92,7 +92,7 @@ class Run:
 
 def build(scenario: Scenario) -> Run:
     """Load weights and put the parts of a run together."""
-    _use_threads(scenario.schedule.threads)
+    use_threads(scenario.schedule.threads)
     schedule = scenario.schedule
     sources = {name: _source(scenario, name) for name in scenario.policies}
     table = seat(scenario, engines(scenario.policies, sources), schedule.seed)
@@ -129,7 +129,8 @@ def _source(scenario: Scenario, name: str) -> Source | None:
     return model.prepare(scenario, name) if model else None
 
 
-def _use_threads(threads: int | None) -> None:
+def use_threads(threads: int | None) -> None:
+    """Let torch use this many threads; None leaves it as it is."""
     import torch
 
     if threads:

@@ -46,7 +46,7 @@ class CreditRule(Config):
     baseline: Annotated[BaselineConfig, Part("credit", BaselineConfig)] = Field(
         default={"kind": "group"}, validate_default=True
     )  # type: ignore[assignment]
-    scale: float = Field(1.0, gt=0)
+    scale: float = Field(default=1.0, gt=0)
     """What rewards are multiplied with before they are judged; the rewards themselves do not change."""
 
 
@@ -73,7 +73,7 @@ class Schedule(Config):
     """When a game raises: end the run after a checkpoint, or drop the episode ..."""
     max_drops: PositiveInt = 100
     """... until this many were dropped in a run."""
-    deadline_s: float = Field(600.0, gt=0)
+    deadline_s: float = Field(default=600.0, gt=0)
     """How long to wait for any policy to answer, in seconds."""
 
 
@@ -94,7 +94,7 @@ class Checkpoint(Config):
 
     every: PositiveInt = 50
     keep: PositiveInt = 2
-    trajectories: float = Field(1.0, ge=0, le=1)
+    trajectories: float = Field(default=1.0, ge=0, le=1)
     """Share of steps whose trajectories are written."""
 
 
@@ -113,6 +113,8 @@ class Scenario(Config):
     schedule: Schedule
     evaluate: Evaluate = Evaluate()
     checkpoint: Checkpoint = Checkpoint()
+    track: tuple[Literal["wandb", "mlflow", "trackio"], ...] = ()
+    """Trackers to send metrics to, beside metrics.jsonl and TensorBoard's event files."""
 
     @field_validator("roles", "policies")
     @classmethod

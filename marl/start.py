@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 from marl import checkpoint
@@ -18,7 +19,12 @@ def train(scenario: Scenario, folder: Path, how: Start, monitors: list[Monitor])
     step = how.prepare(home, scenario)
     training = Training(build(scenario), home, monitors)
     training.resume(step)
-    with Interrupt() as stop:
+    with ExitStack() as opened, Interrupt() as stop:
+        for monitor in monitors:
+            monitor.begin(home)
+            opened.callback(monitor.close)
+            for note in how.notes:
+                monitor.say(f"warning: {note}; going on from step {step}")
         return training(stop)
 
 

@@ -23,31 +23,30 @@ class Span:
 
 
 class SlotLayer(DynamicLayer):
-    """One layer: keys and values [slots, capacity, heads * dim]; a token's heads lie together, so a write is one copy."""
+    """One layer: keys and values [slots, capacity, heads * dim]. A token's heads lie together: a write is one copy."""
 
     def __init__(self, span: Span) -> None:
         super().__init__()
         self.span = span
         self.heads = 0
+        self.keys_SLE = self.values_SLE = torch.empty(0, 0, 0)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Learn the shapes from keys and values [N, H, L, D]; no room yet."""
         self.heads, self.is_initialized = key_states.shape[1], True
-        self.keys, self.values = (
-            new.new_zeros(0, 0, new.shape[1] * new.shape[3]) for new in (key_states, value_states)
-        )
+        self.keys_SLE = key_states.new_zeros(0, 0, key_states.shape[1] * key_states.shape[3])
+        self.values_SLE = value_states.new_zeros(0, 0, value_states.shape[1] * value_states.shape[3])
 
     def resize(self, slots: int, capacity: int) -> None:
         """Make room, keeping what is there."""
-        assert self.keys is not None and self.values is not None
-        self.keys, self.values = _grown(self.keys, slots, capacity), _grown(self.values, slots, capacity)
+        self.keys_SLE = _grown(self.keys_SLE, slots, capacity)
+        self.values_SLE = _grown(self.values_SLE, slots, capacity)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         """Write new keys and values [N, H, Q, D]; return all of the span, [N, H, length, D]."""
-        assert self.keys is not None and self.values is not None
-        return self._put(self.keys, key_states), self._put(self.values, value_states)
+        return self._put(self.keys_SLE, key_states), self._put(self.values_SLE, value_states)
 
     def _put(self, held_SLE: Tensor, new_NHQD: Tensor) -> Tensor:
         span, width = self.span, held_SLE.shape[-1]
@@ -72,28 +71,29 @@ class SlotCache(Cache):
     def __init__(self, layers: int) -> None:
         self.span = Span()
         self.slots = self.capacity = 0
-        super().__init__(layers=[SlotLayer(self.span) for _ in range(layers)])
+        self.held = [SlotLayer(self.span) for _ in range(layers)]
+        super().__init__(layers=list(self.held))
 
     def store(self, prefilled: Sequence[tuple[Tensor, Tensor]], rows: list[int], slots: list[int]) -> None:
         """Copy rows of prefilled keys and values (per layer, [P, H, L, D]) to `slots`, from position 0."""
         length = prefilled[0][0].shape[2]
         device = prefilled[0][0].device
         rows_N, slots_N = torch.tensor(rows, device=device), torch.tensor(slots, device=device)
-        if not self.layers[0].is_initialized:
-            for layer, pair in zip(self.layers, prefilled, strict=True):
+        if not self.held[0].is_initialized:
+            for layer, pair in zip(self.held, prefilled, strict=True):
                 layer.lazy_initialization(*pair)
         self._fit(max(slots) + 1, length)
-        for layer, pair in zip(self.layers, prefilled, strict=True):
-            for held_SLE, new_PHLD in zip((layer.keys, layer.values), pair, strict=True):
+        for layer, pair in zip(self.held, prefilled, strict=True):
+            for held_SLE, new_PHLD in zip((layer.keys_SLE, layer.values_SLE), pair, strict=True):
                 held_SLE[slots_N, :length] = new_PHLD.transpose(1, 2).flatten(2)[rows_N]
 
     def move(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
         """Copy the first `length` positions from slot to slot."""
-        device = self.layers[0].keys.device
+        device = self.held[0].keys_SLE.device
         sources_N, targets_N = torch.tensor(sources, device=device), torch.tensor(targets, device=device)
         self._fit(max(targets) + 1, length)
-        for layer in self.layers:
-            for held_SLE in (layer.keys, layer.values):
+        for layer in self.held:
+            for held_SLE in (layer.keys_SLE, layer.values_SLE):
                 held_SLE[targets_N, :length] = held_SLE[sources_N, :length]
 
     def aim(self, positions_NQ: Tensor, length: int) -> None:
@@ -109,7 +109,7 @@ class SlotCache(Cache):
             return
         self.slots = _doubled(self.slots, slots)
         self.capacity = _doubled(self.capacity or _FIRST_LENGTH, length)
-        for layer in self.layers:
+        for layer in self.held:
             layer.resize(self.slots, self.capacity)
 
 

@@ -30,7 +30,7 @@ def load_model(checkpoint: Checkpoint) -> Any:
     """
     logging.disable_progress_bar()
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             checkpoint.path,
             dtype=checkpoint.dtype,
             attn_implementation=checkpoint.attention,
@@ -39,6 +39,7 @@ def load_model(checkpoint: Checkpoint) -> Any:
         )
     except _UNREADABLE as error:
         raise checkpoint.fault(f"cannot be loaded: {error}") from error
+    model, report = loaded
     if report["missing_keys"]:
         missing = sorted(report["missing_keys"])
         raise checkpoint.fault(f"has no weights for {', '.join(missing[:5])} ({len(missing)} in all)")

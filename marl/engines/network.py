@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -38,6 +38,7 @@ class Network:
         self.vocabulary: int = settings["vocab_size"]
         self.layer_types = frozenset(settings.get("layer_types") or ())
         self.window: int | None = settings.get("sliding_window")
+        """Tokens that a layer with a window sees, the current one included."""
         if not self.layer_types <= _MASKS or settings.get("attention_chunk_size"):
             raise ValueError(f"{_name(model)}: layers {sorted(self.layer_types)}; can mask only {sorted(_MASKS)}")
         self._check()
@@ -71,7 +72,8 @@ class Network:
         ).logits
         last_P = torch.tensor([wanted.index(end) for end in ends], device=self.device)
         rows_P = torch.arange(len(prompts), device=self.device)
-        return Prefilled([(layer.keys, layer.values) for layer in cache.layers], logits_PUV[rows_P, last_P])
+        kv = [(layer.keys, layer.values) for layer in cast("list[Any]", cache.layers)]
+        return Prefilled(kv, logits_PUV[rows_P, last_P])
 
     def extend(self, cache: SlotCache, ids_NQ: Tensor, positions_NQ: Tensor, length: int) -> Tensor:
         """Logits [N, Q, V] after new tokens of rows [0, N); `length` is the largest position plus 1."""
@@ -95,7 +97,7 @@ class Network:
         if not self.layer_types:
             return self._additive(hidden_NQL if self.window is None else hidden_NQL | (behind_NQL >= self.window))
         masks = {"full_attention": self._additive(hidden_NQL)}
-        if "sliding_attention" in self.layer_types:
+        if "sliding_attention" in self.layer_types and self.window is not None:
             masks["sliding_attention"] = self._additive(hidden_NQL | (behind_NQL >= self.window))
         return masks
 

@@ -47,16 +47,14 @@ class Shaping:
     """Rows at temperature 0."""
     cut_C: Tensor | None
     """Rows with top-k or top-p."""
-    top_k_C1: Tensor | None
-    top_p_C1: Tensor | None
+    top_k_C1: Tensor
+    top_p_C1: Tensor
 
     @classmethod
     def of(cls, samplings: Sequence[Sampling], device: torch.device) -> Shaping:
         warm = [sampling.temperature or 1.0 for sampling in samplings]
         greedy = [row for row, sampling in enumerate(samplings) if sampling.temperature == 0]
         cut = [row for row, sampling in enumerate(samplings) if sampling.truncated and sampling.temperature > 0]
-        if not cut:
-            return cls(_column(warm, device), _rows(greedy, device), None, None, None)
         top_k = _column([samplings[row].top_k or np.iinfo(np.int32).max for row in cut], device)
         # Rounding may push the mass above 1 before the last token: 2 keeps everything.
         top_p = _column([samplings[row].top_p if samplings[row].top_p < 1 else 2.0 for row in cut], device)
@@ -78,7 +76,6 @@ def log_distribution(logits_NV: Tensor, shaping: Shaping) -> Tensor:
     """
     warmed_NV = logits_NV.float() / shaping.temperature_N1
     if shaping.cut_C is not None:
-        assert shaping.top_k_C1 is not None and shaping.top_p_C1 is not None
         warmed_NV[shaping.cut_C] = truncated(warmed_NV[shaping.cut_C], shaping.top_k_C1, shaping.top_p_C1)
     if shaping.greedy_G is not None:
         greedy_GV = warmed_NV[shaping.greedy_G]

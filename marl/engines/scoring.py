@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from marl.engines.kv import SlotCache
 from marl.engines.network import Network
 from marl.engines.prompts import Prompt
 from marl.engines.sampling import Shaping, log_distribution
@@ -54,7 +55,7 @@ def _after(network: Network, prompts: Sequence[Prompt], said: Said) -> list[tupl
     return found
 
 
-def _logits(network: Network, cache: object, said: Said, first_NV: Tensor) -> Tensor:
+def _logits(network: Network, cache: SlotCache, said: Said, first_NV: Tensor) -> Tensor:
     """[N, T, V]: the first token's come from the prompt, the others' from the tokens before."""
     longest = max(len(ids) for _, ids in said)
     if longest == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -48,6 +49,45 @@ class Tabular(ScriptedConfig):
         if unknown := set(row) - set(moves):
             raise ValueError(f"tabular: state {state!r} gives {sorted(unknown)}, but the legal moves are {list(moves)}")
         return row
+
+
+class Human(EngineConfig):
+    """A person at the terminal."""
+
+    kind: str = "human"
+
+    def build(self, source: Source | None) -> Engine:
+        return Terminal()
+
+
+class Terminal:
+    """Shows each question and waits for a legal answer."""
+
+    def __init__(self) -> None:
+        self._asked: list[tuple[Ticket, Request]] = []
+
+    def submit(self, ticket: Ticket, request: Request) -> None:
+        self._asked.append((ticket, request))
+
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+        asked, self._asked = self._asked, []
+        return [(ticket, self._answer(request)) for ticket, request in asked]
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        gone = set(tickets)
+        self._asked = [question for question in self._asked if question[0] not in gone]
+
+    def load_weights(self, policy: str, weights: Weights, version: int) -> None:
+        raise ValueError(f"policy {policy!r} is a person: it has no weights to load")
+
+    def _answer(self, request: Request) -> Completion:
+        for message in request.messages:
+            sys.stdout.write(f"{message.content}\n")
+        options = request.options
+        while True:
+            said = input(f"your move ({', '.join(options)}): " if options else "you: ").strip()
+            if options is None or said in options:
+                return Completion(options[said] if options else said, (), (), (), "stop")
 
 
 class ScriptedEngine:

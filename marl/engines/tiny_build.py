@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers.utils import logging
 
 from marl.engines.tiny import Tiny
 from marl.engines.tokens import make_tokenizer
@@ -22,6 +23,7 @@ def build_tiny(settings: Tiny, folder: Path, corpus: Iterable[str]) -> int:
 
     Written beside and renamed, so that a killed build leaves nothing half.
     """
+    logging.disable_progress_bar()
     tokenizer = make_tokenizer(settings.vocabulary, corpus)
     model = make_model(settings, tokenizer)
     folder.parent.mkdir(parents=True, exist_ok=True)

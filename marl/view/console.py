@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from marl.folder import RunFolder
 from marl.types import Metrics
 from marl.view.chart import spark
 
@@ -30,6 +31,9 @@ class PlainLines:
 
     def __init__(self, console: Console, steps: int) -> None:
         self._console, self._steps, self._shown = console, steps, -_QUIET_S
+
+    def begin(self, folder: RunFolder) -> None:
+        self.say(f"{folder.path}: metrics.jsonl, events/ (tensorboard --logdir {folder.path}), checkpoints/")
 
     def log(self, step: int, metrics: Metrics) -> None:
         now = time.monotonic()
@@ -58,6 +62,10 @@ class LiveTable:
         self._task = self._progress.add_task(title, total=steps)
         self._live = Live(self._progress, console=console, refresh_per_second=4)
         self._live.start()
+
+    def begin(self, folder: RunFolder) -> None:
+        for row in folder.rows():
+            self.log(int(row["step"]), row)
 
     def log(self, step: int, metrics: Metrics) -> None:
         self._progress.update(self._task, completed=step)

@@ -1,0 +1,82 @@
+"""`marl eval`: a trained run, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from marl.evaluate import LEGAL_MASS, Opponents, exact, match, optimality, positions
+from marl.folder import RunFolder
+from marl.load import ScenarioError
+from marl.parts import find
+from marl.run import engines, seat, use_threads
+from marl.scenario import PolicyConfig, Scenario
+from marl.simulator import Table
+from marl.tree import grow
+from marl.types import Metrics
+
+
+def restore(folder: Path, step: int | None = None) -> tuple[Scenario, Table]:
+    """A run's scenario, and its game with the weights of one checkpoint (default: the newest whole one).
+
+    Raises:
+        ScenarioError: if there is no run or no such checkpoint.
+    """
+    home = RunFolder(folder)
+    scenario = home.scenario()
+    newest, _ = home.latest()
+    chosen = newest if step is None else step
+    saved = home.checkpoints / f"{chosen:06d}" / "policies"
+    if not chosen or not saved.is_dir():
+        have = ", ".join(p.name for p in sorted(home.checkpoints.glob("0*"))) or "none"
+        raise ScenarioError(f"{folder}: no checkpoint of step {chosen}; there are: {have}")
+    use_threads(scenario.schedule.threads)
+    policies = {name: _frozen(policy, saved / name) for name, policy in scenario.policies.items()}
+    sources = {name: p.model.prepare(scenario, name) if p.model else None for name, p in policies.items()}
+    return scenario, seat(scenario, engines(policies, sources), scenario.schedule.seed)
+
+
+def _frozen(policy: PolicyConfig, folder: Path) -> PolicyConfig:
+    """The policy as it is in a checkpoint; one that never learnt is as it always was."""
+    if policy.learner is None or policy.model is None:
+        return policy
+    held = policy.model.model_dump(include={"dtype", "device", "attention", "trust_remote_code"})
+    model = find("models", "pretrained").model_validate({"kind": "pretrained", "path": str(folder), **held})
+    return policy.model_copy(update={"model": model, "learner": None})
+
+
+def measure(folder: Path, against: str | None, episodes: int, step: int | None) -> Metrics:
+    """Exact figures where the game allows them, and play against `against` (an opponent's name or a run)."""
+    scenario, table = restore(folder, step)
+    metrics: Metrics = {}
+    if scenario.game.starts() is not None:
+        metrics |= exact(grow(scenario.game, table.cast, scenario.seats), table)
+    if found := positions(scenario.game, table.cast, scenario.seats):
+        metrics |= optimality(found, table)
+    if against is not None:
+        opponents = _opponents(scenario, against)
+        metrics |= match(scenario, table, opponents, (episodes, 0)).metrics(f"eval/{Path(against).name}")
+    return metrics
+
+
+def _opponents(scenario: Scenario, name: str) -> Opponents:
+    if not Path(name).is_dir():
+        return Opponents.scripted(scenario, name)
+    other, table = restore(Path(name))
+    if other.game != scenario.game:
+        raise ScenarioError(f"--against {name}: it plays {other.game!r}, not {scenario.game!r}")
+    return Opponents({agent: other.roles[role] for agent, role in other.seats.items()}, table.engines)
+
+
+def render(metrics: Mapping[str, float]) -> str:
+    """Figures as lines; intervals beside what they belong to, and a warning where an exact figure does not count."""
+    lines = []
+    for name, value in metrics.items():
+        if name.endswith(("_low", "_high")):
+            continue
+        low, high = metrics.get(f"{name}_low"), metrics.get(f"{name}_high")
+        interval = f"  [{low:.4f}, {high:.4f}]" if low is not None and high is not None else ""
+        lines.append(f"{name:<40} {value:10.4f}{interval}")
+    if metrics.get("eval/legal_mass", 1.0) < LEGAL_MASS:
+        lines.append(f"exact figures do not count: legal mass {metrics['eval/legal_mass']:.4f} is below {LEGAL_MASS}")
+    return "\n".join(lines)

@@ -1,0 +1,84 @@
+"""`marl play`: a game in the terminal, with a person or random moves in its seats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from rich.console import Console
+
+from marl.engines.scripted import Human, Random
+from marl.graph import Trajectory, write_trajectories
+from marl.load import ScenarioError
+from marl.protocols import Engine, RoleConfig
+from marl.rollout import Cast, seed_of
+from marl.run import engines, use_threads
+from marl.scenario import Scenario
+from marl.simulator import Table
+from marl.types import Deal
+from marl.view.metrics import summarize
+
+_PERSON = "person"
+_ALL_SHOWN = 3
+
+
+def play(scenario: Scenario, *, seat: str | None, random: bool, episodes: int, out: Path | None) -> None:
+    """Play episodes with the scenario's policies as they start out, show them, and write them if asked.
+
+    Raises:
+        ScenarioError: if `seat` is no seat of the game.
+    """
+    use_threads(scenario.schedule.threads)
+    entertain(scenario, random_table(scenario) if random else _table(scenario), seat=seat, episodes=episodes, out=out)
+
+
+def entertain(scenario: Scenario, table: Table, *, seat: str | None, episodes: int, out: Path | None) -> None:
+    """Play at a table that is laid."""
+    console = Console()
+    if seat is not None:
+        table = _with_person(scenario, table, seat)
+    seats = {agent: _PERSON if agent == seat else role for agent, role in scenario.seats.items()}
+    names = [f"play.{i}" for i in range(episodes)]
+    played = table.play([Deal(n, n, seed_of(table.cast.seed, n), seats, "eval") for n in names])
+    _show(console, played)
+    if out is not None:
+        write_trajectories(out, played)
+        console.print(f"{out}: {len(played)} episodes", markup=False)
+
+
+def random_table(scenario: Scenario) -> Table:
+    """The scenario's game with uniformly random players."""
+    engine = Random().build(None)
+    speakers: Mapping[str, Engine] = dict.fromkeys(scenario.policies, engine)
+    return Table(scenario.game, Cast(scenario.roles, scenario.schedule.seed), speakers, scenario.schedule.deadline_s)
+
+
+def _table(scenario: Scenario) -> Table:
+    policies = {name: policy.model_copy(update={"learner": None}) for name, policy in scenario.policies.items()}
+    sources = {name: p.model.prepare(scenario, name) if p.model else None for name, p in policies.items()}
+    cast = Cast(scenario.roles, scenario.schedule.seed)
+    return Table(scenario.game, cast, engines(policies, sources), scenario.schedule.deadline_s)
+
+
+def _with_person(scenario: Scenario, table: Table, seat: str) -> Table:
+    if seat not in scenario.seats:
+        raise ScenarioError(f"--as {seat}: no such seat; seats: {', '.join(scenario.seats)}")
+    role: RoleConfig = scenario.roles[scenario.seats[seat]].model_copy(update={"policy": _PERSON})
+    cast = Cast({**table.cast.roles, _PERSON: role}, table.cast.seed)
+    return Table(scenario.game, cast, {**table.engines, _PERSON: Human().build(None)}, table.deadline_s)
+
+
+def _show(console: Console, played: Sequence[Trajectory]) -> None:
+    for trajectory in played[:_ALL_SHOWN]:
+        console.print(f"episode {trajectory.id}", markup=False)
+        for turn in trajectory.turns:
+            asked = turn.request.messages[-1].content
+            said = turn.action or f"no legal move in {turn.completion.text!r}"
+            console.print(f"  {turn.agent} ({turn.role})  {asked}\n    -> {said}", markup=False, highlight=False)
+        console.print(f"  returns {dict(trajectory.returns)}", markup=False)
+    if len(played) > _ALL_SHOWN:
+        turns = fmean(len(t.turns) for t in played)
+        console.print(f"{len(played)} episodes, {turns:.2f} turns each", markup=False)
+        for name, value in summarize(played).items():
+            console.print(f"  {name:<40} {value:.4f}", markup=False)

@@ -1,0 +1,49 @@
+"""`marl plot`: learning curves of one or more runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from marl.folder import RunFolder
+from marl.load import ScenarioError
+from marl.view.chart import Curve, chart, draw
+
+_DEFAULTS = ("eval/nashconv", "eval/optimal", "eval/random/win", "eval/minimax/draw", "eval/legal_mass")
+
+
+def plot(runs: Sequence[Path], metrics: Sequence[str], out: Path | None) -> str:
+    """Draw a PNG, a panel per metric and a line per run; returns the first curve in text and the file's name.
+
+    Raises:
+        ScenarioError: if a folder holds no run, or no run has the metric; names those there are.
+    """
+    rows = {_label(run): _rows(run) for run in runs}
+    known = sorted({name for lines in rows.values() for row in lines for name in row if name != "step"})
+    chosen = list(metrics) or [name for name in _DEFAULTS if name in known] or known[:4]
+    for name in chosen:
+        if name not in known:
+            raise ScenarioError(f"--metric {name}: not in these runs; they have: {', '.join(known) or 'nothing yet'}")
+    curves = {name: {run: curve for run, lines in rows.items() if (curve := _curve(lines, name))} for name in chosen}
+    if not curves:
+        raise ScenarioError(f"{runs[0]}: nothing to plot yet")
+    file = out or runs[0] / "curves.png"
+    draw(file, curves)
+    name, first = next(iter(curves.items()))
+    return f"{name}\n{chart(next(iter(first.values())))}\n{file}"
+
+
+def _label(run: Path) -> str:
+    return run.resolve().name
+
+
+def _rows(run: Path) -> list[dict[str, Any]]:
+    folder = RunFolder(run)
+    if not folder.started:
+        raise ScenarioError(f"{run}: no run here (no scenario.yaml)")
+    return list(folder.rows())
+
+
+def _curve(rows: Sequence[dict[str, Any]], name: str) -> Curve:
+    return [(row["step"], row[name]) for row in rows if name in row]

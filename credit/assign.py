@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import groupby
+from typing import TYPE_CHECKING, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from marl.graph import Trajectory
 from marl.protocols import AssignConfig, Evidence
-from marl.types import Advantage, Credit, TurnId
+from marl.types import Advantage, Credit, Reward, TurnId
+
+if TYPE_CHECKING:
+    from marl.graph import Trajectory
 
 
 class Outcome(AssignConfig):
@@ -33,7 +35,9 @@ def _whole(trajectory: Trajectory) -> Credit:
 
 
 def _to_go(trajectory: Trajectory) -> Credit:
-    paid = {turn: list(rewards) for turn, rewards in groupby(trajectory.rewards, key=lambda reward: reward.turn)}
+    paid: dict[TurnId, list[Reward]] = defaultdict(list)
+    for reward in trajectory.rewards:
+        paid[reward.turn].append(reward)
     left: dict[str, float] = defaultdict(float)
     credit: Credit = {}
     for turn in reversed(trajectory.turns):
@@ -56,6 +60,14 @@ class Flow(AssignConfig):
     teams: tuple[tuple[str, ...], ...] = ()
     """Agents that share rewards; an agent in no team works for itself."""
 
+    @model_validator(mode="after")
+    def _disjoint(self) -> Self:
+        agents = [agent for team in self.teams for agent in team]
+        for agent in agents:
+            if agents.count(agent) > 1:
+                raise ValueError(f"teams: {agent!r} is in more than one: {[list(team) for team in self.teams]}")
+        return self
+
     def __call__(self, evidence: Evidence) -> Credit:
         credit: Credit = {}
         for trajectory in evidence.trajectories:
@@ -65,8 +77,10 @@ class Flow(AssignConfig):
         return credit
 
     def _teams(self, trajectory: Trajectory) -> list[frozenset[str]]:
-        agents = {turn.agent for turn in trajectory.turns}
+        agents = set(trajectory.deal.seats)
         teamed = {agent for team in self.teams for agent in team}
+        if strangers := sorted(teamed - agents):
+            raise ValueError(f"teams: no agent {strangers[0]!r} in this game; agents: {', '.join(sorted(agents))}")
         return [frozenset(team) for team in self.teams] + [frozenset({agent}) for agent in sorted(agents - teamed)]
 
     def _worth(self, trajectory: Trajectory, team: frozenset[str]) -> dict[TurnId, float]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from marl.graph import Trajectory
 from marl.protocols import Baseline, BaselineConfig, Evidence
 from marl.types import Advantage, Credit, Metrics, Turn
+
+if TYPE_CHECKING:
+    from marl.graph import Trajectory
 
 
 def judged(trajectories: Iterable[Trajectory], earned: Credit) -> Iterable[tuple[Trajectory, Turn, float]]:
@@ -43,11 +46,10 @@ class Group(BaselineConfig):
         entries = list(judged(evidence.trajectories, earned))
         for trajectory, turn, worth in entries:
             keys[self._peers(trajectory, turn)][self._one(trajectory, turn)].append(worth)
-        compare = {key: self._statistics([fmean(v) for v in values.values()]) for key, values in keys.items()}
+        compare = {key: self._statistics([_mean(v) for v in values.values()]) for key, values in keys.items()}
         credit: Credit = {}
         for trajectory, turn, worth in entries:
             mean, scale = compare[self._peers(trajectory, turn)]
-            # A worth that differs from its peers' only by rounding is no difference: scale 0 makes it exactly 0.
             credit[turn.id] = replace(earned[turn.id], value=(worth - mean) * scale if scale else 0.0)
         degenerate = sum(not scale for _, scale in compare.values())
         return credit, {
@@ -67,9 +69,19 @@ class Group(BaselineConfig):
 
     def _statistics(self, worths: Sequence[float]) -> tuple[float, float]:
         """Mean, and what to multiply a difference with; 0 where there is nothing to compare."""
-        if len(worths) < 2 or max(worths) == min(worths):
+        if not all(map(math.isfinite, worths)):
+            return 0.0, 1.0  # left as it is, for the learner to refuse and to name
+        # Equal returns may differ in the last bits, by the order in which rewards were added; that is no difference.
+        if len(worths) < 2 or max(worths) - min(worths) <= _ROUNDING * max(map(abs, worths)):
             return 0.0, 0.0
         return fmean(worths), 1 / (stdev(worths) + self.epsilon) if self.std else 1.0
+
+
+def _mean(worths: Sequence[float]) -> float:
+    return worths[0] if len(set(worths)) == 1 else fmean(worths)
+
+
+_ROUNDING = 1e-12
 
 
 class RoleAverage(BaselineConfig):
@@ -108,11 +120,11 @@ class RunningAverage:
             worths[f"{game}/{turn.role}/{turn.agent}"].append((turn, worth))
         credit: Credit = {}
         for key, turns in worths.items():
-            mean = self._mean(key, fmean(worth for _, worth in turns))
+            mean = self._learn(key, _mean([worth for _, worth in turns]))
             credit.update((turn.id, replace(earned[turn.id], value=worth - mean)) for turn, worth in turns)
         return credit
 
-    def _mean(self, key: str, worth: float) -> float:
+    def _learn(self, key: str, worth: float) -> float:
         """Learn from one episode; return the average to subtract from it."""
         alpha, before = self._settings.alpha, self._means.get(key, 0.0)
         self._means[key] = alpha * before + (1 - alpha) * worth

@@ -6,13 +6,18 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+from safetensors import SafetensorError
+
+from marl.errors import FolderError, Writing
 from marl.state import load_state, save_state
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(FolderError):
     """A checkpoint that cannot be written or read; the message names the file."""
 
 
@@ -41,32 +46,68 @@ def write(
     step, metrics_bytes = manifest
     target, beside = folder / f"{step:06d}", folder / f".{step:06d}.part"
     try:
-        shutil.rmtree(beside, ignore_errors=True)
-        save_policies(beside / "policies")
-        save_state(beside / "state", state)
-        files = {str(p.relative_to(beside)): p.stat().st_size for p in sorted(beside.rglob("*")) if p.is_file()}
-        record = {"format": 1, "step": step, "metrics_bytes": metrics_bytes, "files": files}
-        (beside / "manifest.json").write_text(json.dumps(record, indent=1))
-        shutil.rmtree(target, ignore_errors=True)
-        beside.rename(target)
-        for old in whole(folder)[:-keep]:
-            shutil.rmtree(folder / f"{old:06d}")
-    except OSError as error:
+        with Writing(target):
+            _sweep(folder)  # what an earlier, killed process left
+            save_policies(beside / "policies")
+            save_state(beside / "state", state)
+            _seal(beside, {"format": 1, "step": step, "metrics_bytes": metrics_bytes})
+            beside.rename(target)
+    except FolderError as error:
         shutil.rmtree(beside, ignore_errors=True)
         have = ", ".join(f"{s:06d}" for s in whole(folder)) or "none"
-        raise CheckpointError(f"checkpoint {target} cannot be written: {error}; whole checkpoints: {have}") from error
+        raise CheckpointError(f"checkpoint {error}; whole checkpoints: {have}") from error
+    tidy(folder, keep)
     return target
+
+
+def tidy(folder: Path, keep: int) -> None:
+    """Remove all whole checkpoints but the newest `keep`, and what is half written or half removed.
+
+    Raises:
+        FolderError: if that cannot be done.
+    """
+    with Writing(folder):
+        _prune(folder, keep)
+        _sweep(folder)
+
+
+def _seal(beside: Path, record: dict[str, Any]) -> None:
+    files = {str(p.relative_to(beside)): p.stat().st_size for p in sorted(beside.rglob("*")) if p.is_file()}
+    (beside / "manifest.json").write_text(json.dumps(record | {"files": files}, indent=1))
+
+
+def _prune(folder: Path, keep: int) -> None:
+    for old in whole(folder)[:-keep]:
+        # Renamed first: a run that is killed meanwhile must not leave half a checkpoint under a checkpoint's name.
+        going = (folder / f"{old:06d}").rename(folder / f".{old:06d}.old")
+        shutil.rmtree(going)
+
+
+def _sweep(folder: Path) -> None:
+    for left in [*folder.glob(".*.part"), *folder.glob(".*.old")]:
+        shutil.rmtree(left)
+
+
+def set_aside(folder: Path, after: int) -> None:
+    """Rename checkpoints of steps after `after`: the run goes another way from there. None is deleted."""
+    for step in steps(folder):
+        if step > after:
+            names = (folder / f"{step:06d}.aside{i}" for i in count(1))
+            (folder / f"{step:06d}").rename(next(name for name in names if not name.exists()))
 
 
 def read(folder: Path, step: int) -> tuple[Manifest, dict[str, Any]]:
     """Manifest and state of one checkpoint.
 
     Raises:
-        CheckpointError: if it is not whole, naming what is missing or cut short.
+        CheckpointError: if it is not whole, naming what is missing, cut short or unreadable.
     """
     path = folder / f"{step:06d}"
     manifest = inspect(path)
-    return manifest, load_state(path / "state")
+    try:
+        return manifest, load_state(path / "state")
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise CheckpointError(f"checkpoint {path} is damaged: state cannot be read: {error}") from error
 
 
 def inspect(path: Path) -> Manifest:
@@ -75,17 +116,27 @@ def inspect(path: Path) -> Manifest:
     Raises:
         CheckpointError: if it is not whole, naming what is missing or cut short.
     """
-    try:
-        record = json.loads((path / "manifest.json").read_text())
-        manifest = Manifest(record["step"], record["metrics_bytes"], record["files"])
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"checkpoint {path} has no readable manifest.json ({error})") from error
+    if not path.is_dir():
+        have = ", ".join(f"{s:06d}" for s in steps(path.parent)) or "none"
+        raise CheckpointError(f"checkpoint {path}: there is none of this name; checkpoints: {have}")
+    manifest = _manifest(path / "manifest.json")
     for name, size in manifest.files.items():
         file = path / name
         have = file.stat().st_size if file.is_file() else None
         if have != size:
             state = "is missing" if have is None else f"has {have} bytes of {size}"
             raise CheckpointError(f"checkpoint {path} is damaged: {name} {state}")
+    return manifest
+
+
+def _manifest(file: Path) -> Manifest:
+    try:
+        manifest = TypeAdapter(Manifest).validate_json(file.read_bytes())
+    except (OSError, ValueError) as error:
+        why = str(error).splitlines()[0]
+        raise CheckpointError(f"checkpoint {file.parent} is damaged: no readable {file.name} ({why})") from error
+    if file.parent.name != f"{manifest.step:06d}":
+        raise CheckpointError(f"checkpoint {file.parent} is damaged: its {file.name} is of step {manifest.step}")
     return manifest
 
 

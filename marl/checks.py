@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from marl.config import nearest
 
 if TYPE_CHECKING:
+    from marl.config import Component
+    from marl.protocols import LearnerConfig, RoleConfig
     from marl.scenario import CreditRule, Scenario
 
 
@@ -28,6 +30,16 @@ def check(scenario: Scenario) -> None:
         raise ValueError("\n".join(problems))
 
 
+def absent(scenario: Scenario) -> list[str]:
+    """What the scenario needs around it and is not there: files, folders."""
+    parts: dict[str, Component] = {"game": scenario.game, "experience": scenario.experience}
+    parts |= {f"roles.{name}": role for name, role in scenario.roles.items()}
+    for name, policy in scenario.policies.items():
+        parts |= {f"policies.{name}.model": policy.model} if policy.model else {}
+        parts[f"policies.{name}.engine"] = policy.engine
+    return [f"{field}.{problem}" for field, part in parts.items() for problem in part.missing()]
+
+
 def _unknown(field: str, name: str, what: str, choices: Iterable[str]) -> str:
     return f"{field}: no {what} {name!r}; {nearest(name, choices)}"
 
@@ -41,20 +53,25 @@ def _references(scenario: Scenario) -> Iterator[str]:
             yield _unknown(f"roles.{name}.policy", role.policy, "policy", scenario.policies)
         if name not in scenario.seats.values():
             yield f"roles.{name}: no seat uses this role; seats: {dict(scenario.seats)}"
-    for name in scenario.policies.keys() - {role.policy for role in scenario.roles.values()}:
+    spoken = {role.policy for role in scenario.roles.values()}
+    for name in (name for name in scenario.policies if name not in spoken):
         yield f"policies.{name}: no role speaks with this policy; roles: {', '.join(scenario.roles)}"
-    for name in scenario.credit.roles.keys() - scenario.roles.keys():
-        yield _unknown("credit.roles", name, "role", scenario.roles)
+    for name in (name for name in scenario.credit.roles if name not in scenario.roles):
+        yield _unknown(f"credit.roles.{name}", name, "role", scenario.roles)
 
 
 def _seats(scenario: Scenario) -> Iterator[str]:
-    agents = list(scenario.game.build().possible_agents)
+    try:
+        agents = list(scenario.game.build().possible_agents)
+    except ValueError as error:
+        yield f"game: {error}"
+        return
     for agent in agents:
         if agent not in scenario.seats:
-            yield f"seats: agent {agent!r} of game {scenario.game.kind!r} has no role; agents: {', '.join(agents)}"
+            yield f"seats.{agent}: missing: game {scenario.game.kind!r} has the agents {', '.join(agents)}"
     for agent in scenario.seats:
         if agent not in agents:
-            yield _unknown("seats", agent, f"agent in game {scenario.game.kind!r}", agents)
+            yield f"seats.{agent}: game {scenario.game.kind!r} has no such agent; {nearest(agent, agents)}"
     if scenario.schedule.rotate_seats and len(set(scenario.seats.values())) < 2:
         yield "schedule.rotate_seats: true, but all seats have the same role; give them different ones or drop it"
 
@@ -74,34 +91,45 @@ def _weights(scenario: Scenario) -> Iterator[str]:
 
 
 def _learning(scenario: Scenario) -> Iterator[str]:
-    learning = {name: policy.learner for name, policy in scenario.policies.items() if policy.learner}
-    if not learning:
+    if not any(policy.learner for policy in scenario.policies.values()):
         yield f"policies: nothing to train: give one of {', '.join(scenario.policies)} a learner"
-    trained = {role.policy for role in scenario.roles.values() if role.trainable}
-    for name in learning.keys() - trained:
-        yield f"policies.{name}.learner: no role with `trainable: true` speaks with this policy"
+    for name, policy in scenario.policies.items():
+        roles = [role for role in scenario.roles.values() if role.policy == name]
+        if policy.learner and roles and not any(role.trainable for role in roles):
+            yield f"policies.{name}.learner: no role with `trainable: true` speaks with this policy"
+    for name, role, learner in _taught(scenario):
+        yield from _sampling(f"roles.{name}.sampling", role, learner)
+
+
+def _taught(scenario: Scenario) -> Iterator[tuple[str, RoleConfig, LearnerConfig]]:
+    """(name, role, who learns from what it says)"""
     for name, role in scenario.roles.items():
-        learner = learning.get(role.policy)
-        if learner and role.trainable and role.sampling.temperature == 0:
-            yield f"roles.{name}.sampling.temperature: 0 always says the same, so there is nothing to learn from"
-        if learner and role.trainable and not learner.corrects(role.sampling):
-            yield (
-                f"roles.{name}.sampling: top_p {role.sampling.top_p:g} and top_k {role.sampling.top_k} cut tokens off, "
-                f"and policies.{role.policy}.learner would see other probabilities; set its `truncated: recompute`, "
-                "or top_p: 1 and top_k: 0"
-            )
+        policy = scenario.policies.get(role.policy)
+        if role.trainable and policy and policy.learner:
+            yield name, role, policy.learner
 
 
-def _rules(scenario: Scenario) -> Iterator[tuple[str, CreditRule]]:
-    yield "credit", scenario.credit
-    yield from ((f"credit.roles.{name}", rule) for name, rule in scenario.credit.roles.items())
+def _sampling(field: str, role: RoleConfig, learner: LearnerConfig) -> Iterator[str]:
+    sampling = role.sampling
+    if learner.judged and sampling.temperature == 0:
+        yield f"{field}.temperature: 0 always says the same, so there is nothing to learn from; use more, such as 1"
+    elif not learner.corrects(sampling):
+        yield (
+            f"{field}: top_p {sampling.top_p:g} and top_k {sampling.top_k} cut tokens off, and "
+            f"policies.{role.policy}.learner would see other probabilities; set its `truncated: recompute`, "
+            "or top_p: 1 and top_k: 0"
+        )
+
+
+def _rules(scenario: Scenario) -> dict[str, CreditRule]:
+    """The rules that a learner learns by: field -> rule. Imitation knows none, and a default may be unused."""
+    own = scenario.credit.roles
+    taught = [name for name, _, learner in _taught(scenario) if learner.judged]
+    return {f"credit.roles.{n}" if n in own else "credit": own.get(n, scenario.credit) for n in taught}
 
 
 def _credit(scenario: Scenario) -> Iterator[str]:
-    learners = [policy.learner for policy in scenario.policies.values() if policy.learner]
-    if not any(learner.judged for learner in learners):
-        return
-    for field, rule in _rules(scenario):
+    for field, rule in _rules(scenario).items():
         if rule.baseline.compares and scenario.schedule.group_size < 2:
             yield (
                 f"schedule.group_size: 1, but {field}.baseline {rule.baseline.kind!r} compares episodes with the same "
@@ -121,4 +149,4 @@ def _evaluation(scenario: Scenario) -> Iterator[str]:
     opponents = {"random", *game.opponents()}
     for name in evaluate.against:
         if name not in opponents:
-            yield _unknown("evaluate.against", name, f"opponent for game {game.kind!r}", opponents)
+            yield f"evaluate.against.{name}: no such opponent in game {game.kind!r}; {nearest(name, opponents)}"

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
+from marl.config import nearest
+from marl.explain import explain
 from marl.load import ScenarioError, load
 from marl.parts import GROUPS, find, names
 
@@ -27,6 +30,8 @@ RunPath = Annotated[Path, typer.Argument(help="A run's folder.", show_default=Fa
 
 def main() -> None:
     """Run the command line; what a user got wrong is a message and exit status 2, never a traceback."""
+    # A user's own parts lie where the command is typed; last, so that they hide nothing that is installed.
+    sys.path.append(str(Path.cwd()))
     with _explained():
         app()
 
@@ -35,7 +40,9 @@ def main() -> None:
 def _explained() -> Iterator[None]:
     try:
         yield
-    except (ScenarioError, ValueError) as error:
+    except ValidationError as error:
+        _fail(ScenarioError("\n  ".join(explain(error))), 2)
+    except ValueError as error:
         _fail(error, 2)
     except (RuntimeError, ArithmeticError, TimeoutError, OSError) as error:
         if type(error).__module__.split(".")[0] != "marl" and not isinstance(error, OSError | TimeoutError):
@@ -44,7 +51,7 @@ def _explained() -> Iterator[None]:
 
 
 def _fail(error: BaseException, status: int) -> None:
-    sys.stderr.write("\n".join([f"marl: {error}", *getattr(error, "__notes__", ())]) + "\n")
+    sys.stderr.write("\n".join([f"marl: {error}", *vars(error).get("__notes__", ())]) + "\n")
     sys.exit(status)
 
 
@@ -117,19 +124,26 @@ def plot(
 def list_parts(kind: Annotated[str | None, typer.Argument(help=f"One of: {', '.join(GROUPS)}.")] = None) -> None:
     """List the parts that a scenario can name, plug-ins included."""
     if kind is not None and kind not in GROUPS:
-        raise ScenarioError(f"no kind of part {kind!r}; choices: {', '.join(GROUPS)}")
+        raise ScenarioError(f"no group of parts {kind!r}; {nearest(kind, GROUPS)}")
     for group in [kind] if kind else GROUPS:
         for name in names(group):
-            line = (find(group, name).__doc__ or "").strip().split("\n")[0]
-            typer.echo(f"{group:<11} {name:<20} {line}")
+            typer.echo(f"{group:<11} {name:<20} {_line(group, name)}")
+
+
+def _line(group: str, kind: str) -> str:
+    try:
+        part = find(group, kind)
+    except ValueError as error:
+        return f"unusable: {error}"
+    return (part.__doc__ or "").strip().split("\n")[0]
 
 
 @app.command()
 def schema() -> None:
-    """Print the JSON Schema of scenario files, for editors."""
+    """Print the JSON Schema of scenario files, for editors; ours is scenarios/.schema.json."""
     from marl.scenario import Scenario
 
-    typer.echo(json.dumps(Scenario.model_json_schema(), indent=2))
+    typer.echo(json.dumps(Scenario.model_json_schema(), indent=1))
 
 
 @app.command()
@@ -142,12 +156,14 @@ def tiny(
 ) -> None:
     """Make a tiny language model with random weights and a byte tokenizer, as a Hugging Face folder."""
     from marl.engines.tiny import Tiny
-    from marl.engines.tiny_build import build_tiny
 
     if out.exists():
         raise ScenarioError(f"--out {out}: exists already")
     fields = {"architecture": architecture, "hidden": hidden, "layers": layers, "seed": seed, "vocabulary": "bytes"}
-    typer.echo(f"{out}: {build_tiny(Tiny.model_validate(fields), out, ()):,} parameters")
+    settings = Tiny.model_validate(fields)
+    from marl.engines.tiny_build import build_tiny  # takes seconds, so after all that can be wrong
+
+    typer.echo(f"{out}: {build_tiny(settings, out, ()):,} parameters")
 
 
 @app.command()

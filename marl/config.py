@@ -2,9 +2,10 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
@@ -15,18 +16,34 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     return f"{hint}choices: {', '.join(known) or 'none'}"
 
 
+def _number(annotation: Any) -> bool:
+    """Whether a field takes a number and no truth value."""
+    inner = get_args(annotation)
+    return annotation in (int, float) or (bool not in inner and any(map(_number, inner)))
+
+
+def wrong(problems: Mapping[str, str]) -> PydanticCustomError:
+    """An error about fields below the one that is validated: field -> what is wrong with it."""
+    return PydanticCustomError("wrong", "{message}", {"message": "; ".join(problems.values()), "below": dict(problems)})
+
+
 class Config(BaseModel):
     """Frozen, closed-world settings: a typo in a scenario is an error, never a silent default."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
     def _no_typos(cls, data: Any) -> Any:
-        if isinstance(data, Mapping):
-            for key in data:
-                if key not in cls.model_fields:
-                    raise ValueError(f"unknown field {key!r}; {nearest(str(key), cls.model_fields)}")
+        problems: dict[str, str] = {}
+        for key, value in data.items() if isinstance(data, Mapping) else ():
+            if key not in cls.model_fields:
+                problems[str(key)] = f"unknown field {key!r}; {nearest(str(key), cls.model_fields)}"
+            elif isinstance(value, bool) and _number(cls.model_fields[key].annotation):
+                # Pydantic would take `warm_up: true` for 1.
+                problems[key] = f"must be a number (got {value})"
+        if problems:
+            raise wrong(problems)
         return data
 
 
@@ -34,8 +51,12 @@ class Component(Config):
     """Settings that name a part by `kind`. Found by name, see `marl.parts`."""
 
     kind: str
-    group: ClassVar[str]
+    group: ClassVar[str] = ""
     """Which family of parts this belongs to: the entry point group is `marl.<group>`."""
+
+    def missing(self) -> Iterable[str]:
+        """What it needs around it and is not there, such as a file; a message each, asked before a run starts."""
+        return ()
 
 
 class Sampling(Config):

@@ -3,9 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
 from typing import Literal
 
+from safetensors import SafetensorError
+
 from marl.types import Sample, TurnId
+
+
+class FolderError(RuntimeError):
+    """Something in a run's folder cannot be written or read; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """Whatever keeps `path` from being written becomes a `FolderError` that names it."""
+
+    path: Path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        # A full disk is an OSError in Python, a SafetensorError in safetensors and a bare Exception in tokenizers.
+        if isinstance(error, OSError | SafetensorError) or kind is Exception:
+            raise FolderError(f"{self.path} cannot be written: {error}") from error
 
 
 class NonFinite(ArithmeticError):  # noqa: N818 (says what a number is)

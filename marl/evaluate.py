@@ -48,18 +48,23 @@ class Evaluator:
         return bool(self._tree or self._positions or self._settings.against)
 
     def __call__(self, step: int) -> Metrics:
-        metrics: Metrics = {}
-        if self._tree:
-            metrics |= exact(self._tree, self._table)
-        if self._positions:
-            metrics |= optimality(self._positions, self._table)
+        metrics = figures(self._tree, self._positions, self._table)
         for opponent, episodes in self._settings.against.items():
             metrics |= against(self._scenario, self._table, opponent, (episodes, step))
         return metrics
 
 
+def figures(tree: Tree | None, found: Sequence[Position], table: Table) -> Metrics:
+    """All that can be measured without playing; the legal mass is the smaller one where both ask for it."""
+    parts = [exact(tree, table)] if tree else []
+    parts += [optimality(found, table)] if found else []
+    masses = [part["eval/legal_mass"] for part in parts]
+    merged = {name: value for part in parts for name, value in part.items()}
+    return merged | ({"eval/legal_mass": min(masses)} if masses else {})
+
+
 def exact(tree: Tree, table: Table) -> Metrics:
-    """NashConv, values and the smallest legal mass, over every situation of the game."""
+    """NashConv, values and the mean legal mass, over every situation of the game."""
     situations = list(tree.requests)
     strategy = dict(zip(situations, move_probabilities(table, list(tree.requests.values())), strict=True))
     own = values(tree, strategy)
@@ -144,9 +149,9 @@ class Results:
     returns: Mapping[str, Sequence[float]]
 
     def metrics(self, prefix: str) -> Metrics:
-        """Figures over all seats, and for each."""
+        """Figures over all seats, and for each in which an episode was played."""
         scores = {prefix: score([value for returns in self.returns.values() for value in returns])}
-        scores |= {f"{prefix}/{seat}": score(returns) for seat, returns in self.returns.items()}
+        scores |= {f"{prefix}/{seat}": score(returns) for seat, returns in self.returns.items() if returns}
         return {f"{name}/{key}": value for name, figures in scores.items() for key, value in figures.items()}
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter, with_config
 
+from marl.errors import Writing
 from marl.folder import RunFolder
 from marl.protocols import Learner
 from marl.run import build
@@ -19,9 +20,14 @@ def _codec() -> TypeAdapter[list[Sample]]:
 
 
 def keep(folder: Path, learner: Learner, samples: list[Sample]) -> None:
-    """Write the samples, and the learner as it was before them."""
-    save_state(folder / "learner", learner.state_dict())
-    (folder / "samples.json").write_bytes(_codec().dump_json(samples))
+    """Write the samples, and the learner as it was when it met the one that failed.
+
+    Raises:
+        FolderError: if they cannot be written.
+    """
+    with Writing(folder):
+        save_state(folder / "learner", learner.state_dict())
+        (folder / "samples.json").write_bytes(_codec().dump_json(samples))
 
 
 def rerun(folder: Path) -> Metrics:

@@ -108,7 +108,7 @@ def write_trajectories(path: Path, trajectories: Sequence[Trajectory]) -> None:
     lines = b"".join(_codec().dump_json(_record(t)) + b"\n" for t in trajectories)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".part")
-    beside.write_bytes(zstandard.compress(lines))
+    beside.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(lines))
     beside.replace(path)
 
 
@@ -120,7 +120,11 @@ def read_trajectories(path: Path) -> Iterator[Trajectory]:
     """
     try:
         lines = zstandard.decompress(path.read_bytes()).splitlines()
-        for line in lines:
-            yield _trajectory(_codec().validate_json(line))
-    except (zstandard.ZstdError, ValueError) as error:
-        raise ValueError(f"{path}: not a whole trajectory file ({str(error).splitlines()[0]})") from error
+    except zstandard.ZstdError as error:
+        raise ValueError(f"{path}: not a whole trajectory file ({error})") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            trajectory = _trajectory(_codec().validate_json(line))
+        except ValueError as error:
+            raise ValueError(f"{path}: line {number} is no trajectory ({error})") from error
+        yield trajectory

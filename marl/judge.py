@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from marl.protocols import Assign, Baseline, Evidence
-from marl.types import Credit, Metrics
+from marl.types import Credit, Metrics, TurnId
 
 if TYPE_CHECKING:
     from marl.scenario import CreditConfig, CreditRule
@@ -30,9 +30,12 @@ class _Rule:
         self.baseline: Baseline = settings.baseline.build()
         self.scale = settings.scale
 
-    def __call__(self, evidence: Evidence) -> Judgement:
+    def __call__(self, evidence: Evidence, turns: Set[TurnId] | None = None) -> Judgement:
+        """Judge `turns` (None: all); the assignment sees the whole episodes, the comparison only these."""
         scaled = replace(evidence, trajectories=[t.scaled(self.scale) for t in evidence.trajectories])
         earned = self.assign(scaled)
+        if turns is not None:
+            earned = {turn: worth for turn, worth in earned.items() if turn in turns}
         credit, metrics = self.baseline(scaled, earned)
         return Judgement(earned, credit, metrics)
 
@@ -54,12 +57,17 @@ class Judge:
         self.needs = frozenset().union(*(part.needs for rule in rules for part in (rule.assign, rule.baseline)))
 
     def __call__(self, evidence: Evidence) -> Judgement:
-        judgement = self._default(evidence)
+        if not self._own:
+            return self._default(evidence)
+        turns: dict[str | None, set[TurnId]] = {None: set(), **{role: set() for role in self._own}}
+        for trajectory in evidence.trajectories:
+            for turn in trajectory.turns:
+                turns[turn.role if turn.role in self._own else None].add(turn.id)
+        judgement = self._default(evidence, turns[None])
         for role, rule in self._own.items():
-            own = rule(evidence)
-            turns = [turn.id for t in evidence.trajectories for turn in t.turns if turn.role == role]
-            _overrule(judgement.earned, own.earned, turns)
-            _overrule(judgement.credit, own.credit, turns)
+            own = rule(evidence, turns[role])
+            judgement.earned.update(own.earned)
+            judgement.credit.update(own.credit)
             judgement.metrics.update({f"{name}@{role}": value for name, value in own.metrics.items()})
         return judgement
 
@@ -70,10 +78,3 @@ class Judge:
         self._default.load_state_dict(state["default"])
         for role, rule in self._own.items():
             rule.load_state_dict(state["roles"][role])
-
-
-def _overrule(credit: Credit, own: Credit, turns: list[tuple[str, int]]) -> None:
-    for turn in turns:
-        credit.pop(turn, None)
-        if turn in own:
-            credit[turn] = own[turn]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from yaml.composer import ComposerError
 
+from marl.checks import absent
+from marl.explain import explain
 from marl.scenario import Scenario
+
+_SECTIONS = tuple(name for name, field in Scenario.model_fields.items() if field.is_required())
 
 
 class ScenarioError(ValueError):
@@ -20,14 +24,16 @@ class ScenarioError(ValueError):
 class _Loader(yaml.SafeLoader):
     """Safe YAML in which a key given twice is an error: plain YAML would keep the last one and say nothing."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
         for key, _ in node.value:
-            name = self.construct_object(key, deep=True)
-            if name in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {name!r} is given twice", key.start_mark)
-            seen.add(name)
-        return super().construct_mapping(node, deep)
+            if not isinstance(key, yaml.ScalarNode):
+                raise ComposerError(None, None, "a key must be a name", key.start_mark)
+            if key.value in seen:
+                raise ComposerError(None, None, f"key {key.value!r} is given twice", key.start_mark)
+            seen.add(key.value)
+        return node
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
@@ -44,7 +50,10 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
     data = _read(path)
     for override in overrides:
         _override(data, override)
-    return validate(data, str(path))
+    scenario = validate(data, str(path))
+    if problems := absent(scenario):
+        raise _error(str(path), problems)
+    return scenario
 
 
 def validate(data: Mapping[str, Any], name: str = "scenario") -> Scenario:
@@ -56,56 +65,61 @@ def validate(data: Mapping[str, Any], name: str = "scenario") -> Scenario:
     try:
         return Scenario.model_validate(data)
     except ValidationError as error:
-        problems = [line for details in error.errors() for line in _lines(details)]
-        raise ScenarioError(f"{name}: {_count(len(problems))}\n" + "\n".join(f"  {p}" for p in problems)) from error
+        raise _error(name, explain(error)) from error
 
 
-def _count(problems: int) -> str:
-    return "1 problem" if problems == 1 else f"{problems} problems"
-
-
-def _lines(details: ErrorDetails) -> list[str]:
-    where = ".".join(str(part) for part in details["loc"])
-    message = details["msg"].removeprefix("Value error, ")
-    if details["type"] == "missing":
-        return [f"{where}: missing; it must be given"]
-    if details["type"] == "value_error" and (not where or "\n" in message):
-        return message.split("\n")
-    value = repr(details["input"])
-    shown = f" (got {value if len(value) <= 80 else value[:77] + '...'})"
-    return [f"{where}: {message[0].lower()}{message[1:]}{'' if value in message else shown}"]
+def _error(name: str, problems: Sequence[str]) -> ScenarioError:
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return ScenarioError("\n".join([f"{name}: {count}", *(f"  {problem}" for problem in problems)]))
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = yaml.load(path.read_text(), _Loader)
+        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError as error:
         near = ", ".join(str(p) for p in sorted(path.parent.glob("*.yaml"))[:12]) if path.parent.is_dir() else ""
         raise ScenarioError(f"{path}: no such file; scenarios there: {near or 'none'}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ScenarioError(f"{path}: cannot be read: {error}") from error
     except yaml.YAMLError as error:
-        raise ScenarioError(f"{path}: not YAML: {error}") from error
+        raise ScenarioError(f"{path}: not YAML: {_where(error)}") from error
     if not isinstance(data, dict):
-        raise ScenarioError(f"{path}: a scenario is a mapping with game, seats, roles, ..., got {type(data).__name__}")
+        what = "an empty file" if data is None else type(data).__name__
+        raise ScenarioError(f"{path}: must be a mapping with {', '.join(_SECTIONS)}; got {what}")
     return data
+
+
+def _where(error: yaml.YAMLError) -> str:
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return str(error)
+    problem = error.problem or ""
+    # A tab is not seen in an editor, and PyYAML names it by its escape.
+    hint = "; indent with spaces" if "'\\t'" in problem else ""
+    mark = error.problem_mark
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}{hint}\n{mark.get_snippet()}"
 
 
 def _override(data: dict[str, Any], override: str) -> None:
     dotted, equals, text = override.partition("=")
-    if not equals or not all(keys := dotted.split(".")):
+    keys = dotted.split(".")
+    if not equals or not all(keys):
         raise ScenarioError(f"override {override!r}: write it as dotted.path=value, e.g. schedule.steps=100")
     here = data
-    for key in keys[:-1]:
+    for depth, key in enumerate(keys[:-1], 1):
         if here.get(key) is None:
             here[key] = {}
         here = here[key]
         if not isinstance(here, dict):
-            raise ScenarioError(f"override {override!r}: {key!r} is {here!r}, which has no fields")
+            raise ScenarioError(f"override {override!r}: {_closed('.'.join(keys[:depth]), here)}")
     try:
         here[keys[-1]] = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
-        raise ScenarioError(f"override {override!r}: {text!r} is not YAML") from error
+        raise ScenarioError(f"override {override!r}: {text!r} is not YAML: {_where(error)}") from error
+
+
+def _closed(field: str, value: Any) -> str:
+    hint = f"; to set fields of it, write it as {{kind: {value}}} first" if isinstance(value, str) else ""
+    return f"{field} is {value!r}, which has no fields{hint}"
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:

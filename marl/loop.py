@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
 from marl import checkpoint
 from marl.batch import collect
-from marl.errors import NonFinite
+from marl.errors import FolderError, NonFinite
 from marl.evaluate import Evaluator
 from marl.failed import keep
 from marl.folder import RunFolder
@@ -54,9 +57,12 @@ class Interrupt:
 
     def __init__(self) -> None:
         self.asked = False
+        # Python gives signals to the main thread; elsewhere they are for whoever started the thread.
+        here = threading.current_thread() is threading.main_thread()
+        self._signals = (signal.SIGINT, signal.SIGTERM) if here else ()
 
     def __enter__(self) -> Interrupt:
-        self._before = {s: signal.signal(s, self._ask) for s in (signal.SIGINT, signal.SIGTERM)}
+        self._before = {s: signal.signal(s, self._ask) for s in self._signals}
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -67,33 +73,37 @@ class Interrupt:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
+        # Not print: a signal may come in the middle of one.
+        with suppress(OSError):
+            os.write(2, b"\nstopping after this step, with a checkpoint; once more stops at once\n")
 
 
 class Training:
     """A run and its folder, step by step."""
 
-    def __init__(self, run: Run, folder: RunFolder, monitors: list[Monitor]) -> None:
+    def __init__(self, run: Run, folder: RunFolder, monitors: Sequence[Monitor]) -> None:
         self.run, self.folder, self.monitors = run, folder, monitors
         self._evaluator = Evaluator(run.scenario, run.table)
-        self._saved = -1
+        self._saved = 0
+        """Step of the newest checkpoint. Step 0 needs none: it follows from the scenario."""
 
     def __call__(self, stop: Interrupt) -> bool:
         """Train to the end; False if it was interrupted before."""
         run, schedule = self.run, self.run.scenario.schedule
         if run.step == 0:
-            self._log(self._evaluate(Clock()) | {"step/tokens": 0.0})
+            self._finish({}, Clock())
         while run.step < schedule.steps and not stop.asked:
-            metrics = self._step()
-            self._log(metrics)
+            clock = Clock()
+            self._finish(self._step(clock), clock)
             if run.step % run.scenario.checkpoint.every == 0:
                 self.save()
         self.save()
         return run.step == schedule.steps
 
-    def _step(self) -> Metrics:
-        run, clock, step = self.run, Clock(), self.run.step
+    def _step(self, clock: Clock) -> Metrics:
+        run, step, dropped = self.run, self.run.step, self.run.table.dropped
         with clock("step"):
-            with clock("play"), self._saving_on(GameError, TimeoutError):
+            with clock("play"), self._saving():
                 trajectories = run.experience.gather(run.deal(step), run.table)
             with clock("read"):
                 readings = run.read(trajectories)
@@ -101,7 +111,8 @@ class Training:
                 evidence = Evidence(trajectories, run.scenario.game.kind, readings, run.table)
                 judgement = run.judge(evidence)
                 batches = collect(trajectories, judgement, run.scenario.roles, readings)
-            metrics = summarize(trajectories) | judgement.metrics
+            metrics = summarize(trajectories) | {"episode/dropped": float(run.table.dropped - dropped)}
+            metrics |= judgement.metrics
             with clock("learn"):
                 for name in run.learners:
                     metrics |= self._learn(name, batches.get(name, []))
@@ -112,25 +123,41 @@ class Training:
         with clock("record"):
             if self._recorded(run.step):
                 self.folder.record(run.step, trajectories)
-        if run.step % run.scenario.evaluate.every == 0 or run.step == run.scenario.schedule.steps:
-            metrics |= self._evaluate(clock)
-        return metrics | {"step/tokens": float(sum(run.table.tokens.values()))} | clock.metrics
+        return metrics
+
+    def _finish(self, metrics: Metrics, clock: Clock) -> None:
+        """Evaluate if it is time, and write the step's row; if evaluation fails, the row without it."""
+        measured: Metrics = {}
+
+        def log() -> None:
+            tokens = {"step/tokens": float(sum(self.run.table.tokens.values()))}
+            self._log(metrics | measured | tokens | clock.metrics)
+
+        if self._due:
+            with clock("evaluate"), self._saving(log):
+                measured = self._evaluator(self.run.step)
+        log()
 
     def _learn(self, name: str, samples: list[Sample]) -> Metrics:
         try:
             learned = self.run.learners[name].update(samples)
         except NonFinite as error:
             kept = self.folder.path / "failed" / f"{self.run.step + 1:06d}" / name
-            keep(kept, self.run.learners[name], samples)
-            error.add_note(f"The batch and the learner as it was are kept: marl rerun {kept}")
+            error.add_note(self._kept(kept, name, samples))
             raise
         return {f"policy/{name}/{key}": value for key, value in learned.items()}
 
-    def _evaluate(self, clock: Clock) -> Metrics:
-        if not self._evaluator.measures:
-            return {}
-        with clock("evaluate"), self._saving_on(GameError, TimeoutError):
-            return self._evaluator(self.run.step)
+    def _kept(self, folder: Path, name: str, samples: list[Sample]) -> str:
+        try:
+            keep(folder, self.run.learners[name], samples)
+        except FolderError as error:
+            return f"The batch could not be kept: {error}"
+        return f"The batch and the learner as it was are kept: marl rerun {folder}"
+
+    @property
+    def _due(self) -> bool:
+        step, every = self.run.step, self.run.scenario.evaluate.every
+        return self._evaluator.measures and (step % every == 0 or step == self.run.scenario.schedule.steps)
 
     def _recorded(self, step: int) -> bool:
         """Whether this step's trajectories are written; chosen by its number, so the same after a restart."""
@@ -148,23 +175,33 @@ class Training:
         if self._saved == run.step:
             return
         manifest = (run.step, self.folder.metrics.stat().st_size)
-        keep = run.scenario.checkpoint.keep
-        checkpoint.write(self.folder.checkpoints, manifest, run.state_dict(), run.save_policies, keep)
+        many = run.scenario.checkpoint.keep
+        checkpoint.write(self.folder.checkpoints, manifest, run.state_dict(), run.save_policies, many)
         self._saved = run.step
 
     def resume(self, step: int) -> None:
         """Go back to checkpoint `step`: weights, credit, files; everything that came after is cut off."""
         state = self.folder.rewind(step)
         if state is not None:
-            self.run.load_state_dict(state)
+            try:
+                self.run.load_state_dict(state)
+            except KeyError as error:
+                raise ValueError(
+                    f"checkpoint {step:06d} does not fit the changed scenario: it has no {error}"
+                ) from error
             self.run.step = self._saved = step
 
     @contextmanager
-    def _saving_on(self, *errors: type[Exception]) -> Iterator[None]:
-        """Play changes no weights, so when it fails, the steps done so far are worth a checkpoint."""
+    def _saving(self, first: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Play changes no weights, so when it fails, the steps done so far are worth a checkpoint, made after `first`.
+
+        What was counted while it failed is taken back: a run that goes on from here counts it again.
+        """
+        before = self.run.played()
         try:
             yield
-        except errors:
-            if self.run.step:
-                self.save()
+        except (GameError, TimeoutError):
+            self.run.unplay(before)
+            first()
+            self.save()
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from marl.evaluate import LEGAL_MASS, Opponents, exact, match, optimality, positions
+from marl.evaluate import LEGAL_MASS, Opponents, figures, match, positions
 from marl.folder import RunFolder
 from marl.load import ScenarioError
 from marl.parts import find
@@ -48,11 +48,9 @@ def _frozen(policy: PolicyConfig, folder: Path) -> PolicyConfig:
 def measure(folder: Path, against: str | None, episodes: int, step: int | None) -> Metrics:
     """Exact figures where the game allows them, and play against `against` (an opponent's name or a run)."""
     scenario, table = restore(folder, step)
-    metrics: Metrics = {}
-    if scenario.game.starts() is not None:
-        metrics |= exact(grow(scenario.game, table.cast, scenario.seats), table)
-    if found := positions(scenario.game, table.cast, scenario.seats):
-        metrics |= optimality(found, table)
+    game, cast, seats = scenario.game, table.cast, scenario.seats
+    tree = grow(game, cast, seats) if game.starts() is not None else None
+    metrics = figures(tree, positions(game, cast, seats), table)
     if against is not None:
         opponents = _opponents(scenario, against)
         metrics |= match(scenario, table, opponents, (episodes, 0)).metrics(f"eval/{Path(against).name}")

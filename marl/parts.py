@@ -16,27 +16,32 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from marl.config import Component, nearest
+from marl.config import Component, nearest, wrong
 
 GROUPS = ("games", "roles", "models", "engines", "credit", "trainers", "experience")
 _registered: dict[str, dict[str, type[Component]]] = {group: {} for group in GROUPS}
 
 
 def register(kind: str, part: type[Component]) -> None:
-    """Make a part of yours known under `kind`, for this process.
+    """Make a part of yours known under `kind`, for this process. A kind of yours can be given again.
 
     Raises:
-        ValueError: if `part` is not the settings class of a part.
+        ValueError: if `part` is not the settings class of a part, or if an installed part has this name.
     """
-    group = getattr(part, "group", None)
-    if group not in GROUPS:
+    if not (isinstance(part, type) and issubclass(part, Component) and part.group in GROUPS):
         raise ValueError(f"register {kind!r}: {part!r} is no subclass of GameConfig, RoleConfig, EngineConfig, ...")
-    _registered[group][kind] = part
+    if kind in _installed(part.group):
+        raise ValueError(f"register {kind!r}: {part.group} has a part of this name already; choose another")
+    _registered[part.group][kind] = part
 
 
 @cache
-def _installed(group: str) -> dict[str, str]:
-    return {point.name: point.value for point in entry_points(group=f"marl.{group}")}
+def _installed(group: str) -> dict[str, list[str]]:
+    """Kind -> where it is; more than one place if packages are at odds."""
+    places: dict[str, set[str]] = {}
+    for point in entry_points(group=f"marl.{group}"):
+        places.setdefault(point.name, set()).add(point.value)
+    return {kind: sorted(values) for kind, values in places.items()}
 
 
 def names(group: str) -> list[str]:
@@ -44,31 +49,59 @@ def names(group: str) -> list[str]:
     return sorted({*_installed(group), *_registered[group]})
 
 
-def find(group: str, kind: str) -> type[Component]:
-    """The settings class of a part.
+def choices(group: str, base: type[Component]) -> dict[str, type[Component]]:
+    """The parts of a group that are a `base`, by kind. Leaves out those that cannot be imported."""
+    found: dict[str, type[Component]] = {}
+    for kind in names(group):
+        try:
+            part = find(group, kind)
+        except ValueError:
+            continue
+        if issubclass(part, base):
+            found[kind] = part
+    return found
+
+
+def find(group: str, kind: str, base: type[Component] = Component) -> type[Component]:
+    """The settings class of a part, which must be a `base`.
 
     Raises:
         ValueError: if there is none, with the nearest names.
     """
-    if kind in _registered[group]:
-        return _registered[group][kind]
-    path = kind if ":" in kind else _installed(group).get(kind)
-    if path is None:
-        raise ValueError(f"unknown kind {kind!r}; {nearest(kind, names(group))}, or an import path 'module:Name'")
-    return _imported(group, kind, path)
+    part = _registered[group].get(kind) or _imported(group, kind, base)
+    if not (isinstance(part, type) and issubclass(part, Component) and part.group == group):
+        raise ValueError(f"kind {kind!r} is no part of {group}: it must be a subclass of its settings, {base.__name__}")
+    if not issubclass(part, base):
+        raise ValueError(f"kind {kind!r} cannot stand here; choices: {', '.join(choices(group, base))}")
+    if part.__abstractmethods__:
+        raise ValueError(f"kind {kind!r} is unfinished: it has no {', '.join(sorted(part.__abstractmethods__))}")
+    return part
 
 
-def _imported(group: str, kind: str, path: str) -> type[Component]:
-    module, _, name = path.partition(":")
+def _imported(group: str, kind: str, base: type[Component]) -> Any:
+    module, name = _place(group, kind, base).split(":")
     try:
-        part = getattr(importlib.import_module(module), name)
+        loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ValueError(f"kind {kind!r}: no module {error.name!r} to import") from error
+    try:
+        return getattr(loaded, name)
     except AttributeError as error:
         raise ValueError(f"kind {kind!r}: module {module!r} has no {name!r}") from error
-    if not (isinstance(part, type) and issubclass(part, Component) and part.group == group):
-        raise ValueError(f"kind {kind!r}: {path} is no part of {group} (a subclass of its Config class)")
-    return part
+
+
+def _place(group: str, kind: str, base: type[Component]) -> str:
+    """Where a kind is: `package.module:Name`."""
+    places = [kind] if ":" in kind else _installed(group).get(kind, [])
+    if not places:
+        near = nearest(kind, choices(group, base))
+        raise ValueError(f"unknown kind {kind!r}; {near}, or an import path 'package.module:Name'")
+    if len(places) > 1:
+        raise ValueError(f"kind {kind!r}: two installed packages claim this name; choices: {', '.join(places)}")
+    module, _, name = places[0].partition(":")
+    if not all(word.isidentifier() for word in (*module.split("."), name)):
+        raise ValueError(f"kind {kind!r}: an import path is written 'package.module:Name'")
+    return places[0]
 
 
 @dataclass(frozen=True)
@@ -78,6 +111,8 @@ class Part:
     group: str
     base: type[Component]
     optional: bool = False
+    path: str = ""
+    """The kind that a bare text is the `path` of. Where there is none, a bare text is a kind."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
@@ -91,24 +126,30 @@ class Part:
         if isinstance(value, self.base) or (value is None and self.optional):
             return value
         if isinstance(value, str):
-            value = {"kind": value}
-        if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str):
-            raise ValueError(f"expected a mapping with `kind:`; choices: {', '.join(self._choices())}")
-        part = find(self.group, value["kind"])
-        if not issubclass(part, self.base):
-            raise ValueError(f"kind {value['kind']!r} cannot stand here; choices: {', '.join(self._choices())}")
+            value = {"kind": self.path, "path": value} if self.path else {"kind": value}
+        if not isinstance(value, Mapping):
+            raise ValueError(f"must be a mapping with `kind:`; choices: {self._choices()}")
+        kind = value.get("kind")
+        if not isinstance(kind, str):
+            what = f"must be a name, got {kind!r}" if "kind" in value else "missing"
+            raise wrong({"kind": f"{what}; choices: {self._choices()}"})
+        try:
+            part = find(self.group, kind, self.base)
+        except ValueError as error:
+            raise wrong({"kind": str(error)}) from error
         return part.model_validate(value)
 
-    def _choices(self) -> list[str]:
-        return [name for name in names(self.group) if issubclass(find(self.group, name), self.base)]
+    def _choices(self) -> str:
+        return ", ".join(choices(self.group, self.base))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        known = choices(self.group, self.base)
         plug_in = {"type": "object", "required": ["kind"], "properties": {"kind": {"type": "string", "pattern": ":"}}}
+        bare = {"type": "string"} if self.path else {"anyOf": [{"enum": list(known)}, plug_in["properties"]["kind"]]}
         none = [{"type": "null"}] if self.optional else []
-        return {
-            "anyOf": [*(self._schema(kind, handler) for kind in self._choices()), plug_in, {"type": "string"}, *none]
-        }
+        return {"anyOf": [*(_schema(kind, part, handler) for kind, part in known.items()), plug_in, bare, *none]}
 
-    def _schema(self, kind: str, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        part = handler(find(self.group, kind).__pydantic_core_schema__)
-        return {"allOf": [part], "properties": {"kind": {"const": kind}}, "required": ["kind"]}
+
+def _schema(kind: str, part: type[Component], handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    fields = handler(part.__pydantic_core_schema__)
+    return {"allOf": [fields], "properties": {"kind": {"const": kind}}, "required": ["kind"]}

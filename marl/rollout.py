@@ -77,6 +77,7 @@ class _Question:
     request: Request
     info: Info
     reads: list[TurnId]
+    sent: bool = False
     answer: Completion | None = None
 
 
@@ -103,9 +104,11 @@ class Episode:
 
     def asks(self) -> list[tuple[str, Request]]:
         """New questions: to the agent to move, and to those whose observations are final now."""
-        agent = self.game.agent_selection
-        wanted = (agent, *self.game.infos[agent]["together"])
-        return [(who, self._ask(who)) for who in wanted if who not in self._open]
+        self._pose()
+        new = [(agent, question) for agent, question in self._open.items() if not question.sent]
+        for _, question in new:
+            question.sent = True
+        return [(agent, question.request) for agent, question in new]
 
     def answer(self, agent: str, said: Completion | Failure) -> None:
         """Take an answer; answers are played in the game's order, whatever order they come in."""
@@ -120,24 +123,37 @@ class Episode:
             del self._open[agent]
             self._play(agent, question, question.answer)
 
+    @property
+    def waits(self) -> bool:
+        """Whether questions are open."""
+        return bool(self._open)
+
     def force(self, action: str | None) -> None:
         """Play `action` for the agent to move, as if it had said so; None is an answer that says nothing."""
+        self._pose()
         agent = self.game.agent_selection
-        request = self._ask(agent)
-        text = (request.options or {}).get(action, action) if action else ""
+        text = (self._open[agent].request.options or {}).get(action, action) if action else ""
         self.answer(agent, Completion(text, (), (), (), "stop"))
 
     def replay(self, past: Trajectory, until: TurnId) -> None:
         """Play the turns of `past` before `until` again, exactly, keeping their ids."""
         self.trajectory.parent = until
         for turn in past.turns:
+            # Asked as it was then, so that everybody has read as far as they had.
+            self._pose()
             if turn.id == until:
                 return
-            reads = list(past.graph.predecessors(turn.id))
-            self._record(turn, reads)
+            self._record(turn, self._open.pop(turn.agent).reads)
         raise ValueError(f"turn {until} is not in episode {past.id}")
 
-    def _ask(self, agent: str) -> Request:
+    def _pose(self) -> None:
+        """Have a question open for each agent that can be asked now."""
+        agent = self.game.agent_selection
+        for who in (agent, *self.game.infos[agent]["together"]):
+            if who not in self._open:
+                self._open[who] = self._question(who)
+
+    def _question(self, agent: str) -> _Question:
         with _Blame(self):
             observation = self.game.observe(agent)
         info, memory, deal = self.game.infos[agent], self._memory[agent], self.trajectory.deal
@@ -154,8 +170,7 @@ class Episode:
         reads = [turn.id for turn in unread]
         if memory.turns:
             reads.append(memory.turns[-1].id)
-        self._open[agent] = _Question(request, info, reads)
-        return request
+        return _Question(request, info, reads)
 
     def _play(self, agent: str, question: _Question, said: Completion) -> None:
         deal, info = self.trajectory.deal, question.info
@@ -168,7 +183,7 @@ class Episode:
             role=role,
             request=question.request,
             completion=said,
-            action=self.cast.roles[role].parse(said.text, info["legal"]),
+            action=None if said.finish in _UNSAID else self.cast.roles[role].parse(said.text, info["legal"]),
         )
         self._record(turn, question.reads)
 
@@ -178,13 +193,14 @@ class Episode:
         self._memory[turn.agent].turns.append(turn)
         with _Blame(self):
             game.step(turn.action or "")
-        self.trajectory.rewards += [
-            Reward(payee, value, turn.id, name)
-            for payee, parts in game.paid.items()
-            for name, value in parts.items()
-            if value
-        ]
-        self._bury()
+            if game.paid:
+                self.trajectory.rewards += [
+                    Reward(payee, value, turn.id, name)
+                    for payee, parts in game.paid.items()
+                    for name, value in parts.items()
+                    if value
+                ]
+            self._bury()
 
     def _bury(self) -> None:
         """Step agents that are done, as PettingZoo asks; the episode is over when all are."""
@@ -202,3 +218,7 @@ class Episode:
 
 def _done(game: Game, agent: str) -> bool:
     return game.terminations[agent] or game.truncations[agent]
+
+
+_UNSAID = ("overflow", "aborted")
+"""Requests that failed: no text, so no role is asked what it means."""

@@ -74,20 +74,31 @@ class Run:
         return {
             "learners": {name: learner.state_dict() for name, learner in self.learners.items()},
             "judge": self.judge.state_dict(),
-            "experience": self.experience.state_dict(),
             "versions": dict(self.versions),
+            **self.played(),
+        }
+
+    def played(self) -> dict[str, Any]:
+        """The part of the state that play changes: where experience stands, and what was counted."""
+        return {
+            "experience": self.experience.state_dict(),
             "tokens": dict(self.table.tokens),
             "dropped": self.table.dropped,
         }
 
+    def unplay(self, state: Mapping[str, Any]) -> None:
+        """Go back to what `played` returned."""
+        self.experience.load_state_dict(state["experience"])
+        self.table.tokens.clear()
+        self.table.tokens.update(state["tokens"])
+        self.table.dropped = state["dropped"]
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.judge.load_state_dict(state["judge"])
-        self.experience.load_state_dict(state["experience"])
+        self.unplay(state)
         for name, learner in self.learners.items():
             learner.load_state_dict(state["learners"][name])
             self.publish(name, state["versions"].get(name, 0))
-        self.table.tokens.update(state["tokens"])
-        self.table.dropped = state["dropped"]
 
 
 def build(scenario: Scenario) -> Run:

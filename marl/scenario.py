@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from marl.checks import check
 from marl.config import Config
@@ -21,15 +21,10 @@ from marl.protocols import (
 )
 
 
-def _model(value: Any) -> Any:
-    """`model: some/path` is short for `model: {kind: pretrained, path: some/path}`."""
-    return {"kind": "pretrained", "path": value} if isinstance(value, str) else value
-
-
 class PolicyConfig(Config):
     """One set of weights that speaks. Without a learner it stays as it is."""
 
-    model: Annotated[ModelConfig | None, BeforeValidator(_model), Part("models", ModelConfig, optional=True)] = None
+    model: Annotated[ModelConfig | None, Part("models", ModelConfig, optional=True, path="pretrained")] = None
     """A folder, a name on the hub, or `kind: tiny`; none for scripted players."""
     engine: Annotated[EngineConfig, Part("engines", EngineConfig)] = Field(
         default={"kind": "transformers"}, validate_default=True
@@ -102,11 +97,11 @@ class Scenario(Config):
     """Who plays what with which weights, and how those learn."""
 
     game: Annotated[GameConfig, Part("games", GameConfig)]
-    seats: dict[str, str]
+    seats: dict[str, str] = Field(min_length=1)
     """Agent of the game -> role."""
-    roles: dict[str, Annotated[RoleConfig, Part("roles", RoleConfig)]]
-    policies: dict[str, PolicyConfig]
-    credit: CreditConfig = CreditConfig()
+    roles: dict[str, Annotated[RoleConfig, Part("roles", RoleConfig)]] = Field(min_length=1)
+    policies: dict[str, PolicyConfig] = Field(min_length=1)
+    credit: CreditConfig = Field(default_factory=lambda: CreditConfig())
     experience: Annotated[ExperienceConfig, Part("experience", ExperienceConfig)] = Field(
         default={"kind": "rollouts"}, validate_default=True
     )  # type: ignore[assignment]

@@ -40,12 +40,18 @@ class Callback:
 def session(
     scenario: Scenario, folder: Path, start: Start, on_step: Callable[[int, Metrics], None] | None = None
 ) -> bool:
-    """Train with everything a person expects to see; returns whether it went to the end."""
+    """Train with everything a person expects to see; returns whether it went to the end.
+
+    Ctrl-C ends it with a checkpoint, a second one (or one before the first step) at once, without.
+    """
     home = RunFolder(folder)
     watch = follow(Console(), scenario.schedule.steps, home.path.name)
     monitors: list[Monitor] = [watch, Events()]
     monitors += [Tracked(name) for name in scenario.track]
     monitors += [Callback(on_step)] if on_step else []
-    finished = train(scenario, home.path, start, monitors)
+    try:
+        finished = train(scenario, home.path, start, monitors)
+    except KeyboardInterrupt:
+        finished = False
     watch.say(closing(home, finished))
     return finished

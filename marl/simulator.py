@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
+from weakref import WeakValueDictionary
 
 from marl.graph import Trajectory
 from marl.protocols import Engine, Game, GameConfig
@@ -23,70 +25,86 @@ class Table:
         """How many episodes of a run may be dropped because the game raised, before that ends the run."""
         self.dropped = 0
         self.tokens: Counter[str] = Counter()
-        """Sampled or scored tokens by purpose: train, eval, credit."""
+        """Sampled tokens by purpose: train, eval, credit."""
         self._idle: list[Game] = []
-        self._tickets = count()
-        self._known: dict[str, Trajectory] = {}
+        self._line = _Line(engines, deadline_s)
+        # What can be forked: every episode that somebody still holds.
+        self._known: WeakValueDictionary[str, Trajectory] = WeakValueDictionary()
+        self._branches: dict[str, Counter[tuple[TurnId, str | None]]] = {}
 
     def play(self, deals: Sequence[Deal]) -> list[Trajectory]:
         """Play episodes to their end, all at once; returned in deal order."""
-        self._known.clear()
-        return self._finish([self._open(deal) for deal in deals])
+        self._branches = {name: counts for name, counts in self._branches.items() if name in self._known}
+        return self._finish([self._begin(partial(self._dealt, deal)) for deal in deals])
 
     def fork(self, turn_id: TurnId, n: int, action: str | None = None) -> list[Trajectory]:
-        """Play `n` continuations from just before a turn of the last `play`, after `action` if one is given.
+        """Play `n` continuations from just before a turn of an earlier episode, after `action` if one is given.
 
-        The start is replayed from seed and recorded answers; inherited turns keep their ids.
+        The start is replayed from seed and recorded answers; inherited turns keep their ids. Asked again, it plays
+        other continuations.
+
+        Raises:
+            ValueError: if the turn is of no episode that was played here and is still held.
         """
-        past = self._known[turn_id[0]]
-        episodes = []
-        for branch in range(1, n + 1):
-            name = f"{past.id}~{turn_id[1]}.{action or ''}.{branch}"
-            deal = replace(past.deal, episode=name, purpose="credit", branch=branch)
-            episode = Episode(self._game(), deal, self.cast)
-            episode.replay(past, turn_id)
-            if action is not None:
-                episode.force(action)
-            episodes.append(episode)
-        return self._finish(episodes)
+        past = self._known.get(turn_id[0])
+        if past is None:
+            raise ValueError(f"fork: no episode {turn_id[0]!r} at hand; only what was played here can be forked")
+        branches = self._branches.setdefault(past.id, Counter())
+        first = branches[turn_id, action] + 1
+        branches[turn_id, action] += n
+        starts = [partial(self._branch, past, turn_id, branch, action) for branch in range(first, first + n)]
+        return self._finish([self._begin(start) for start in starts])
 
     def score(self, requests: Sequence[Request]) -> list[Completion | Failure]:
         """Log-probabilities of each request's `forced` text, in order."""
-        asked = {}
-        for request in requests:
-            asked[self._submit(request)] = len(asked)
+        asked = {self._line.submit(request): index for index, request in enumerate(requests)}
         scored: dict[int, Completion | Failure] = {}
-        while len(scored) < len(requests):
-            scored.update((asked[ticket], said) for ticket, said in self._answers(set(asked) - set(scored)))
-        return [scored[i] for i in range(len(requests))]
+        try:
+            while asked:
+                scored.update((asked.pop(ticket), said) for ticket, said in self._line.answers())
+        finally:
+            self._line.cancel(asked)
+        return [scored[index] for index in range(len(requests))]
 
     def address(self, turn: Turn) -> Request:
         """The request of a recorded turn, put to the policy that speaks for its role here."""
+        if turn.role not in self.cast.roles:
+            raise ValueError(f"turn {turn.id}: no role {turn.role!r} here; roles: {', '.join(self.cast.roles)}")
         role = self.cast.roles[turn.role]
         return replace(turn.request, policy=role.policy, sampling=role.sampling)
 
-    def _open(self, deal: Deal) -> Episode | None:
+    def _begin(self, start: Callable[[], Episode]) -> Episode | None:
         try:
-            return Episode(self._game(), deal, self.cast)
+            return start()
         except GameError as error:
             self._drop(error)
             return None
 
+    def _dealt(self, deal: Deal) -> Episode:
+        return Episode(self._game(), deal, self.cast)
+
+    def _branch(self, past: Trajectory, turn_id: TurnId, branch: int, action: str | None) -> Episode:
+        name = f"{past.id}~{turn_id[1]}.{action or ''}.{branch}"
+        episode = self._dealt(replace(past.deal, episode=name, purpose="credit", branch=branch))
+        episode.replay(past, turn_id)
+        if action is not None:
+            episode.force(action)
+        return episode
+
     def _finish(self, episodes: Sequence[Episode | None]) -> list[Trajectory]:
         asked: dict[Ticket, tuple[Episode, str]] = {}
-        for episode in episodes:
-            if episode and not episode.over:
-                self._ask(episode, asked)
-        while asked:
-            for ticket, said in self._answers(asked):
-                if ticket in asked:
-                    episode, agent = asked.pop(ticket)
-                    self._tell(episode, agent, said, asked)
+        try:
+            for episode in episodes:
+                if episode and not episode.over:
+                    self._go_on(episode, asked)
+            while asked:
+                for ticket, said in self._line.answers():
+                    if ticket in asked:  # not so if another answer of this batch ended its episode
+                        episode, agent = asked.pop(ticket)
+                        self._tell(episode, agent, said, asked)
+        finally:
+            self._line.cancel(asked)
         return [self._close(episode) for episode in episodes if episode and episode.over]
-
-    def _ask(self, episode: Episode, asked: dict[Ticket, tuple[Episode, str]]) -> None:
-        for agent, request in episode.asks():
-            asked[self._submit(request)] = episode, agent
 
     def _tell(
         self, episode: Episode, agent: str, said: Completion | Failure, asked: dict[Ticket, tuple[Episode, str]]
@@ -95,41 +113,31 @@ class Table:
             self.tokens[episode.trajectory.deal.purpose] += len(said.token_ids)
         try:
             episode.answer(agent, said)
-            if not episode.over:
-                self._ask(episode, asked)
+            self._go_on(episode, asked)
         except GameError as error:
+            self._abandon(episode, asked)
             self._drop(error)
-            orphans = [ticket for ticket, (owner, _) in asked.items() if owner is episode]
-            for engine in self._distinct():
-                engine.cancel(orphans)
-            for ticket in orphans:
-                del asked[ticket]
+
+    def _go_on(self, episode: Episode, asked: dict[Ticket, tuple[Episode, str]]) -> None:
+        if not episode.over:
+            for agent, request in episode.asks():
+                asked[self._line.submit(request)] = episode, agent
+        elif episode.waits:
+            self._abandon(episode, asked)
+
+    def _abandon(self, episode: Episode, asked: dict[Ticket, tuple[Episode, str]]) -> None:
+        """Take back an episode's open questions."""
+        orphans = [ticket for ticket, (owner, _) in asked.items() if owner is episode]
+        self._line.cancel(orphans)
+        for ticket in orphans:
+            del asked[ticket]
 
     def _drop(self, error: GameError) -> None:
         self.dropped += 1
         if self.dropped > self.may_drop:
+            if self.may_drop:
+                error.add_note(f"{self.may_drop} episodes were dropped before this one (schedule.max_drops)")
             raise error
-
-    def _submit(self, request: Request) -> Ticket:
-        ticket = next(self._tickets)
-        self.engines[request.policy].submit(ticket, request)
-        return ticket
-
-    def _answers(self, waiting: Collection[Ticket]) -> list[tuple[Ticket, Completion | Failure]]:
-        """Whatever has finished; waits for at least one answer, but not for ever."""
-        engines = self._distinct()
-        patience = 0.0 if len(engines) > 1 else 1.0
-        until = time.monotonic() + self.deadline_s
-        while not (answers := [answer for engine in engines for answer in engine.step(patience)]):
-            if time.monotonic() > until:
-                raise TimeoutError(
-                    f"no policy of {sorted(self.engines)} answered any of {len(waiting)} requests "
-                    f"within {self.deadline_s:g} s (schedule.deadline_s)"
-                )
-        return answers
-
-    def _distinct(self) -> list[Engine]:
-        return list({id(engine): engine for engine in self.engines.values()}.values())
 
     def _game(self) -> Game:
         return self._idle.pop() if self._idle else self.game.build()
@@ -138,3 +146,54 @@ class Table:
         self._idle.append(episode.game)
         self._known[episode.trajectory.id] = episode.trajectory
         return episode.trajectory
+
+
+class _Line:
+    """The way to the engines and back: which policy was asked what, and how long to wait for it."""
+
+    def __init__(self, engines: Mapping[str, Engine], deadline_s: float) -> None:
+        self._engines = {id(engine): engine for engine in engines.values()}
+        self._speakers = {policy: id(engine) for policy, engine in engines.items()}
+        self._waiting: dict[int, dict[Ticket, str]] = {name: {} for name in self._engines}
+        self._deadline_s = deadline_s
+        self._tickets = count()
+
+    def submit(self, request: Request) -> Ticket:
+        ticket, engine = next(self._tickets), self._speakers[request.policy]
+        self._waiting[engine][ticket] = request.policy
+        self._engines[engine].submit(ticket, request)
+        return ticket
+
+    def answers(self) -> list[tuple[Ticket, Completion | Failure]]:
+        """Whatever has finished; waits for at least one answer, but not for ever.
+
+        Raises:
+            TimeoutError: naming the policies that owe an answer.
+        """
+        until = time.monotonic() + self._deadline_s
+        while not (answers := self._step()):
+            if time.monotonic() > until:
+                owing = Counter(policy for asked in self._waiting.values() for policy in asked.values())
+                raise TimeoutError(
+                    f"no answer within {self._deadline_s:g} s (schedule.deadline_s); open requests by policy: "
+                    + ", ".join(f"{policy}: {many}" for policy, many in sorted(owing.items()))
+                )
+        return answers
+
+    def _step(self) -> list[tuple[Ticket, Completion | Failure]]:
+        busy = [(self._engines[name], asked) for name, asked in self._waiting.items() if asked]
+        # One engine may sleep until it has something; several take short turns, so that none holds up the others.
+        patience = min(1.0, self._deadline_s) if len(busy) == 1 else 0.01
+        answers = []
+        for engine, asked in busy:
+            for ticket, said in engine.step(patience):
+                if asked.pop(ticket, None) is not None:
+                    answers.append((ticket, said))
+        return answers
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        """Take questions back; an answer that comes all the same is not passed on."""
+        gone = list(tickets)
+        for name, asked in self._waiting.items():
+            if mine := [ticket for ticket in gone if asked.pop(ticket, None) is not None]:
+                self._engines[name].cancel(mine)

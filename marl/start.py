@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from marl import checkpoint
@@ -13,25 +14,39 @@ from marl.run import build
 from marl.scenario import Scenario
 
 
-def train(scenario: Scenario, folder: Path, how: Start, monitors: list[Monitor]) -> bool:
+def train(scenario: Scenario, folder: Path, how: Start, monitors: Sequence[Monitor]) -> bool:
     """Train a scenario in a folder; returns whether it went to the end."""
     home = RunFolder(folder)
     step = how.prepare(home, scenario)
+    if step >= scenario.schedule.steps:
+        home.rewind(step)
+        checkpoint.tidy(home.checkpoints, scenario.checkpoint.keep)
+        with _followed(home, monitors, [*how.notes, f"complete at step {step}: nothing to do"]):
+            return True
+    # Weights are loaded before anything is cut back: what cannot be loaded changes no file.
     training = Training(build(scenario), home, monitors)
     training.resume(step)
-    with ExitStack() as opened, Interrupt() as stop:
+    with _followed(home, monitors, how.notes), Interrupt() as stop:
+        return training(stop)
+
+
+@contextmanager
+def _followed(home: RunFolder, monitors: Sequence[Monitor], notes: Sequence[str]) -> Iterator[None]:
+    with ExitStack() as opened:
         for monitor in monitors:
             monitor.begin(home)
             opened.callback(monitor.close)
-            for note in how.notes:
-                monitor.say(f"warning: {note}; going on from step {step}")
-        return training(stop)
+            for note in notes:
+                monitor.say(note)
+        yield
 
 
 class Start:
     """Whether to begin or to go on: `resume` is None (begin), "auto" or a step's checkpoint folder."""
 
     def __init__(self, resume: str | None = None, *, force: bool = False, overwrite: bool = False) -> None:
+        if resume is not None and overwrite:
+            raise ScenarioError("--resume goes on with a run and --overwrite removes it: give one of them")
         self._resume, self._force, self._overwrite = resume, force, overwrite
         self.notes: list[str] = []
 
@@ -41,6 +56,7 @@ class Start:
         Raises:
             ScenarioError: if a run is in the way, or was another one; says what changed.
             CheckpointError: if the checkpoint to go on from is damaged.
+            FolderError: if the folder cannot be written.
         """
         if folder.started and self._overwrite:
             folder.clear()
@@ -54,25 +70,33 @@ class Start:
                 f"{folder.path} holds a run: go on with --resume auto, start over with --overwrite, "
                 "or choose another folder with --out"
             )
+        changed = self._changes(folder, scenario)
+        step = self._step(folder)
+        if changed:
+            folder.create(scenario)
+        self.notes.append(f"going on from step {step}")
+        return step
+
+    def _changes(self, folder: RunFolder, scenario: Scenario) -> list[str]:
         changed = folder.changes(scenario)
         if changed and not self._force:
             lines = "\n".join(f"  {line}" for line in changed)
             raise ScenarioError(
                 f"{folder.path} was started with another scenario (--force goes on all the same):\n{lines}"
             )
-        step = self._step(folder)
-        if changed:
-            folder.create(scenario)
-        return step
+        return changed
 
     def _step(self, folder: RunFolder) -> int:
         if self._resume == "auto":
-            step, self.notes = folder.latest()
+            step, problems = folder.latest()
+            self.notes += [f"WARNING: {problem}; it is set aside" for problem in problems]
             return step
-        wanted = Path(str(self._resume)).name
-        if not wanted.isdigit():
+        wanted = Path(str(self._resume))
+        elsewhere = len(wanted.parts) > 1 and wanted.parent.resolve() != folder.checkpoints.resolve()
+        if not wanted.name.isdigit() or elsewhere:
             raise ScenarioError(
-                f"--resume {self._resume}: give 'auto', or a checkpoint such as {folder.checkpoints}/000100"
+                f"--resume {self._resume}: give 'auto', or a checkpoint of this run such as {folder.checkpoints}/000100"
             )
-        checkpoint.inspect(folder.checkpoints / wanted)
-        return int(wanted)
+        step = int(wanted.name)
+        checkpoint.inspect(folder.checkpoints / f"{step:06d}")
+        return step

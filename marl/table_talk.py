@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
 from rich.console import Console
 
+from marl.config import nearest
 from marl.engines.scripted import Human, Random
 from marl.graph import Trajectory, write_trajectories
 from marl.load import ScenarioError
-from marl.protocols import Engine, RoleConfig
+from marl.protocols import RoleConfig
 from marl.rollout import Cast, seed_of
 from marl.run import engines, use_threads
+from marl.run import seat as lay
 from marl.scenario import Scenario
 from marl.simulator import Table
 from marl.types import Deal
@@ -29,7 +31,6 @@ def play(scenario: Scenario, *, seat: str | None, random: bool, episodes: int, o
     Raises:
         ScenarioError: if `seat` is no seat of the game.
     """
-    use_threads(scenario.schedule.threads)
     entertain(scenario, random_table(scenario) if random else _table(scenario), seat=seat, episodes=episodes, out=out)
 
 
@@ -49,21 +50,19 @@ def entertain(scenario: Scenario, table: Table, *, seat: str | None, episodes: i
 
 def random_table(scenario: Scenario) -> Table:
     """The scenario's game with uniformly random players."""
-    engine = Random().build(None)
-    speakers: Mapping[str, Engine] = dict.fromkeys(scenario.policies, engine)
-    return Table(scenario.game, Cast(scenario.roles, scenario.schedule.seed), speakers, scenario.schedule.deadline_s)
+    return lay(scenario, dict.fromkeys(scenario.policies, Random().build(None)), scenario.schedule.seed)
 
 
 def _table(scenario: Scenario) -> Table:
+    use_threads(scenario.schedule.threads)
     policies = {name: policy.model_copy(update={"learner": None}) for name, policy in scenario.policies.items()}
     sources = {name: p.model.prepare(scenario, name) if p.model else None for name, p in policies.items()}
-    cast = Cast(scenario.roles, scenario.schedule.seed)
-    return Table(scenario.game, cast, engines(policies, sources), scenario.schedule.deadline_s)
+    return lay(scenario, engines(policies, sources), scenario.schedule.seed)
 
 
 def _with_person(scenario: Scenario, table: Table, seat: str) -> Table:
     if seat not in scenario.seats:
-        raise ScenarioError(f"--as {seat}: no such seat; seats: {', '.join(scenario.seats)}")
+        raise ScenarioError(f"--as {seat}: no such seat; {nearest(seat, scenario.seats)}")
     role: RoleConfig = scenario.roles[scenario.seats[seat]].model_copy(update={"policy": _PERSON})
     cast = Cast({**table.cast.roles, _PERSON: role}, table.cast.seed)
     return Table(scenario.game, cast, {**table.engines, _PERSON: Human().build(None)}, table.deadline_s)
@@ -76,7 +75,7 @@ def _show(console: Console, played: Sequence[Trajectory]) -> None:
             asked = turn.request.messages[-1].content
             said = turn.action or f"no legal move in {turn.completion.text!r}"
             console.print(f"  {turn.agent} ({turn.role})  {asked}\n    -> {said}", markup=False, highlight=False)
-        console.print(f"  returns {dict(trajectory.returns)}", markup=False)
+        console.print(f"  returns {dict(trajectory.returns)}", markup=False, highlight=False)
     if len(played) > _ALL_SHOWN:
         turns = fmean(len(t.turns) for t in played)
         console.print(f"{len(played)} episodes, {turns:.2f} turns each", markup=False)

@@ -64,16 +64,18 @@ class _Grower:
         if self._nodes > _LIMIT:
             raise ValueError(f"the game has more than {_LIMIT} histories: too many to be walked")
         episode = self._at(start, actions)
-        node = Node(dict(self._game.rewards) if actions else {})
+        node = Node(_paid(episode))
         if episode.over:
             return node
         agent = self._game.agent_selection
         info, refusal = self._game.infos[agent], self._game.refusal()
+        if info["legal"] is None:
+            raise ValueError(f"{agent} may say any text: too many moves to be walked")
         node.situation = Situation(agent, info["state"], info["attempt"])
         if node.situation not in self.requests:
             self.requests[node.situation] = dict(episode.asks())[agent]
         node.fee = refusal.payments if refusal.moves else {}
-        node.moves = {move: self.grow(start, (*actions, move)) for move in info["legal"] or ()}
+        node.moves = {move: self.grow(start, (*actions, move)) for move in info["legal"]}
         node.refused = None if refusal.moves else self.grow(start, (*actions, None))
         return node
 
@@ -82,6 +84,15 @@ class _Grower:
         for action in actions:
             episode.force(action)
         return episode
+
+
+def _paid(episode: Episode) -> dict[str, float]:
+    """What the last move paid, by agent."""
+    paid: dict[str, float] = defaultdict(float)
+    for reward in episode.trajectory.rewards:
+        if reward.turn == episode.trajectory.turns[-1].id:
+            paid[reward.agent] += reward.value
+    return paid
 
 
 def grow(config: GameConfig, cast: Cast, seats: Mapping[str, str]) -> Tree:
@@ -115,7 +126,8 @@ def best_response(tree: Tree, strategy: Strategy, agent: str) -> float:
     """The most that `agent` can expect when the others keep to `strategy`.
 
     Over information sets, not histories: the move in a situation maximises the value summed over all histories in
-    it, each weighted with the chance that deal and opponents lead there. Assumes perfect recall.
+    it, each weighted with the chance that deal and opponents lead there. An illegal answer that is not replaced by a
+    legal move is one of its choices. Assumes perfect recall.
     """
     reached: dict[Situation, list[tuple[float, Node]]] = defaultdict(list)
     for chance, node in tree.roots:
@@ -143,7 +155,7 @@ class _Response:
         self, strategy: Strategy, agent: str, reached: Mapping[Situation, Sequence[tuple[float, Node]]]
     ) -> None:
         self._strategy, self._agent, self._reached = strategy, agent, reached
-        self._best: dict[Situation, str] = {}
+        self._best: dict[Situation, str | None] = {}
 
     def value(self, node: Node) -> float:
         """What the agent expects from here on, the payment that led here included."""
@@ -151,15 +163,16 @@ class _Response:
         if node.situation is None:
             return paid
         if node.situation.agent == self._agent:
-            return paid + self.value(node.moves[self._move(node.situation)])
+            return paid + self.value(_choices(node)[self._move(node.situation)])
         branches = _branches(node, self._strategy)
         return paid + math.fsum(p * (self.value(child) + fee.get(self._agent, 0.0)) for p, child, fee in branches)
 
-    def _move(self, situation: Situation) -> str:
+    def _move(self, situation: Situation) -> str | None:
         if situation not in self._best:
-            histories = self._reached[situation]
-            moves = histories[0][1].moves
-            worth = {m: math.fsum(chance * self.value(node.moves[m]) for chance, node in histories) for m in moves}
+            worth: dict[str | None, float] = defaultdict(float)
+            for chance, node in self._reached[situation]:
+                for move, child in _choices(node).items():
+                    worth[move] += chance * self.value(child)
             self._best[situation] = max(worth, key=worth.__getitem__)
         return self._best[situation]
 
@@ -171,9 +184,9 @@ def _value(node: Node, strategy: Strategy, agent: str) -> float:
 
 
 def _branches(node: Node, strategy: Strategy | None) -> list[tuple[float, Node, Mapping[str, float]]]:
-    """(probability, child, fee); without a strategy, every move with weight 1."""
+    """(probability, child, fee); without a strategy, every choice with weight 1."""
     if strategy is None or node.situation is None:
-        return [(1.0, child, {}) for child in node.moves.values()]
+        return [(1.0, child, {}) for child in _choices(node).values()]
     chances = strategy[node.situation]
     branches = [(chances.get(move, 0.0), child, {}) for move, child in node.moves.items()]
     illegal = max(0.0, 1.0 - math.fsum(chance for chance, _, _ in branches))
@@ -181,3 +194,11 @@ def _branches(node: Node, strategy: Strategy | None) -> list[tuple[float, Node, 
         return [*branches, (illegal, node.refused, {})]
     each = illegal / len(node.moves)
     return [*branches, *((each, child, node.fee) for child in node.moves.values())]
+
+
+def _choices(node: Node) -> dict[str | None, Node]:
+    """Move -> child; None is an illegal answer, where it is not replaced by one of the moves."""
+    choices: dict[str | None, Node] = {**node.moves}
+    if node.refused is not None:
+        choices[None] = node.refused
+    return choices

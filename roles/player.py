@@ -15,9 +15,12 @@ class Player(BaseRole):
     kind: str = "player"
 
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
-        named = {move.strip().lower() for move in _BRACKETED.findall(text)}
-        moves = [move for move in named if move in legal] if legal is not None else list(named)
-        return moves[0] if len(moves) == 1 else None
+        named = {said for found in _BRACKETED.findall(text) if (said := found.strip())}
+        if legal is not None:
+            # However it is written, a move is handed to the game as the game spells it.
+            spelled = {move.lower(): move for move in legal}
+            named = {spelled[said.lower()] for said in named if said.lower() in spelled}
+        return named.pop() if len(named) == 1 else None
 
     def phrase(self, move: str) -> str:
         return f"[{move}]"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from trainers.batches import Batch, vocabulary_logprobs
 from trainers.schedules import coefficient
-from trainers.settings import Anchor
 from trainers.weights import named_tensors, restore, snapshot
+
+if TYPE_CHECKING:
+    from trainers.settings import Anchor
 
 INITIAL = "initial"
 

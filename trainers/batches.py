@@ -1,9 +1,8 @@
 """Rows -> padded tensors, and the distributions a model gives at their completion tokens.
 
-Shape suffixes: B = rows, L = prompt and completion, T = completion tokens, N = completion tokens of all rows in one
-line, V = vocabulary.
+Shape suffixes: B = rows, U = rows with different tokens, L = prompt and completion, T = completion tokens,
+N = completion tokens of all rows in one line, V = vocabulary.
 """
-
 
 from __future__ import annotations
 
@@ -21,15 +20,16 @@ from trainers.rows import Floats, Row
 class Batch:
     """Rows of one forward pass. Column t of a [B, T] tensor is completion token t."""
 
-    ids_BL: Tensor
+    ids_UL: Tensor
+    """Rows that differ only in what is made of them, such as the advantage's sign, share a line."""
     mask_BT: Tensor
     counts_B: Tensor
     lengths_B: Tensor
     tokens_N: Tensor
     """The completion tokens' ids."""
-    rows_N: Tensor
+    lines_N: Tensor
     columns_N: Tensor
-    """Where in [B, L] each completion token is predicted: one place before it."""
+    """Where in [U, L] each completion token is predicted: one place before it."""
     sampling_N3: Tensor | None
     """Temperature, top-p and top-k; None if it is the model's own distribution throughout."""
     advantages_BT: Tensor
@@ -61,15 +61,18 @@ def collate(rows: Sequence[Row], device: torch.device) -> Batch:
     lengths_B = torch.tensor([len(row.token_ids) for row in rows])
     mask_BT = torch.arange(int(lengths_B.max())) < lengths_B[:, None]
     rows_N, t_N = mask_BT.nonzero(as_tuple=True)
-    ids_BL = _pad([row.prompt_ids + row.token_ids for row in rows], torch.long)
+    texts = [row.prompt_ids + row.token_ids for row in rows]
+    line_of = {text: line for line, text in enumerate(dict.fromkeys(texts))}
+    ids_UL = _pad(list(line_of), torch.long)
+    lines_N = torch.tensor([line_of[text] for text in texts])[rows_N]
     columns_N = starts_B[rows_N] + t_N
     return Batch(
-        ids_BL=ids_BL.to(device),
+        ids_UL=ids_UL.to(device),
         mask_BT=mask_BT.to(device),
         counts_B=torch.tensor([float(row.count) for row in rows], device=device),
         lengths_B=lengths_B.to(device),
-        tokens_N=ids_BL[rows_N, columns_N].to(device),
-        rows_N=rows_N.to(device),
+        tokens_N=ids_UL[lines_N, columns_N].to(device),
+        lines_N=lines_N.to(device),
         columns_N=(columns_N - 1).to(device),
         sampling_N3=_sampling(rows, rows_N, device),
         advantages_BT=_pad([row.advantages for row in rows], torch.float32, mask_BT).to(device),
@@ -100,10 +103,10 @@ def vocabulary_logprobs(model: Any, batch: Batch) -> Tensor:
     """
 
     def gather(_: Any, inputs: tuple[Tensor]) -> tuple[Tensor]:
-        return (inputs[0][batch.rows_N, batch.columns_N],)
+        return (inputs[0][batch.lines_N, batch.columns_N],)
 
     with model.get_output_embeddings().register_forward_pre_hook(gather):
-        logits_NV = model(input_ids=batch.ids_BL, use_cache=False).logits.float()
+        logits_NV = model(input_ids=batch.ids_UL, use_cache=False).logits.float()
     if batch.sampling_N3 is not None:
         logits_NV = logits_NV / batch.sampling_N3[:, :1]
     return logits_NV.log_softmax(-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,9 @@ from trainers.batches import Batch, chosen_logprobs, vocabulary_logprobs
 from trainers.losses import clipped_surrogate, entropy, exact_kl, sampled_kl, sampler_kl
 from trainers.objective import Terms
 from trainers.rows import Row, judged_rows
-from trainers.settings import Grpo
+
+if TYPE_CHECKING:
+    from trainers.settings import Grpo
 
 
 class Surrogate:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,8 +21,10 @@ from trainers.objective import Objective
 from trainers.optimizer import Optimizer
 from trainers.rows import Row, distribution
 from trainers.schedules import learning_rate
-from trainers.settings import Optimisation
 from trainers.weights import named_tensors, restore, snapshot
+
+if TYPE_CHECKING:
+    from trainers.settings import Optimisation
 
 
 class Learner:
@@ -32,6 +35,8 @@ class Learner:
         self.needs = objective.needs
         self.device: torch.device = next(model.parameters()).device
         self.updates = 0
+        self._minibatch = 0
+        """How many minibatches of the update under way are done; not 0 in the state of one that failed."""
         self._optimizer = Optimizer(model, settings)
 
     @torch.no_grad()
@@ -57,10 +62,12 @@ class Learner:
         seed = f"{self.brief.seed}/{self.brief.policy}/{self.updates}"
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(random.Random(seed).getrandbits(63))
-            for minibatch in self._minibatches(samples, random.Random(seed)):
+            for minibatch in islice(self._minibatches(samples, random.Random(seed)), self._minibatch, None):
                 rows = self.objective.rows(minibatch)
                 if rows:
                     meter.add(self._step(rows, lr))
+                self._minibatch += 1
+        self._minibatch = 0
         self.updates += 1
         self.objective.finish(self.updates, self.model)
         return {"lr": lr, "samples": float(len(samples)), **meter.metrics()}
@@ -78,6 +85,7 @@ class Learner:
         """All that the next update depends on, beside its samples."""
         return {
             "updates": self.updates,
+            "minibatch": self._minibatch,
             "model": snapshot(self.model),
             "optimizer": self._optimizer.state_dict(),
             "objective": self.objective.state_dict(),
@@ -85,7 +93,7 @@ class Learner:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken."""
-        self.updates = int(state["updates"])
+        self.updates, self._minibatch = int(state["updates"]), int(state["minibatch"])
         restore(self.model, state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.objective.load_state_dict(state["objective"])

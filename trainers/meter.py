@@ -1,6 +1,5 @@
 """Metrics of one update, summed on the device and read once."""
 
-
 from __future__ import annotations
 
 from dataclasses import dataclass, field

@@ -1,6 +1,5 @@
 """What a learner minimises, as seen by its loop."""
 
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from trainers.settings import Optimisation
+if TYPE_CHECKING:
+    from trainers.settings import Optimisation
 
 
 class Optimizer:

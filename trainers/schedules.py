@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-from trainers.settings import Anchor, Optimisation
+if TYPE_CHECKING:
+    from trainers.settings import Anchor, Optimisation
 
 
 def progress(update: int, steps: int, warm_up: int = 0) -> float:

@@ -3,66 +3,77 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-_FIRST_LENGTH = 64
+_FIRST_CAPACITY = 64
 
 
-@dataclass(slots=True)
 class Span:
     """What one forward touches, shared by all layers: rows [0, rows), positions [0, length)."""
 
-    rows: int = 0
-    length: int = 0
-    where_M: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
-    """Flat index (row * capacity + position) of each new token, row by row."""
+    def __init__(self) -> None:
+        self.rows = self.length = self.capacity = 0
+        self.positions_NQ = torch.empty(0, 0, dtype=torch.long)
+        self._where: dict[int, Tensor] = {}
+
+    def aim(self, positions_NQ: Tensor, length: int, capacity: int) -> None:
+        self.rows, self.length, self.capacity = positions_NQ.shape[0], length, capacity
+        self.positions_NQ = positions_NQ
+        self._where.clear()
+
+    def where(self, heads: int) -> Tensor:
+        """Flat index ((row * heads + head) * capacity + position) of each new vector, in the order of [N, H, Q]."""
+        if heads not in self._where:
+            starts_M = torch.arange(
+                0, self.rows * heads * self.capacity, self.capacity, device=self.positions_NQ.device
+            )
+            where_NHQ = starts_M.view(self.rows, heads, 1) + self.positions_NQ[:, None]
+            self._where[heads] = where_NHQ.flatten()
+        return self._where[heads]
 
 
 class SlotLayer(DynamicLayer):
-    """One layer: keys and values [slots, capacity, heads * dim]. A token's heads lie together: a write is one copy."""
+    """One layer: keys and values [slots, heads, capacity, dim]. A head's past lies together, for attention."""
 
     def __init__(self, span: Span) -> None:
         super().__init__()
         self.span = span
-        self.heads = 0
-        self.keys_SLE = self.values_SLE = torch.empty(0, 0, 0)
+        self.keys_SHCD = self.values_SHCD = torch.empty(0, 0, 0, 0)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Learn the shapes from keys and values [N, H, L, D]; no room yet."""
-        self.heads, self.is_initialized = key_states.shape[1], True
-        self.keys_SLE = key_states.new_zeros(0, 0, key_states.shape[1] * key_states.shape[3])
-        self.values_SLE = value_states.new_zeros(0, 0, value_states.shape[1] * value_states.shape[3])
+        self.is_initialized = True
+        self.keys_SHCD = key_states.new_zeros(0, key_states.shape[1], 0, key_states.shape[3])
+        self.values_SHCD = value_states.new_zeros(0, value_states.shape[1], 0, value_states.shape[3])
 
     def resize(self, slots: int, capacity: int) -> None:
         """Make room, keeping what is there."""
-        self.keys_SLE = _grown(self.keys_SLE, slots, capacity)
-        self.values_SLE = _grown(self.values_SLE, slots, capacity)
+        self.keys_SHCD = _grown(self.keys_SHCD, slots, capacity)
+        self.values_SHCD = _grown(self.values_SHCD, slots, capacity)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         """Write new keys and values [N, H, Q, D]; return all of the span, [N, H, length, D]."""
-        return self._put(self.keys_SLE, key_states), self._put(self.values_SLE, value_states)
+        return self._put(self.keys_SHCD, key_states), self._put(self.values_SHCD, value_states)
 
-    def _put(self, held_SLE: Tensor, new_NHQD: Tensor) -> Tensor:
-        span, width = self.span, held_SLE.shape[-1]
-        held_SLE.view(-1, width).index_copy_(0, span.where_M, new_NHQD.transpose(1, 2).reshape(-1, width))
-        view_NLE = held_SLE[: span.rows, : span.length]
-        return view_NLE.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+    def _put(self, held_SHCD: Tensor, new_NHQD: Tensor) -> Tensor:
+        heads, width = new_NHQD.shape[1], new_NHQD.shape[3]
+        held_SHCD.view(-1, width).index_copy_(0, self.span.where(heads), new_NHQD.reshape(-1, width))
+        return held_SHCD[: self.span.rows, :, : self.span.length]
 
     def get_seq_length(self) -> int:
         return self.span.length
 
 
-def _grown(held_SLE: Tensor, slots: int, capacity: int) -> Tensor:
+def _grown(held_SHCD: Tensor, slots: int, capacity: int) -> Tensor:
     # Zeros: what is masked still meets a weight of 0, and 0 * nan is nan.
-    grown_SLE = held_SLE.new_zeros(slots, capacity, held_SLE.shape[-1])
-    grown_SLE[: held_SLE.shape[0], : held_SLE.shape[1]] = held_SLE
-    return grown_SLE
+    grown_SHCD = held_SHCD.new_zeros(slots, held_SHCD.shape[1], capacity, held_SHCD.shape[3])
+    grown_SHCD[: held_SHCD.shape[0], :, : held_SHCD.shape[2]] = held_SHCD
+    return grown_SHCD
 
 
 class SlotCache(Cache):
@@ -84,31 +95,28 @@ class SlotCache(Cache):
                 layer.lazy_initialization(*pair)
         self._fit(max(slots) + 1, length)
         for layer, pair in zip(self.held, prefilled, strict=True):
-            for held_SLE, new_PHLD in zip((layer.keys_SLE, layer.values_SLE), pair, strict=True):
-                held_SLE[slots_N, :length] = new_PHLD.transpose(1, 2).flatten(2)[rows_N]
+            for held_SHCD, new_PHLD in zip((layer.keys_SHCD, layer.values_SHCD), pair, strict=True):
+                held_SHCD[slots_N, :, :length] = new_PHLD[rows_N]
 
     def move(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
         """Copy the first `length` positions from slot to slot."""
-        device = self.held[0].keys_SLE.device
+        device = self.held[0].keys_SHCD.device
         sources_N, targets_N = torch.tensor(sources, device=device), torch.tensor(targets, device=device)
         self._fit(max(targets) + 1, length)
         for layer in self.held:
-            for held_SLE in (layer.keys_SLE, layer.values_SLE):
-                held_SLE[targets_N, :length] = held_SLE[sources_N, :length]
+            for held_SHCD in (layer.keys_SHCD, layer.values_SHCD):
+                held_SHCD[targets_N, :, :length] = held_SHCD[sources_N, :, :length]
 
     def aim(self, positions_NQ: Tensor, length: int) -> None:
         """The next forward writes row n's tokens at `positions_NQ[n]` and sees positions below `length`."""
-        rows = positions_NQ.shape[0]
-        self._fit(rows, length)
-        starts_N1 = torch.arange(0, rows * self.capacity, self.capacity, device=positions_NQ.device)[:, None]
-        self.span.rows, self.span.length = rows, length
-        self.span.where_M = (starts_N1 + positions_NQ).flatten()
+        self._fit(positions_NQ.shape[0], length)
+        self.span.aim(positions_NQ, length, self.capacity)
 
     def _fit(self, slots: int, length: int) -> None:
         if slots <= self.slots and length <= self.capacity:
             return
         self.slots = _doubled(self.slots, slots)
-        self.capacity = _doubled(self.capacity or _FIRST_LENGTH, length)
+        self.capacity = _doubled(self.capacity or _FIRST_CAPACITY, length)
         for layer in self.held:
             layer.resize(self.slots, self.capacity)
 

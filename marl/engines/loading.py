@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from marl.engines.models import Checkpoint
+if TYPE_CHECKING:
+    from marl.engines.models import Checkpoint
+
 
 _UNREADABLE = (OSError, ValueError, RuntimeError, KeyError, SafetensorError)
 """What Transformers raises for folders and names that it cannot load."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -70,16 +71,28 @@ class Pretrained(HeldModel):
     trust_remote_code: bool = False
     """Run Python code that comes with the model."""
 
+    def missing(self) -> Iterable[str]:
+        folder = self._folder()
+        if folder is not None:
+            try:
+                check_folder(folder)
+            except ValueError as error:
+                yield f"path: {self.path!r}: {error}"
+
     def prepare(self, scenario: Scenario, policy: str) -> Source:
-        folder = Path(self.path).expanduser()
-        if folder.exists() or not _hub_name(self.path):
-            checkpoint = self.checkpoint(policy, folder, trust_remote_code=self.trust_remote_code)
+        folder = self._folder()
+        checkpoint = self.checkpoint(policy, folder or self.path, trust_remote_code=self.trust_remote_code)
+        if folder is not None:
             try:
                 check_folder(folder)
             except ValueError as error:
                 raise checkpoint.fault(error) from error
-            return checkpoint
-        return self.checkpoint(policy, self.path, trust_remote_code=self.trust_remote_code)
+        return checkpoint
+
+    def _folder(self) -> Path | None:
+        """Where it is, or None if only a hub can know."""
+        folder = Path(self.path).expanduser()
+        return folder if folder.exists() or not _hub_name(self.path) else None
 
 
 def _hub_name(path: str) -> bool:

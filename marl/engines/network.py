@@ -39,21 +39,30 @@ class Network:
         self.layer_types = frozenset(settings.get("layer_types") or ())
         self.window: int | None = settings.get("sliding_window")
         """Tokens that a layer with a window sees, the current one included."""
-        if not self.layer_types <= _MASKS or settings.get("attention_chunk_size"):
-            raise ValueError(f"{_name(model)}: layers {sorted(self.layer_types)}; can mask only {sorted(_MASKS)}")
+        own = [name for name in ("attention_chunk_size", "window_size") if settings.get(name)]
+        if own or not self.layer_types <= _MASKS:
+            kinds = [*own, *sorted(self.layer_types - _MASKS)]
+            raise ValueError(f"{_name(model)}: masks its past by {', '.join(kinds)}; known are {sorted(_MASKS)}")
         self._check()
 
     def cache(self) -> SlotCache:
         return SlotCache(self.layers)
 
     def batches(self, prompts: Sequence[tuple[int, ...]]) -> Iterator[list[int]]:
-        """Indices of prompts that are read together: similar lengths, at most `prefill_tokens` with padding."""
+        """Indices of prompts that are read together: similar lengths, at most `prefill_tokens` with padding.
+
+        Each prompt gets logits at every length in its batch, so different lengths must not be too many either.
+        """
         batch: list[int] = []
+        lengths: set[int] = set()
         for index in sorted(range(len(prompts)), key=lambda index: len(prompts[index])):
-            if batch and (len(batch) + 1) * len(prompts[index]) > self.prefill_tokens:
+            length, rows = len(prompts[index]), len(batch) + 1
+            logits = rows * len(lengths | {length}) * self.vocabulary
+            if batch and (rows * length > self.prefill_tokens or logits > _LOGITS_AT_ONCE):
                 yield batch
-                batch = []
+                batch, lengths = [], set()
             batch.append(index)
+            lengths.add(length)
         if batch:
             yield batch
 

@@ -15,13 +15,14 @@ from marl.engines.prompts import Prompt, Prompts, Stops
 from marl.engines.sampling import Shaping, drawn, log_distribution
 from marl.engines.scoring import scores
 from marl.engines.slots import Job, Slots
-from marl.engines.transformers import Transformers
 from marl.engines.weights import copy_weights
 from marl.types import Completion, Failure, Finish, Request, Ticket
 
 if TYPE_CHECKING:
+    from marl.engines.transformers import Transformers
     from marl.protocols import Weights
 
+_REFILL = 8
 Answer = tuple[Ticket, Completion | Failure]
 
 
@@ -29,17 +30,22 @@ class Sampler:
     """One set of weights, one tokenizer. Each `step` decodes one token of every active row."""
 
     def __init__(self, model: Any, tokenizer: Any, settings: Transformers) -> None:
+        _check_vocabulary(model, tokenizer)
         self.network = Network(model, settings.prefill_tokens)
         self.context = _context(model, settings.max_context)
         ends = _ends(model, tokenizer)
         self.prompts = Prompts(tokenizer, ends)
         self.stops = Stops(self.prompts)
         self.version = 0
+        self._owner: str | None = None
+        """The policy whose weights were loaded."""
         self._ends_E = np.array(sorted(ends), np.int64)
         self._queue: list[tuple[Ticket, Job]] = []
         self._refused: list[Answer] = []
         self._tickets: set[Ticket] = set()
         self._slots = Slots(settings.slots)
+        # A forward over one short prompt costs about as much as a step of all rows: let some slots gather first.
+        self._refill = max(1, settings.slots // _REFILL)
         self._cache = self.network.cache()
         self._shaping: Shaping | None = None
 
@@ -71,9 +77,17 @@ class Sampler:
         self._free([row for row, job in enumerate(self._slots.jobs) if job.ticket in gone])
 
     def load_weights(self, policy: str, weights: Weights, version: int) -> None:
-        """Copy weights in place. What is being said goes on with the new ones (see `Completion.versions`)."""
+        """Copy weights in place. What is being said goes on with the new ones (see `Completion.versions`).
+
+        Raises:
+            ValueError: if they do not fit, or if another policy's weights were loaded before.
+        """
+        if self._owner not in (None, policy):
+            raise ValueError(
+                f"policy {policy!r} has weights of its own, but this engine holds those of {self._owner!r}"
+            )
         copy_weights(self.network.model, weights)
-        self.version = version
+        self._owner, self.version = policy, version
 
     @torch.inference_mode()
     def step(self, wait_s: float) -> list[Answer]:
@@ -88,7 +102,7 @@ class Sampler:
     def _next_jobs(self) -> list[Job]:
         """Requests to start now: as many as there are free slots, and every forced text on the way."""
         jobs: list[Job] = []
-        free = self._slots.free
+        free = self._slots.free if self._slots.free >= self._refill else 0
         while self._queue and (free or self._queue[0][1].request.forced is not None):
             job = heapq.heappop(self._queue)[1]
             free -= job.request.forced is None
@@ -203,6 +217,12 @@ def _context(model: Any, wanted: int | None) -> int:
     if wanted is not None and wanted > most:
         raise ValueError(f"max_context: {wanted} tokens, but the model was made for {most}")
     return wanted or most
+
+
+def _check_vocabulary(model: Any, tokenizer: Any) -> None:
+    rows = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > rows:
+        raise ValueError(f"the tokenizer has {len(tokenizer)} tokens, but {type(model).__name__} embeds {rows}")
 
 
 def _ends(model: Any, tokenizer: Any) -> frozenset[int]:

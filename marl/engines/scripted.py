@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from marl.protocols import Engine, EngineConfig, Source
 from marl.types import Completion, Failure, Request, Ticket
@@ -44,11 +44,23 @@ class Tabular(ScriptedConfig):
     table: dict[str, dict[str, float]] = Field(default_factory=dict)
     """State -> move -> probability."""
 
+    @field_validator("table")
+    @classmethod
+    def _sums_to_one(cls, table: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+        for state, row in table.items():
+            if min(row.values(), default=0.0) < 0 or not math.isclose(math.fsum(row.values()), 1, abs_tol=1e-6):
+                raise ValueError(f"state {state!r}: {row} are no probabilities: they must sum to 1")
+        return table
+
     def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
         row = self.table.get(state) or dict.fromkeys(moves, 1 / len(moves))
         if unknown := set(row) - set(moves):
             raise ValueError(f"tabular: state {state!r} gives {sorted(unknown)}, but the legal moves are {list(moves)}")
         return row
+
+
+class Left(RuntimeError):  # noqa: N818 (says what happened)
+    """The person at the terminal has gone."""
 
 
 class Human(EngineConfig):
@@ -83,11 +95,20 @@ class Terminal:
     def _answer(self, request: Request) -> Completion:
         for message in request.messages:
             sys.stdout.write(f"{message.content}\n")
-        options = request.options
-        while True:
-            said = input(f"your move ({', '.join(options)}): " if options else "you: ").strip()
-            if options is None or said in options:
-                return Completion(options[said] if options else said, (), (), (), "stop")
+        if request.options is None:
+            return Completion(_read("you: "), (), (), (), "stop")
+        moves = {spelling.lower(): text for move, text in request.options.items() for spelling in (move, text)}
+        question = f"your move ({', '.join(request.options)}): "
+        while (said := _read(question).lower()) not in moves:
+            sys.stdout.write(f"{said!r} is no legal move\n")
+        return Completion(moves[said], (), (), (), "stop")
+
+
+def _read(question: str) -> str:
+    try:
+        return input(question).strip()
+    except EOFError as error:
+        raise Left("the input ended before the game did, so nobody speaks for this seat") from error
 
 
 class ScriptedEngine:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
 
-from marl.engines.tiny import Tiny
 from marl.engines.tokens import make_tokenizer
+from marl.engines.warm_up import publish
+
+if TYPE_CHECKING:
+    from marl.engines.tiny import Tiny
 
 _ARCHITECTURES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
 
@@ -31,7 +33,7 @@ def build_tiny(settings: Tiny, folder: Path, corpus: Iterable[str]) -> int:
         made = Path(beside) / "made"
         model.save_pretrained(made)
         tokenizer.save_pretrained(made)
-        _publish(made, folder)
+        publish(made, folder)
     return model.num_parameters()
 
 
@@ -57,13 +59,3 @@ def make_model(settings: Tiny, tokenizer: PreTrainedTokenizerFast) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         return model_class(config)
-
-
-def _publish(made: Path, folder: Path) -> None:
-    try:
-        made.rename(folder)
-    except OSError:
-        # Another process was faster: the same settings make the same folder.
-        if not folder.is_dir():
-            raise
-        shutil.rmtree(made)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from marl.graph import Trajectory
     from marl.scenario import Scenario
 
-_FORMAT = 1
+_FORMAT = 2
 """Raise it when the same settings teach something else."""
 
 
@@ -29,18 +29,18 @@ class WarmUp(Config):
 
     episodes: PositiveInt = 512
     """Recorded."""
-    steps: PositiveInt = 80
+    steps: PositiveInt = 150
     batch: PositiveInt = 64
     """Episodes a step."""
-    lr: PositiveFloat = 3e-3
+    lr: PositiveFloat = 5e-3
     seed: int = 0
 
 
 def random_play(scenario: Scenario, episodes: int, seed: int) -> list[Trajectory]:
     """Episodes of the scenario's game in which every role plays uniformly random legal moves."""
     from marl.engines.scripted import Random
-    from marl.run import seat
     from marl.rollout import seed_of
+    from marl.run import seat
     from marl.types import Deal
 
     engine = Random().build(None)
@@ -66,10 +66,17 @@ def warmed(base: Path, settings: WarmUp, scenario: Scenario, policy: str) -> Pat
     if not folder.is_dir():
         with tempfile.TemporaryDirectory(dir=base.parent, prefix=f".{folder.name}-") as beside:
             made = _teach(Path(beside), base, settings, (scenario, policy))
-            # Another process may have been faster: the same settings make the same folder.
-            if not folder.is_dir():
-                made.rename(folder)
+            publish(made, folder)
     return folder
+
+
+def publish(made: Path, folder: Path) -> None:
+    """Give what was made its place, unless another process was faster: the same settings make the same folder."""
+    try:
+        made.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
 
 
 def _teach(beside: Path, base: Path, settings: WarmUp, what: tuple[Scenario, str]) -> Path:
@@ -81,7 +88,9 @@ def _teach(beside: Path, base: Path, settings: WarmUp, what: tuple[Scenario, str
     recorded = beside / "random.jsonl.zst"
     write_trajectories(recorded, random_play(scenario, settings.episodes, settings.seed))
     taught = validate(lesson(settings, what, (base, recorded)), "warm-up")
-    train(taught, beside / "run", Start(), [])
+    if not train(taught, beside / "run", Start(), []):
+        # Half taught is not taught; the run that wants this model has not begun.
+        raise KeyboardInterrupt
     return beside / "run" / "checkpoints" / f"{settings.steps:06d}" / "policies" / policy
 
 
@@ -90,7 +99,7 @@ def lesson(settings: WarmUp, what: tuple[Scenario, str], files: tuple[Path, Path
     scenario, policy = what
     base, recorded = files
     data = scenario.model_dump(mode="json", include={"game", "seats", "roles"})
-    learner = {"kind": "sft", "lr": settings.lr, "betas": [0.9, 0.99]}
+    learner = {"kind": "sft", "lr": settings.lr, "schedule": "linear", "betas": [0.9, 0.99]}
     policies: dict[str, Any] = {name: {"engine": {"kind": "random"}} for name in scenario.policies}
     policies[policy] = {"model": {"kind": "pretrained", "path": str(base)}, "learner": learner}
     for role in data["roles"].values():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marl.protocols import Experience, ExperienceConfig, Simulator
-from marl.types import Completion, Deal, Turn
+from marl.types import Completion, Deal, Failure, Turn, TurnId
 
 if TYPE_CHECKING:
     from marl.graph import Trajectory
@@ -20,6 +20,10 @@ class File(ExperienceConfig):
     kind: str = "file"
     path: Path
     """A `.jsonl.zst` as runs and `marl play --out` write it."""
+
+    def missing(self) -> Iterable[str]:
+        if not self.path.is_file():
+            yield f"path: no such file: {self.path}; `marl play SCENARIO --out FILE` writes one"
 
     def build(self) -> Experience:
         return Recorded(self.path)
@@ -55,12 +59,17 @@ class Recorded:
 def retell(recorded: Sequence[Trajectory], deals: Sequence[Deal], simulator: Simulator) -> list[Trajectory]:
     """The same episodes under new names, every usable text scored by the policy that now speaks for its role."""
     turns = [turn for trajectory in recorded for turn in trajectory.turns if turn.action is not None]
+    if stuck := next((turn for turn in turns if turn.request.continues), None):
+        raise ValueError(
+            f"experience.path: turn {stuck.id} (role {stuck.role!r}) was said with history: append; its prompt is "
+            "held in another model's tokens, so only recordings with history: fresh can be told again"
+        )
     requests = [replace(simulator.address(turn), forced=turn.completion.text) for turn in turns]
     said = dict(zip((turn.id for turn in turns), simulator.score(requests), strict=True))
     return [_renamed(trajectory, deal.episode, said) for trajectory, deal in zip(recorded, deals, strict=True)]
 
 
-def _renamed(trajectory: Trajectory, episode: str, said: Mapping[Any, Any]) -> Trajectory:
+def _renamed(trajectory: Trajectory, episode: str, said: Mapping[TurnId, Completion | Failure]) -> Trajectory:
     from marl.graph import Trajectory
 
     other = Trajectory(replace(trajectory.deal, episode=episode), trajectory.start)
@@ -72,7 +81,9 @@ def _renamed(trajectory: Trajectory, episode: str, said: Mapping[Any, Any]) -> T
     return other
 
 
-def _spoken(turn: Turn, said: Mapping[Any, Any]) -> Completion:
+def _spoken(turn: Turn, said: Mapping[TurnId, Completion | Failure]) -> Completion:
     completion = said.get(turn.id)
+    if isinstance(completion, Completion):
+        return completion
     # What could not be scored keeps its text and has no tokens, so no learner sees it.
-    return completion if isinstance(completion, Completion) else replace(turn.completion, prompt_ids=(), token_ids=())
+    return replace(turn.completion, prompt_ids=(), token_ids=(), logprobs=())

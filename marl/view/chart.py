@@ -12,7 +12,9 @@ Curve = Sequence[tuple[int, float]]
 
 
 def spark(values: Sequence[float], width: int) -> str:
-    """One line of bars: the values, averaged into at most `width` bins."""
+    """One line of bars: the values, averaged into at most `width` bins. None drawn without values."""
+    if not values:
+        return ""
     bins = _bins(values, width)
     low, high = min(bins), max(bins)
     span = (high - low) or 1.0
@@ -29,13 +31,13 @@ def chart(curve: Curve, size: tuple[int, int] = (60, 10)) -> str:
     """A curve drawn in text, with its scale on the left and its steps below."""
     width, height = size
     bins = _bins([value for _, value in curve], width)
-    low, high = min(0.0, *bins), max(bins)
+    low, high = min(0.0, *bins), max(0.0, *bins)
     span = (high - low) or 1.0
     rows = []
     for row in range(height, 0, -1):
         label = f"{low + span * row / height:8.3f}" if row in (1, height) or row == (height + 1) // 2 else " " * 8
         rows.append(f"{label} ┤" + "".join(_cell((value - low) / span * height - (row - 1)) for value in bins))
-    first, last = str(curve[0][0]), str(curve[-1][0])
+    first, last = str(curve[0][0]), str(curve[-1][0]) if len(curve) > 1 else ""
     below = f"{' ' * 9}└{'─' * len(bins)}\n{' ' * 10}{first}{last.rjust(len(bins) - len(first))}"
     return "\n".join([*rows, below])
 

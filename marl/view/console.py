@@ -61,11 +61,11 @@ class LiveTable:
         self._progress = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
         self._task = self._progress.add_task(title, total=steps)
         self._live = Live(self._progress, console=console, refresh_per_second=4)
-        self._live.start()
 
     def begin(self, folder: RunFolder) -> None:
         for row in folder.rows():
             self.log(int(row["step"]), row)
+        self._live.start()
 
     def log(self, step: int, metrics: Metrics) -> None:
         self._progress.update(self._task, completed=step)

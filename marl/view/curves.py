@@ -40,9 +40,9 @@ def _label(run: Path) -> str:
 
 def _rows(run: Path) -> list[dict[str, Any]]:
     folder = RunFolder(run)
-    if not folder.started:
+    if not (run / "scenario.yaml").is_file():
         raise ScenarioError(f"{run}: no run here (no scenario.yaml)")
-    return list(folder.rows())
+    return list(folder.rows()) if folder.metrics.is_file() else []
 
 
 def _curve(rows: Sequence[dict[str, Any]], name: str) -> Curve:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from marl.graph import Trajectory
-from marl.types import Metrics
+from marl.types import Metrics, Turn
 
 
 def summarize(trajectories: Sequence[Trajectory]) -> Metrics:
@@ -32,18 +32,22 @@ def _returns(trajectories: Sequence[Trajectory]) -> Metrics:
 
 
 def _roles(trajectories: Sequence[Trajectory]) -> Metrics:
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    spoken: dict[str, list[Turn]] = defaultdict(list)
     for trajectory in trajectories:
         for turn in trajectory.turns:
-            count, said = counts[turn.role], turn.completion
-            count["turns"] += 1
-            count["tokens"] += len(said.token_ids)
-            count["illegal"] += turn.action is None
-            count["retries"] += turn.attempt > 0
-            count["cut"] += said.finish == "length"
-            count["overflow"] += said.finish == "overflow"
-    return {
-        f"role/{role}/{name}": count[name] / (1 if name == "turns" else count["turns"])
-        for role, count in sorted(counts.items())
-        for name in ("turns", "tokens", "illegal", "retries", "cut", "overflow")
+            spoken[turn.role].append(turn)
+    return {f"role/{role}/{name}": value for role in sorted(spoken) for name, value in _manners(spoken[role]).items()}
+
+
+def _manners(turns: Sequence[Turn]) -> Metrics:
+    """How many turns, and per turn: tokens, and the shares of what went wrong."""
+    finishes = Counter([turn.completion.finish for turn in turns])
+    totals = {
+        "tokens": sum([len(turn.completion.token_ids) for turn in turns]),
+        "illegal": sum([turn.action is None for turn in turns]),
+        "retries": sum([turn.attempt > 0 for turn in turns]),
+        "cut": finishes["length"],
+        "overflow": finishes["overflow"],
+        "aborted": finishes["aborted"],
     }
+    return {"turns": float(len(turns)), **{name: total / len(turns) for name, total in totals.items()}}

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import os
+import platform
 import shutil
+import time
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from marl.errors import Writing
 from marl.types import Metrics
 
 if TYPE_CHECKING:
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    from pathlib import Path
+
+    from tensorboard.summary.writer.record_writer import RecordWriter
 
     from marl.folder import RunFolder
 
@@ -18,13 +24,22 @@ if TYPE_CHECKING:
 class Events:
     """TensorBoard event files. They follow from metrics.jsonl, so a resumed run writes them anew from its rows."""
 
-    _writer: EventFileWriter
+    _folder: Path
+    _writer: RecordWriter
 
     def begin(self, folder: RunFolder) -> None:
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
-        shutil.rmtree(folder.path / "events", ignore_errors=True)
-        self._writer = EventFileWriter(str(folder.path / "events"))
+        self._folder = folder.path / "events"
+        name = f"events.out.tfevents.{int(time.time())}.{platform.node()}.{os.getpid()}"
+        with Writing(self._folder):
+            if self._folder.is_dir():
+                shutil.rmtree(self._folder)
+            self._folder.mkdir()
+            # TensorBoard's own writer has a thread that dies with a traceback when the disk is full.
+            self._writer = RecordWriter((self._folder / name).open("wb"))
+        self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
         for row in folder.rows():
             self.log(int(row["step"]), row)
 
@@ -33,17 +48,27 @@ class Events:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items() if name != "step"]
-        self._writer.add_event(Event(step=step, summary=Summary(value=values)))
+        self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+
+    def _add(self, event: Any) -> None:
+        with Writing(self._folder):
+            self._writer.write(event.SerializeToString())
+            self._writer.flush()
 
     def say(self, message: str) -> None:
         """Event files hold numbers only."""
 
     def close(self) -> None:
-        self._writer.close()
+        with Writing(self._folder):
+            self._writer.close()
 
 
 class Tracked:
-    """Sends metrics to wandb, mlflow or trackio, under the run folder's name."""
+    """Sends metrics to wandb, mlflow or trackio, under the run folder's name.
+
+    Raises:
+        ValueError: if it is not installed.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -58,6 +83,9 @@ class Tracked:
             self._library.log_dict(settings, "scenario.json")
         else:
             self._run = self._library.init(project="marl", name=folder.path.name, config=settings)
+        # A resumed run is a new one to the tracker: it gets the whole curve.
+        for row in folder.rows():
+            self.log(int(row.pop("step")), row)
 
     def log(self, step: int, metrics: Metrics) -> None:
         if self._run is None:

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from marl.config import Sampling
 from marl.protocols import Brief
-from marl.types import Advantage, Sample
+from marl.types import Advantage, Completion, Request, Sample, Turn
 
 VOCABULARY = 40
 
@@ -124,3 +124,19 @@ def weights(learner: Any) -> dict[str, Tensor]:
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     """Bit for bit."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def turn(prompt_ids: tuple[int, ...], token_ids: tuple[int, ...], sampling: Sampling | None = None) -> Turn:
+    completion = Completion("", prompt_ids, token_ids, (0.0,) * len(token_ids), "stop")
+    request = Request("actor", (), sampling or Sampling())
+    return Turn(("e", 0), "player_0", 0, 0, "solver", request, completion, None)
+
+
+def said(learner: Any, *turns: Turn) -> list[tuple[float, ...]]:
+    return [reading.logprobs for reading in learner.read(turns)]
+
+
+def alone(model: Any, prompt_ids: tuple[int, ...], token_ids: tuple[int, ...]) -> torch.Tensor:
+    """[T, V] logits at the completion tokens, from one unpadded forward pass."""
+    with torch.no_grad():
+        return model(torch.tensor([[*prompt_ids, *token_ids]])).logits[0, len(prompt_ids) - 1 : -1]

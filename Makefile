@@ -1,0 +1,46 @@
+# `make demo` and `make test` set up all they need on a fresh machine and are quick the second time.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PINNED := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt
+
+.PHONY: demo test test-slow lint format bench schema clean
+
+demo: $(VENV)/.runtime
+	$(BIN)/marl train scenarios/kuhn_self_play.yaml --out runs/demo --overwrite
+	@$(BIN)/marl plot runs/demo | tail -n 1
+
+test: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2
+
+test-slow: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "slow and not gpu"
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(VENV)/.dev
+	for bench in tests/bench/*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
+
+schema: $(VENV)/.dev
+	$(BIN)/marl schema > scenarios/.schema.json
+
+clean:
+	rm -rf $(VENV) runs *.egg-info
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: pyproject.toml .ci/constraints.txt | $(BIN)/python
+	$(PINNED) -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	$(PINNED) -e '.[dev]'
+	touch $@

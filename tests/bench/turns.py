@@ -1,0 +1,207 @@
+"""What the framework itself costs per turn: games, roles, graph, credit and batching, without any model.
+
+    python tests/bench/turns.py [RUN] [--out FILE] [--steps 20] [--turns 100000]
+
+`kuhn`: microseconds per turn of 256 episodes a step, played by an engine that answers at once; the engine's own time
+is subtracted. `linear`: microseconds per turn of play + record + outcome + flow + collect at a tenth of `--turns` and
+at all of them, in one long episode and in episodes of 10 turns; the ratio of the two is 1 if time is linear. With the
+folder of a real run, also the share of its steps that this cost makes up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from credit.assign import Flow, Outcome
+from games.base import IllegalMove, TextGame, TextGameConfig
+from games.kuhn_poker import KuhnPokerConfig
+from marl.batch import collect
+from marl.graph import Trajectory, write_trajectories
+from marl.judge import Judge, Judgement
+from marl.protocols import Evidence, GameConfig
+from marl.rollout import Cast, seed_of
+from marl.scenario import CreditConfig
+from marl.simulator import Table
+from marl.types import Completion, Deal, Failure, Request, Ticket
+from marl.view.metrics import summarize
+from roles.player import Player
+
+AGENTS = ("player_0", "player_1")
+ROLES = {"player": Player(policy="actor")}
+
+
+class Metronome(TextGame):
+    """Two agents take turns, so many times, and are paid every time."""
+
+    name = "metronome"
+    choices = ("turns",)
+
+    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+        self.left = options["turns"]
+        return AGENTS[0]
+
+    def describe(self, agent: str) -> str:
+        return "tick or tock"
+
+    def state_of(self, agent: str) -> str:
+        return ""
+
+    def start_key(self) -> str:
+        return ""
+
+    def move(self, action: str) -> str | Mapping[str, float]:
+        self.left -= 1
+        mover = self.agent_selection
+        if not self.left:
+            return {mover: 1.0}
+        self.pay({mover: 1.0})
+        return AGENTS[mover == AGENTS[0]]
+
+
+class MetronomeConfig(TextGameConfig):
+    kind: str = "metronome"
+
+    def build(self) -> Metronome:
+        return Metronome(AGENTS, IllegalMove(), ("tick", "tock"))
+
+
+class Instant:
+    """Says a legal move picked by the request's seed, in tokens that mean nothing; keeps its own time."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._answers: list[tuple[Ticket, Completion | Failure]] = []
+
+    def submit(self, ticket: Ticket, request: Request) -> None:
+        started = time.process_time()
+        texts = list((request.options or {}).values())
+        said = Completion(texts[request.seed % len(texts)], (1, 2, 3), (4, 5), (-0.5, -0.1), "stop")
+        self._answers.append((ticket, said))
+        self.seconds += time.process_time() - started
+
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+        answers, self._answers = self._answers, []
+        return answers
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        raise AssertionError("nothing is ever cancelled here")
+
+    def load_weights(self, policy: str, weights: Any, version: int) -> None:
+        raise AssertionError("nothing is ever learnt here")
+
+
+def table(game: GameConfig, engine: Instant) -> Table:
+    return Table(game, Cast(ROLES, 0), {"actor": engine})
+
+
+def kuhn(steps: int) -> dict[str, float]:
+    """Medians over steps."""
+    engine = Instant()
+    laid = table(KuhnPokerConfig(), engine)
+    judge = Judge(CreditConfig.model_validate({"baseline": {"kind": "group", "std": False}}))
+    seats = dict.fromkeys(AGENTS, "player")
+    stages: dict[str, list[float]] = {"play": [], "judge": [], "collect": [], "summarize": []}
+    for step in range(steps + 1):
+        deals = [Deal(f"{step}.{i}", f"{step}.{i // 2}", seed_of(step, i // 2), seats) for i in range(256)]
+        engine.seconds = 0.0
+        marks = [time.process_time()]
+        trajectories = laid.play(deals)
+        marks.append(time.process_time())
+        judgement = judge(Evidence(trajectories, "kuhn_poker"))
+        marks.append(time.process_time())
+        samples = collect(trajectories, judgement, ROLES, {})
+        marks.append(time.process_time())
+        summarize(trajectories)
+        marks.append(time.process_time())
+        turns = len(samples["actor"])
+        spent = [b - a for a, b in pairwise(marks)]
+        spent[0] -= engine.seconds
+        for stage, seconds in zip(stages.values(), spent, strict=True):
+            stage.append(seconds / turns * 1e6)
+    medians = {name: round(statistics.median(values[1:]), 2) for name, values in stages.items()}
+    totals = [sum(step) for step in zip(*stages.values(), strict=True)][1:]
+    return medians | {"us_per_turn": round(statistics.median(totals), 2), "worst_us_per_turn": round(max(totals), 2)}
+
+
+def chain(turns: int, length: int) -> dict[str, float]:
+    """Microseconds per turn of `turns` turns in episodes of `length`."""
+    engine = Instant()
+    laid = table(MetronomeConfig(), engine)
+    seats = dict.fromkeys(AGENTS, "player")
+    deals = [Deal(f"{i}", f"{i}", i, seats, options={"turns": length}) for i in range(turns // length)]
+    marks = [time.process_time()]
+    trajectories = laid.play(deals)
+    marks.append(time.process_time())
+    with tempfile.TemporaryDirectory() as folder:
+        write_trajectories(Path(folder) / "episodes.jsonl.zst", trajectories)
+    marks.append(time.process_time())
+    _learn(trajectories)
+    marks.append(time.process_time())
+    play, record, learn = ((b - a) / turns * 1e6 for a, b in pairwise(marks))
+    play -= engine.seconds / turns * 1e6
+    figures = {"play": play, "record": record, "credit_and_collect": learn, "us_per_turn": play + record + learn}
+    return {name: round(value, 2) for name, value in figures.items()}
+
+
+def _learn(trajectories: Sequence[Trajectory]) -> None:
+    evidence = Evidence(trajectories, "metronome")
+    earned = Outcome()(evidence)
+    Outcome(to_go=True)(evidence)
+    flow = Flow(teams=(AGENTS,))(evidence)
+    samples = collect(trajectories, Judgement(earned, flow, {}), ROLES, {})
+    assert len(samples["actor"]) == len(earned) == len(flow)
+
+
+def linear(turns: int) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    for name, length in (("one_episode", None), ("episodes_of_10", 10)):
+        few, many = (chain(n, length or n) for n in (turns // 10, turns))
+        ratio = round(many["us_per_turn"] / few["us_per_turn"], 3)
+        figures[name] = {str(turns // 10): few, str(turns): many, "ratio": ratio}
+    return figures
+
+
+def share(run: Path, us_per_turn: float) -> dict[str, float]:
+    """How much of a real run's steps this is: turns of a step (from its metrics) times the cost of a turn."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if "time/step" in row]
+    turns = statistics.median(row["episode/turns"] * row["episode/count"] for row in rows)
+    step = statistics.median(row["time/step"] for row in rows)
+    return {
+        "turns_per_step": turns,
+        "step_ms": round(step * 1e3, 2),
+        "share": round(turns * us_per_turn / step / 1e6, 4),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, nargs="?")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--turns", type=int, default=100_000)
+    options = parser.parse_args()
+    figures: dict[str, Any] = {"kuhn": kuhn(options.steps), "linear": linear(options.turns)}
+    if options.run:
+        figures["share_of_step"] = share(options.run, figures["kuhn"]["us_per_turn"])
+    report = {
+        "steps": options.steps, "episodes_per_step": 256, "turns": options.turns, "seed": 0,
+        "python": platform.python_version(), "machine": platform.machine(), "figures": figures,
+    }  # fmt: skip
+    print(json.dumps(report, indent=2))
+    if options.out:
+        options.out.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

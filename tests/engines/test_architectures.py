@@ -1,0 +1,123 @@
+"""Caching, masking and positions of each family are right if what was sampled agrees with a plain forward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from engine_helpers import answers, ask, plain_logprobs, raw_answers
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPTNeoConfig,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3NextConfig,
+)
+
+from marl.engines.models import Checkpoint
+from marl.engines.sampler import Sampler
+from marl.engines.transformers import Transformers
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 259,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.3,
+    "eos_token_id": 1,
+    "bos_token_id": None,
+    "pad_token_id": 0,
+}
+MIXED = ["sliding_attention", "full_attention"]
+FAMILIES: dict[str, PreTrainedConfig] = {
+    "llama": LlamaConfig(**SMALL),
+    "qwen2": Qwen2Config(**SMALL, use_sliding_window=True, sliding_window=6, layer_types=MIXED),
+    "qwen3": Qwen3Config(**SMALL),
+    "mistral": MistralConfig(**SMALL, sliding_window=7),
+    "gemma2": Gemma2Config(**SMALL, sliding_window=6, layer_types=MIXED, attn_implementation="eager"),
+    "gemma3": Gemma3TextConfig(**SMALL, sliding_window=5, layer_types=MIXED),
+    "gpt2": GPT2Config(vocab_size=259, n_embd=32, n_layer=2, n_head=4, n_positions=128, eos_token_id=1, bos_token_id=1,
+                       initializer_range=0.3),
+}  # fmt: skip
+
+
+def model_of(config: PreTrainedConfig) -> Any:
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_cached_rows_agree_with_a_plain_forward(family: str, bytewise: Checkpoint) -> None:
+    model = model_of(FAMILIES[family])
+    sampler = Sampler(model, bytewise.tokenizer(), Transformers(slots=3))
+    requests = [ask("w" * (1 + seed % 5 * 4), seed=seed, max_tokens=4 + seed * 2) for seed in range(10)]
+    for request, completion in zip(requests, answers(sampler, requests), strict=True):
+        assert completion.logprobs == pytest.approx(plain_logprobs(model, completion, request.sampling), abs=2e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_forced_rows_agree_with_a_plain_forward(family: str, bytewise: Checkpoint) -> None:
+    model = model_of(FAMILIES[family])
+    sampler = Sampler(model, bytewise.tokenizer(), Transformers(slots=3))
+    requests = [ask("w" * (1 + seed % 5 * 4), forced="xyz" * seed) for seed in range(8)]
+    for request, completion in zip(requests, answers(sampler, requests), strict=True):
+        assert completion.logprobs == pytest.approx(plain_logprobs(model, completion, request.sampling), abs=2e-5)
+
+
+def test_eager_attention_works_too(bytewise: Checkpoint) -> None:
+    model = model_of(FAMILIES["qwen3"])
+    model.set_attn_implementation("eager")
+    sampler = Sampler(model, bytewise.tokenizer(), Transformers(slots=3))
+    requests = [ask("w" * (1 + seed), seed=seed, max_tokens=9) for seed in range(8)]
+    for request, completion in zip(requests, answers(sampler, requests), strict=True):
+        assert completion.logprobs == pytest.approx(plain_logprobs(model, completion, request.sampling), abs=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (MambaConfig(vocab_size=259, hidden_size=32, num_hidden_layers=1), "past_key_values"),
+        (BloomConfig(vocab_size=259, hidden_size=32, n_layer=1, n_head=2), "position_ids"),
+        (GPTNeoConfig(vocab_size=259, hidden_size=32, num_layers=2, num_heads=2, attention_types=[[["global"], 2]],
+                      initializer_range=0.3), "window_size"),
+        (Qwen3NextConfig(**SMALL | {"num_hidden_layers": 4}, num_experts=2, num_experts_per_tok=1,
+                         moe_intermediate_size=8, shared_expert_intermediate_size=8), "linear_attention|Linear"),
+    ],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_models_with_another_kind_of_memory_are_refused(
+    config: PreTrainedConfig, said: str, bytewise: Checkpoint
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        Sampler(model_of(config), bytewise.tokenizer(), Transformers())
+
+
+def test_a_context_beyond_the_models_is_refused(bytewise: Checkpoint) -> None:
+    with pytest.raises(ValueError, match="max_context: 999"):
+        Sampler(model_of(FAMILIES["gpt2"]), bytewise.tokenizer(), Transformers(max_context=999))
+
+
+def test_a_vocabulary_that_the_model_lacks_is_refused(bytewise: Checkpoint) -> None:
+    with pytest.raises(ValueError, match="259"):
+        Sampler(model_of(LlamaConfig(**SMALL | {"vocab_size": 100})), bytewise.tokenizer(), Transformers())
+
+
+def test_without_a_chat_template_messages_are_joined_by_newlines(bytewise: Checkpoint) -> None:
+    tokenizer = bytewise.tokenizer()
+    tokenizer.chat_template = None
+    sampler = Sampler(model_of(FAMILIES["llama"]), tokenizer, Transformers())
+    [answer] = raw_answers(sampler, [ask("hi", max_tokens=1)])
+    assert tokenizer.decode(answer.prompt_ids) == "hi\n"  # type: ignore[union-attr]

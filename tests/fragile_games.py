@@ -1,0 +1,74 @@
+"""Kuhn poker as it should not be."""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from games.kuhn_poker import KuhnPoker, KuhnPokerConfig
+
+
+class Fragile(KuhnPokerConfig):
+    """Some hands raise at the first bet."""
+
+    kind: str = "fragile_games:Fragile"
+    share: float = 0.01
+
+    def build(self) -> KuhnPoker:
+        return FragileGame(self)
+
+
+class FragileGame(KuhnPoker):
+    def __init__(self, settings: Fragile) -> None:
+        super().__init__(settings.illegal)
+        self.share = settings.share
+
+    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+        first = super().deal(rng, options)
+        self.breaks = "cards" not in options and rng.random() < self.share
+        return first
+
+    def move(self, action: str) -> str | Mapping[str, float]:
+        if self.breaks and action == "bet":
+            raise ZeroDivisionError("the pot has gone")
+        return super().move(action)
+
+
+class Rich(KuhnPokerConfig):
+    """Some hands pay all the money there is."""
+
+    kind: str = "fragile_games:Rich"
+
+    def build(self) -> KuhnPoker:
+        return RichGame(self.illegal)
+
+
+class RichGame(KuhnPoker):
+    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+        first = super().deal(rng, options)
+        self.rich = "cards" not in options and rng.random() < 0.02
+        return first
+
+    def move(self, action: str) -> str | Mapping[str, float]:
+        outcome = super().move(action)
+        if self.rich and not isinstance(outcome, str):
+            return {agent: gain * float("inf") for agent, gain in outcome.items()}
+        return outcome
+
+
+class Late(KuhnPokerConfig):
+    """Raises in a second evaluation: after as many games as the first one and five steps have."""
+
+    kind: str = "fragile_games:Late"
+
+    def build(self) -> KuhnPoker:
+        return LateGame(self.illegal)
+
+
+class LateGame(KuhnPoker):
+    dealt = 0
+
+    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+        LateGame.dealt += 1
+        if LateGame.dealt > 40 + 5 * 32 + 20:
+            raise ZeroDivisionError("the pot has gone")
+        return super().deal(rng, options)

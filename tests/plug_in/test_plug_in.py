@@ -1,0 +1,200 @@
+"""A user's own parts, in a package of their own, are parts like ours."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import marl
+from marl.graph import read_trajectories
+from marl.load import validate
+from marl.rollout import Cast
+from marl.tree import Strategy, Tree, best_response, grow, values
+from marl.types import Metrics
+
+HERE = Path(__file__).parent
+COINS: dict[str, Any] = {
+    "game": {"kind": "outside.coins:MatchingCoins"},
+    "seats": {"even": "speaker", "odd": "other"},
+    "roles": {
+        "speaker": {"kind": "outside.coins:Terse", "policy": "learner"},
+        "other": {"kind": "player", "policy": "frozen"},
+    },
+    "policies": {
+        "learner": {
+            "model": {"kind": "outside.softmax:Table"},
+            "engine": {"kind": "outside.softmax:Softmax"},
+            "learner": {"kind": "outside.softmax:Reinforce", "lr": 4.0},
+        },
+        "frozen": {"engine": {"kind": "random"}},
+    },
+    "credit": {"assign": {"kind": "outside.coins:Last"}, "baseline": {"kind": "group", "std": False}},
+    "schedule": {"steps": 2, "groups": 2, "group_size": 4},
+}
+KUHN: dict[str, Any] = COINS | {
+    "game": {"kind": "kuhn_poker"},
+    "seats": {"player_0": "speaker", "player_1": "other"},
+    "credit": {"assign": {"kind": "outcome"}, "baseline": {"kind": "group", "std": False}},
+    "schedule": {"steps": 40, "groups": 32, "group_size": 8, "seed": 1},
+    "checkpoint": {"every": 40, "trajectories": 0.1},
+}
+ENTRY_POINTS = """
+[marl.games]
+matching_coins = outside.coins:MatchingCoins
+[marl.roles]
+terse = outside.coins:Terse
+[marl.credit]
+last = outside.coins:Last
+[marl.engines]
+softmax = outside.softmax:Softmax
+[marl.models]
+table = outside.softmax:Table
+[marl.trainers]
+reinforce = outside.softmax:Reinforce
+"""
+
+
+@pytest.fixture(autouse=True)
+def outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(HERE)
+
+
+def command(*words: object, path: Path = HERE, cwd: Path = HERE) -> subprocess.CompletedProcess[str]:
+    """Python in a process of its own that can import `outside`."""
+    environment = os.environ | {"PYTHONPATH": f"{HERE}{os.pathsep}{path}"}
+    return subprocess.run(
+        [sys.executable, *map(str, words)], capture_output=True, text=True, env=environment, cwd=cwd, check=False
+    )
+
+
+def named(scenario: dict[str, Any]) -> str:
+    """The scenario with the names of the entry points instead of import paths."""
+    short = {line.split(" = ")[1]: line.split(" = ")[0] for line in ENTRY_POINTS.split("\n") if " = " in line}
+    text = yaml.safe_dump(scenario)
+    for path, name in short.items():
+        text = text.replace(path, name)
+    return text
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A folder that holds what pip would have written for a package with entry points."""
+    folder = tmp_path / "site" / "outside-1.0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(ENTRY_POINTS)
+    return folder.parent
+
+
+def test_parts_are_found_by_import_path(tmp_path: Path) -> None:
+    (tmp_path / "coins.yaml").write_text(yaml.safe_dump(COINS))
+    assert marl.load(tmp_path / "coins.yaml").game.kind == "outside.coins:MatchingCoins"
+
+
+def test_a_part_beside_the_command_is_found_by_import_path(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from outside.coins import MatchingCoins as Mine\n")
+    (tmp_path / "coins.yaml").write_text(yaml.safe_dump(COINS | {"game": {"kind": "mine:Mine"}}))
+    code = (
+        "import sys; sys.path.remove(''); sys.argv = ['marl', 'check', 'coins.yaml']; import marl.cli; marl.cli.main()"
+    )
+    done = command("-c", code, cwd=tmp_path)
+    assert done.stdout == "coins.yaml: fine; game mine:Mine, trains learner\n", done.stderr
+
+
+def test_installed_parts_are_listed_checked_and_in_the_schema(tmp_path: Path, installed: Path) -> None:
+    (tmp_path / "coins.yaml").write_text(named(COINS))
+    checked = command("-m", "marl", "check", tmp_path / "coins.yaml", path=installed)
+    assert checked.stdout.endswith("fine; game matching_coins, trains learner\n"), checked.stderr
+    listed = command("-m", "marl", "list", path=installed).stdout
+    for line in (line for line in ENTRY_POINTS.split("\n") if " = " in line):
+        assert f" {line.split(' = ')[0]} " in listed
+    assert "Two players show a coin each; the first one wins if they match." in listed
+    assert '"matching_coins"' in command("-m", "marl", "schema", path=installed).stdout
+
+
+def test_a_plug_in_that_cannot_be_imported_is_listed_as_unusable_and_harms_nothing(installed: Path) -> None:
+    file = installed / "outside-1.0.dist-info" / "entry_points.txt"
+    file.write_text("[marl.games]\nlost = not_there.games:Lost\n")
+    listed = command("-m", "marl", "list", "games", path=installed)
+    assert "unusable: kind 'lost': no module 'not_there' to import" in listed.stdout
+    assert "kuhn_poker" in listed.stdout
+    assert command("-m", "marl", "schema", path=installed).returncode == 0
+
+
+def test_two_packages_that_claim_one_name_are_both_named(tmp_path: Path, installed: Path) -> None:
+    file = installed / "outside-1.0.dist-info" / "entry_points.txt"
+    file.write_text("[marl.games]\nkuhn_poker = outside.coins:MatchingCoins\n")
+    (tmp_path / "kuhn.yaml").write_text(yaml.safe_dump(KUHN))
+    done = command("-m", "marl", "check", tmp_path / "kuhn.yaml", path=installed)
+    claims = "games.kuhn_poker:KuhnPokerConfig, outside.coins:MatchingCoins"
+    assert f"game.kind: kind 'kuhn_poker': two installed packages claim this name; choices: {claims}" in done.stderr
+
+
+def test_parts_are_registered_from_python(tmp_path: Path) -> None:
+    (tmp_path / "coins.yaml").write_text(named(COINS | {"game": {"kind": "matching_coins"}}))
+    code = f"""
+import marl
+from outside import coins, softmax
+marl.register("matching_coins", coins.MatchingCoins)
+marl.register("terse", coins.Terse)
+marl.register("last", coins.Last)
+marl.register("table", softmax.Table)
+marl.register("softmax", softmax.Softmax)
+marl.register("reinforce", softmax.Reinforce)
+print(marl.load({str(tmp_path / "coins.yaml")!r}).policies["learner"].learner)
+"""
+    done = command("-c", code)
+    assert done.stdout == "kind='reinforce' lr=4.0\n", done.stderr
+
+
+def test_what_is_registered_must_be_a_part_and_must_not_hide_an_installed_one() -> None:
+    from outside.coins import Coins, MatchingCoins
+
+    with pytest.raises(ValueError, match="no subclass of GameConfig, RoleConfig"):
+        marl.register("coins", Coins)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="games has a part of this name already"):
+        marl.register("kuhn_poker", MatchingCoins)
+
+
+def test_a_game_role_and_credit_rule_from_outside_train(tmp_path: Path) -> None:
+    steps: list[tuple[int, Metrics]] = []
+    assert marl.train(validate(COINS), tmp_path / "run", on_step=lambda step, metrics: steps.append((step, metrics)))
+    assert [step for step, _ in steps] == [0, 1, 2]
+    assert steps[-1][1]["policy/learner/samples"] == 8.0
+
+
+def strategy(tree: Tree, logits: dict[str, dict[str, float]]) -> Strategy:
+    """player_0 plays the table, player_1 uniformly."""
+    from outside.softmax import chances
+
+    tables = {"player_0": logits, "player_1": {}}
+    return {
+        situation: chances(tables[situation.agent], situation.state, list(request.options or ()))
+        for situation, request in tree.requests.items()
+    }
+
+
+def test_a_tabular_learner_reaches_the_exact_best_response_to_a_frozen_uniform_player(tmp_path: Path) -> None:
+    scenario = validate(KUHN)
+    tree = grow(scenario.game, Cast(scenario.roles, 0), scenario.seats)
+    assert values(tree, strategy(tree, {}))["player_0"] == pytest.approx(0.125)
+    assert best_response(tree, strategy(tree, {}), "player_0") == pytest.approx(0.5)
+    steps: list[int] = []
+
+    assert marl.train(scenario, tmp_path / "run", on_step=lambda step, _: steps.append(step))
+
+    learnt = json.loads((tmp_path / "run/checkpoints/000040/policies/learner/table.json").read_text())
+    assert values(tree, strategy(tree, learnt))["player_0"] == pytest.approx(0.5, abs=0.03)
+    assert steps == list(range(41))
+    *_, late = sorted((tmp_path / "run/trajectories").iterdir())
+    frozen = [turn.completion for t in read_trajectories(late) for turn in t.turns if turn.role == "other"]
+    assert {(said.logprobs, said.versions) for said in frozen} == {((math.log(0.5),), (0, 0))}
+    assert not (tmp_path / "run/checkpoints/000040/policies/frozen").exists()

@@ -1,0 +1,186 @@
+"""What goes wrong in the middle of a run, or before it: a clear end, and nothing lost."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_runs import Desk, contents, kuhn, rows, train_whole
+
+FRAGILE = {"kind": "fragile_games:Fragile", "share": 0.05}
+RICH = {"kind": "fragile_games:Rich"}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return train_whole(tmp_path_factory.mktemp("whole"), kuhn())
+
+
+@pytest.fixture
+def desk(whole: Desk, tmp_path: Path) -> Desk:
+    """The same scenario with a model that exists: making one would play the game, too."""
+    policies = {"actor": whole.scenario["policies"]["actor"] | {"model": str(trained(whole))}}
+    return Desk(tmp_path, whole.scenario | {"policies": policies, "evaluate": {"every": 4, "nashconv": True}})
+
+
+def trained(whole: Desk) -> Path:
+    return whole.run / "checkpoints" / "000008" / "policies" / "actor"
+
+
+def schedule(**changes: Any) -> dict[str, Any]:
+    return kuhn()["schedule"] | changes
+
+
+def steps(desk: Desk) -> list[str]:
+    return sorted(path.name for path in (desk.run / "checkpoints").iterdir())
+
+
+def row(desk: Desk, name: str) -> list[float]:
+    """One metric, step by step."""
+    return [json.loads(line)[name] for line in rows(desk.run) if name in line]
+
+
+def test_a_game_that_raises_ends_the_run_after_a_checkpoint_and_is_named(desk):
+    assert desk.train(game=FRAGILE) == 1
+    said = desk.said()
+    assert re.search(r"marl: game FragileGame raised ZeroDivisionError: the pot has gone", said)
+    assert re.search(r"episode '?[\d.]+'?, seed \d+.*actions \[.*'bet'\]", said)
+    assert "Traceback" not in said
+    done = len(rows(desk.run)) - 1
+    assert done > 0, "or this test shows nothing"
+    assert steps(desk)[-1] == f"{done:06d}"
+
+
+def test_going_on_after_a_game_that_raised_counts_the_failed_step_once(desk):
+    assert desk.train(game=FRAGILE) == 1
+    first, before = re.sub(r"time/.*", "", desk.said().splitlines()[-1]), rows(desk.run)
+    assert desk.train("--resume", "auto", game=FRAGILE) == 1
+    assert desk.said().splitlines()[-1] == first, "the same error again"
+    assert rows(desk.run) == before
+    dropping = schedule(on_error="drop")
+    assert desk.train("--resume", "auto", "--force", game=FRAGILE, schedule=dropping) == 0
+    forced = rows(desk.run)
+    assert desk.train("--overwrite", game=FRAGILE, schedule=dropping) == 0
+    assert rows(desk.run) == forced
+
+
+def test_episodes_of_a_game_that_raises_are_dropped_and_counted_if_asked_for(desk):
+    assert desk.train(game=FRAGILE, schedule=schedule(on_error="drop")) == 0
+    dropped, played = row(desk, "episode/dropped"), row(desk, "episode/count")
+    assert sum(dropped) > 0
+    assert [d + p for d, p in zip(dropped, played, strict=True)] == [32.0] * 8
+
+
+def test_a_run_ends_when_too_many_episodes_were_dropped(desk):
+    game = FRAGILE | {"share": 0.2}
+    assert desk.train(game=game, schedule=schedule(on_error="drop", max_drops=10)) == 1
+    said = desk.said()
+    assert "10 episodes were dropped before this one (schedule.max_drops)" in said
+    assert "the pot has gone" in said
+
+
+def test_an_evaluation_that_fails_keeps_its_steps_row_and_a_checkpoint(desk):
+    game, evaluate = {"kind": "fragile_games:Late"}, {"every": 5, "against": {"random": 40}}
+    assert desk.train(game=game, evaluate=evaluate) == 1
+    lines = [json.loads(line) for line in rows(desk.run)]
+    assert "the pot has gone" in desk.said()
+    assert "eval/random/mean" in lines[0]
+    assert "eval/random/mean" not in lines[-1]
+    assert [line["step"] for line in lines] == list(range(6))
+    assert steps(desk) == ["000003", "000005"]
+
+
+@pytest.mark.parametrize("std", [True, False])
+def test_an_infinite_reward_is_named_kept_and_repeated(std, desk):
+    credit = {"baseline": {"kind": "group", "std": std}}
+    assert desk.train(game=RICH, credit=credit) == 1
+    said = desk.said()
+    assert "Traceback" not in said
+    blame = r"marl: policy 'actor': the loss is not finite at episode '[\d.]+', turn \d \(role 'player'\)"
+    found = re.search(blame, said)
+    assert found, said
+    kept = re.search(r"marl rerun (\S+)", said)
+    assert kept
+    before = contents(desk.run, "checkpoints"), (desk.run / "metrics.jsonl").read_bytes()
+    assert ended_again(desk, kept[1]) == found[0]
+    assert (contents(desk.run, "checkpoints"), (desk.run / "metrics.jsonl").read_bytes()) == before
+
+
+def ended_again(desk: Desk, kept: str) -> str:
+    process = desk.start("rerun", kept)
+    process.join(60)
+    assert process.exitcode == 1
+    return desk.said().splitlines()[0][: len("marl: ") + 400].split(";")[0]
+
+
+def test_weights_that_explode_in_the_middle_of_an_update_are_caught_and_the_rest_of_it_repeats(desk):
+    learner = {"kind": "grpo", "lr": 1e30, "minibatches": 3}
+    policies = {"actor": desk.scenario["policies"]["actor"] | {"learner": learner}}
+    assert desk.train(policies=policies) == 1
+    said = desk.said()
+    found = re.search(r"marl: policy 'actor': the (loss|gradient) is not finite at episode .*", said)
+    assert found, said
+    kept = re.search(r"marl rerun (\S+)", said)
+    assert kept
+    state = json.loads((Path(kept[1]) / "learner" / "state.json").read_text())
+    assert state["minibatch"] > 0, "an earlier minibatch had been learnt from"
+    assert ended_again(desk, kept[1]) == found[0].split(";")[0]
+
+
+def test_rerun_of_what_is_no_kept_batch_is_an_error(desk):
+    process = desk.start("rerun", str(desk.path))
+    process.join(60)
+    assert process.exitcode == 2
+    assert "no kept batch here" in desk.said()
+
+
+@pytest.fixture
+def model(whole: Desk, tmp_path: Path) -> Path:
+    """A good model folder."""
+    return Path(shutil.copytree(trained(whole), tmp_path / "model"))
+
+
+def refused(desk: Desk, model: Path) -> str:
+    policies = {"actor": {"model": str(model), "learner": {"kind": "grpo"}}}
+    assert desk.train(policies=policies) == 2
+    assert not (desk.run / "metrics.jsonl").exists() or rows(desk.run) == []
+    said = desk.said()
+    assert "Traceback" not in said
+    assert "actor" in said
+    assert repr(str(model)) in said
+    return said
+
+
+def test_a_model_folder_without_tokenizer_is_refused(desk, model):
+    for file in model.glob("tokenizer*"):
+        file.unlink()
+    assert "has no tokenizer" in refused(desk, model)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
+def test_a_model_folder_with_a_broken_file_is_refused(name, desk, model):
+    (model / name).write_text("{")
+    refused(desk, model)
+
+
+def test_a_model_folder_with_weights_cut_off_is_refused(desk, model):
+    file = model / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    assert "was it cut off?" in refused(desk, model)
+
+
+def test_a_model_folder_that_is_not_there_is_refused_and_mending_the_path_is_enough(desk, model):
+    assert "there is no such folder" in refused(desk, desk.path / "nowhere")
+    policies = {"actor": {"model": str(model), "learner": {"kind": "grpo"}}}
+    assert desk.train(policies=policies) == 0, "the refused run is not in the way"
+
+
+@pytest.mark.parametrize("tracker", ["wandb", "mlflow", "trackio"])
+def test_a_tracker_that_is_not_installed_is_an_error_before_anything_is_made(tracker, desk):
+    if shutil.which(tracker):
+        pytest.skip(f"{tracker} is installed")
+    assert desk.train(track=[tracker]) == 2
+    assert f"track: '{tracker}' is not installed; pip install 'marl[tracking]'" in desk.said()
+    assert not desk.run.exists()

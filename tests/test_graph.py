@@ -1,0 +1,128 @@
+"""Who read whom, and what a file keeps of it."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import zstandard
+from small_games import CircleConfig, PenniesConfig, Voice, deal, drawn, table
+
+from games.base import IllegalMove
+from games.kuhn_poker import KuhnPokerConfig
+from marl.graph import Trajectory, read_trajectories, write_trajectories
+from marl.types import Failure, Request
+
+
+def played(game: KuhnPokerConfig | CircleConfig | PenniesConfig, voice: Voice, **options: object) -> Trajectory:
+    return table(game, voice).play([deal("e", game, **options)])[0]
+
+
+def edges(trajectory: Trajectory) -> set[tuple[int, int]]:
+    return {(source[1], target[1]) for source, target in trajectory.graph.edges}
+
+
+def always(text: str) -> Voice:
+    return Voice(lambda request: text)
+
+
+def test_a_turn_reads_what_was_said_since_its_agents_last_turn_and_that_turn() -> None:
+    trajectory = played(CircleConfig(rounds=2), always("[stay]"))
+    assert [turn.agent[-1] for turn in trajectory.turns] == list("012012")
+    first_round, second_round = {(0, 1), (0, 2), (1, 2)}, {(3, 4), (3, 5), (4, 5)}
+    between = {(0, 3), (1, 3), (2, 3), (1, 4), (2, 4), (2, 5)}
+    assert edges(trajectory) == first_round | between | second_round
+
+
+def test_who_does_not_hear_is_not_joined_to_what_was_said() -> None:
+    trajectory = played(CircleConfig(rounds=2, deaf="player_1"), always("[stay]"))
+    assert edges(trajectory) == {(0, 2), (0, 3), (2, 3), (1, 4), (2, 5), (3, 5)}
+
+
+def test_agents_that_are_asked_at_once_have_not_read_each_other() -> None:
+    trajectory = played(PenniesConfig(rounds=2), always("[heads]"))
+    assert [turn.agent[-1] for turn in trajectory.turns] == list("0101")
+    assert edges(trajectory) == {(0, 2), (1, 2), (0, 3), (1, 3)}
+
+
+@pytest.mark.parametrize("illegal", ["forfeit", "random"])
+def test_the_order_of_answers_does_not_matter_to_agents_that_are_asked_at_once(illegal: str) -> None:
+    game = PenniesConfig(rounds=3, illegal=IllegalMove(retry=1, then=illegal))  # type: ignore[arg-type]
+
+    def say(request: Request) -> str:
+        return drawn(request) if request.seed % 3 else "mumble"
+
+    for seed in range(20):
+        deals = [deal(f"{seed}", game, seed)]
+        assert table(game, Voice(say)).play(deals) == table(game, Voice(say, newest_first=True, batch=1)).play(deals)
+
+
+def test_a_retry_reads_the_answer_that_was_refused() -> None:
+    game = KuhnPokerConfig(illegal=IllegalMove(retry=1))
+    trajectory = played(game, Voice(lambda r: "[check]" if "none" not in r.messages[-1].content else "eh"))
+    assert [(turn.agent[-1], turn.nth, turn.attempt, turn.action) for turn in trajectory.turns] == [
+        ("0", 0, 0, None),
+        ("0", 1, 1, None),
+    ]
+    assert edges(trajectory) == {(0, 1)}
+
+
+def rich() -> list[Trajectory]:
+    """Refused answers, an overflow, impossible tokens, options, several rewards, and forks with inherited turns."""
+    game = KuhnPokerConfig(illegal=IllegalMove(retry=1, then="penalty"))
+
+    def say(request: Request) -> str | Failure:
+        return (drawn(request), "¿", Failure("overflow", "too long"))[request.seed % 3]
+
+    laid = table(game, Voice(say))
+    episodes = laid.play([deal(f"e/{i}", game, i, cards="KQ") for i in range(10)])
+    longest = max(episodes, key=lambda t: len(t.turns))
+    forks = laid.fork(longest.turns[-1].id, 2) + laid.fork(longest.turns[1].id, 1, "check")
+    turn = longest.turns[0]
+    unlikely = replace(turn, completion=replace(turn.completion, logprobs=(-math.inf, -1e-300)))
+    episodes.append(Trajectory(replace(longest.deal, episode="odd"), "KQ"))
+    episodes[-1].add(unlikely, ())
+    return episodes + forks
+
+
+def test_a_file_gives_back_exactly_what_was_written(tmp_path: Path) -> None:
+    written = rich()
+    assert any(t.parent for t in written)
+    write_trajectories(tmp_path / "a" / "t.jsonl.zst", written)
+    read = list(read_trajectories(tmp_path / "a" / "t.jsonl.zst"))
+    assert read == written
+    assert [list(t.graph.edges) for t in read] == [list(t.graph.edges) for t in written]
+    assert read[10].turns[0].completion.logprobs == (-math.inf, -1e-300)
+    assert [t.graph.nodes[turn.id]["turn"] for t in read for turn in t.turns] == [u for t in written for u in t.turns]
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["t.jsonl.zst"]
+
+
+def test_a_damaged_file_is_never_read_in_part_without_a_word(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl.zst"
+    write_trajectories(file, rich())
+    whole = file.read_bytes()
+    for cut in (0, 3, len(whole) // 2, len(whole) - 1):
+        file.write_bytes(whole[:cut])
+        with pytest.raises(ValueError, match=r"t\.jsonl\.zst: not a whole trajectory file"):
+            list(read_trajectories(file))
+    for at in range(8, len(whole), max(1, len(whole) // 50)):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(ValueError, match=r"t\.jsonl\.zst"):
+            list(read_trajectories(file))
+
+
+def test_a_line_that_is_no_trajectory_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl.zst"
+    write_trajectories(file, rich()[:1])
+    line = zstandard.decompress(file.read_bytes())
+    file.write_bytes(zstandard.compress(line + b'{"deal": 3}\n'))
+    with pytest.raises(ValueError, match="line 2 is no trajectory"):
+        list(read_trajectories(file))
+
+
+def test_scaling_rewards_leaves_the_episode_as_it_was() -> None:
+    trajectory = played(PenniesConfig(), always("[heads]"))
+    doubled = trajectory.scaled(2.0)
+    assert (trajectory.returns, doubled.returns) == ({"player_0": 1, "player_1": -1}, {"player_0": 2, "player_1": -2})
+    assert doubled.turns is trajectory.turns
+    assert trajectory.scaled(1.0) is trajectory

@@ -1,0 +1,58 @@
+import math
+import pickle
+from dataclasses import replace
+
+import pytest
+from learning_samples import Plan, brief, make, same, sample, weights
+
+from marl.errors import NonFinite
+from trainers.settings import Anchor, Grpo
+
+
+def test_a_poisoned_advantage_is_named_and_the_weights_stay():
+    samples = make(Plan(distinct=3, count=20))
+    poisoned = [replace(s, advantage=replace(s.advantage, value=math.nan)) if s.id[1] == 7 else s for s in samples]
+    learner = Grpo(lr=1e-3, magnet=Anchor(coefficient=0.5)).build(brief())
+    before = weights(learner)
+    with pytest.raises(
+        NonFinite, match=r"policy 'actor': the loss .* episode 'episode', turn 7 \(role 'solver'\)"
+    ) as error:
+        learner.update(poisoned)
+    assert (error.value.policy, error.value.what, error.value.samples) == ("actor", "loss", (("episode", 7),))
+    assert same(weights(learner), before)
+    assert learner.updates == 0
+
+
+def test_a_poisoned_log_probability_is_named_even_if_clipping_would_hide_it():
+    samples = [*make(Plan()), sample((1,), (2,), (-math.inf,), turn=99)]
+    with pytest.raises(NonFinite) as error:
+        Grpo().build(brief()).update(samples)
+    assert error.value.samples == (("episode", 99),)
+
+
+def test_an_exploding_ratio_is_named():
+    samples = [*make(Plan()), sample((1,), (2,), (-200.0,), advantage=-1.0, turn=99)]
+    learner = Grpo().build(brief())
+    before = weights(learner)
+    with pytest.raises(NonFinite, match="the loss is not finite") as error:
+        learner.update(samples)
+    assert error.value.samples == (("episode", 99),)
+    assert same(weights(learner), before)
+
+
+def test_an_exploding_gradient_of_a_finite_loss_is_named():
+    # e^85 is finite in float32, its square is not.
+    samples = [*make(Plan()), sample((1,), (2,), (-88.0,), advantage=-1.0, turn=99)]
+    learner = Grpo(max_norm=1e30).build(brief())
+    before = weights(learner)
+    with pytest.raises(NonFinite, match="the gradient is not finite") as error:
+        learner.update(samples)
+    assert error.value.samples == (("episode", 99),)
+    assert same(weights(learner), before)
+    assert all(p.grad is None for p in learner.model.parameters())
+
+
+def test_the_error_survives_the_way_between_processes():
+    error = NonFinite("actor", "loss", [sample((1,), (2,), (-1.0,), turn=4)])
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.policy, copy.what, copy.samples) == (str(error), "actor", "loss", (("episode", 4),))

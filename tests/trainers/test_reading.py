@@ -1,0 +1,85 @@
+import pytest
+import torch
+from learning_samples import Plan, alone, brief, make, said, turn
+from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, Qwen3Config
+
+from marl.config import Sampling
+from trainers.batches import collate, vocabulary_logprobs
+from trainers.rows import Row
+from trainers.settings import Grpo
+
+SMALL = {
+    "vocab_size": 40,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
+FAMILIES = [
+    Qwen3Config(**SMALL, intermediate_size=64, head_dim=16),
+    Gemma2Config(**SMALL, intermediate_size=64, head_dim=16, final_logit_softcapping=2.0, sliding_window=4),
+    GPT2Config(vocab_size=40, n_embd=32, n_layer=2, n_head=2),
+]
+
+
+def test_readings_of_ragged_turns_equal_unpadded_forward_passes():
+    samples = make(Plan(distinct=9, count=9))
+    learner = Grpo(micro_tokens=40).build(brief())
+    turns = [turn(s.prompt_ids, s.token_ids) for s in samples] * 2
+    for one, got in zip(turns, said(learner, *turns), strict=True):
+        c = one.completion
+        logprobs = alone(learner.model, c.prompt_ids, c.token_ids).log_softmax(-1)
+        assert got == pytest.approx(logprobs.gather(1, torch.tensor(c.token_ids)[:, None])[:, 0].tolist(), abs=1e-5)
+    assert said(learner, turn((1,), ())) == [()]
+
+
+@pytest.mark.parametrize("config", FAMILIES, ids=lambda config: config.model_type)
+def test_models_of_other_families_are_read_as_they_speak(config):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    rows = [Row(s.prompt_ids, s.token_ids) for s in make(Plan(distinct=6, count=6))]
+    batch = collate(rows, torch.device("cpu"))
+    with torch.no_grad():
+        got = vocabulary_logprobs(model, batch)
+    expected = torch.cat([alone(model, row.prompt_ids, row.token_ids) for row in rows]).log_softmax(-1)
+    assert torch.allclose(got, expected, atol=1e-5)
+
+
+def test_the_temperature_of_each_row_is_respected():
+    learner = Grpo().build(brief())
+    hot, cold = (turn((1, 2), (3,), Sampling(temperature=t)) for t in (2.0, 0.5))
+    logits = alone(learner.model, (1, 2), (3,))
+    expected = [(logits / t).log_softmax(-1)[0, 3].item() for t in (2.0, 0.5)]
+    assert [lp for (lp,) in said(learner, hot, cold)] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("cut", [{"top_p": 0.6}, {"top_k": 5}, {"top_p": 0.6, "top_k": 7, "temperature": 1.5}])
+def test_truncated_readings_match_the_sampling_distribution(cut):
+    from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    sampling = Sampling(**cut)
+    learner = Grpo(truncated="recompute").build(brief())
+    scores = alone(learner.model, (1, 2), (0,)) / 1
+    scores = TemperatureLogitsWarper(float(sampling.temperature))(None, scores)
+    scores = TopKLogitsWarper(sampling.top_k)(None, scores) if sampling.top_k else scores
+    expected = TopPLogitsWarper(sampling.top_p)(None, scores).log_softmax(-1)[0]
+    kept = expected.isfinite().nonzero().flatten().tolist()
+    got = [lp for (lp,) in said(learner, *(turn((1, 2), (token,), sampling) for token in kept))]
+    assert 1 < len(kept) < 30
+    assert got == pytest.approx(expected[kept].tolist(), abs=1e-5)
+    dropped = next(token for token in range(40) if token not in kept)
+    ((kept_after_all,),) = said(learner, turn((1, 2), (dropped,), sampling))
+    whole = alone(learner.model, (1, 2), (0,))[0].div(sampling.temperature).softmax(-1)
+    assert kept_after_all == pytest.approx((whole[dropped] / whole[[*kept, dropped]].sum()).log().item(), abs=1e-5)
+
+
+def test_reading_is_without_dropout_and_learning_with_it():
+    learner = Grpo().build(brief(attention_dropout=0.5))
+    one = turn((1, 2, 3, 4), (5, 6))
+    assert said(learner, one) == said(learner, one) == said(Grpo().build(brief()), one)
+    assert learner.model.training
+
+
+def test_reading_asks_for_log_probabilities_only_if_they_are_used():
+    assert Grpo(old="read").build(brief()).needs == {"logprobs"}
+    assert Grpo().build(brief()).needs == frozenset()

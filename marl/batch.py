@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from marl.graph import Trajectory
 from marl.judge import Judgement
 from marl.protocols import RoleConfig
-from marl.types import Advantage, End, Reading, Sample, TurnId
+from marl.types import Advantage, End, Reading, Sample, Turn, TurnId
 
 _NOT_JUDGED = Advantage(0.0)
+_GOES_ON: End = "no"
 
 
 def collect(
@@ -25,30 +26,30 @@ def collect(
     for trajectory in trajectories:
         last = {turn.agent: turn.id for turn in trajectory.turns}
         for turn in trajectory.turns:
-            role, advantage = roles[turn.role], judgement.credit.get(turn.id)
-            if not role.trainable or advantage is None or not turn.completion.prompt_ids or turn.id in seen:
+            role, judged = roles[turn.role], turn.id in judgement.credit
+            if not role.trainable or not judged or not turn.completion.prompt_ids or turn.id in seen:
                 continue
             seen.add(turn.id)
-            said, end = turn.completion, trajectory.end if last[turn.agent] == turn.id else _GOES_ON
-            batches[role.policy].append(
-                Sample(
-                    turn.id,
-                    turn.agent,
-                    turn.role,
-                    trajectory.start,
-                    turn.nth,
-                    end,
-                    said.prompt_ids,
-                    said.token_ids,
-                    said.logprobs,
-                    turn.request.sampling,
-                    said.versions,
-                    judgement.earned.get(turn.id, _NOT_JUDGED).value,
-                    advantage,
-                    readings.get(turn.id),
-                )
-            )
+            end = trajectory.end if last[turn.agent] == turn.id else _GOES_ON
+            batches[role.policy].append(_sample(turn, trajectory.start, end, judgement, readings.get(turn.id)))
     return batches
 
 
-_GOES_ON: End = "no"
+def _sample(turn: Turn, start: str, end: End, judgement: Judgement, reading: Reading | None) -> Sample:
+    said = turn.completion
+    return Sample(
+        turn.id,
+        turn.agent,
+        turn.role,
+        start,
+        turn.nth,
+        end,
+        said.prompt_ids,
+        said.token_ids,
+        said.logprobs,
+        turn.request.sampling,
+        said.versions,
+        judgement.earned.get(turn.id, _NOT_JUDGED).value,
+        judgement.credit[turn.id],
+        reading,
+    )

@@ -16,7 +16,8 @@ from marl.types import Metrics, Sample
 
 def _codec() -> TypeAdapter[list[Sample]]:
     # What is not finite must come back as it was.
-    return TypeAdapter(list[with_config(ConfigDict(ser_json_inf_nan="constants"))(Sample)])
+    spelled = with_config(ConfigDict(ser_json_inf_nan="constants"))(Sample)
+    return TypeAdapter(list[spelled])  # type: ignore[valid-type]
 
 
 def keep(folder: Path, learner: Learner, samples: list[Sample]) -> None:

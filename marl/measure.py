@@ -58,7 +58,7 @@ def measure(folder: Path, against: str | None, episodes: int, step: int | None) 
 
 
 def _opponents(scenario: Scenario, name: str) -> Opponents:
-    if not Path(name).is_dir():
+    if name in {"random", *scenario.game.opponents()} or not Path(name).is_dir():
         return Opponents.scripted(scenario, name)
     other, table = restore(Path(name))
     if other.game != scenario.game:

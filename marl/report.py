@@ -28,7 +28,8 @@ def closing(folder: RunFolder, finished: bool) -> str:
     masses = [r["eval/legal_mass"] for r in rows if "eval/legal_mass" in r and r["step"] >= 0.9 * steps]
     mass = f" (legal mass {fmean(masses):.3f})" if masses else ""
     for name, curve in figures.items():
-        end = fmean(value for step, value in curve if step >= 0.9 * steps)
+        # A run that was stopped may have been measured last before its last tenth.
+        end = fmean([value for step, value in curve if step >= 0.9 * steps] or [curve[-1][1]])
         shown = mass if name in ("eval/nashconv", "eval/optimal") else ""
         lines.append(f"{_TITLES[name]} {curve[0][1]:.3f} -> {end:.3f}{shown}")
     if masses and min(masses) < LEGAL_MASS:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from real_runs import Desk, Kill, anchored, duel, rows, train_whole
+from real_runs import Desk, Kill, anchored, duel, rows
 from rich.console import Console
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -28,7 +28,7 @@ class Events:
     _writer: RecordWriter
 
     def begin(self, folder: RunFolder) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[attr-defined]
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._folder = folder.path / "events"
@@ -44,8 +44,8 @@ class Events:
             self.log(int(row["step"]), row)
 
     def log(self, step: int, metrics: Metrics) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[attr-defined]
+        from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
 
         values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items() if name != "step"]
         self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from marl.protocols import Weights
 
 SCENARIO = ROOT / "scenarios" / "kuhn_self_play.yaml"
-ENGINE = f"policies.actor.engine={{kind: '{__name__}:Clocked', share: {{share}}}}"
 VARIANTS = {
     "as_it_is": (True, True),
     "rows_apart": (False, True),
@@ -115,7 +114,7 @@ def scenario(steps: int, seed: int, merge: bool, share: bool) -> Scenario:
         "evaluate.nashconv=false",
         f"checkpoint.every={10**6}",
         f"policies.actor.learner.merge={str(merge).lower()}",
-        ENGINE.format(share=str(share).lower()),
+        f"policies.actor.engine={{kind: '{__name__}:Clocked', share: {str(share).lower()}}}",
     ]
     return marl.load(SCENARIO, changes)
 

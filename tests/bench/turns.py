@@ -2,17 +2,16 @@
 
     python tests/bench/turns.py [RUN] [--out FILE] [--steps 20] [--turns 100000]
 
-`kuhn`: microseconds per turn of 256 episodes a step, played by an engine that answers at once; the engine's own time
-is subtracted. `linear`: microseconds per turn of play + record + outcome + flow + collect at a tenth of `--turns` and
+`kuhn`: CPU microseconds per turn of 256 episodes a step, played by an engine that answers at once; the engine's own time
+is subtracted. `linear`: the same of play + record + outcome + flow + collect at a tenth of `--turns` and
 at all of them, in one long episode and in episodes of 10 turns; the ratio of the two is 1 if time is linear. With the
 folder of a real run, also the share of its steps that this cost makes up.
 """
 
 from __future__ import annotations
 
-import argparse
+import gc
 import json
-import platform
 import random
 import statistics
 import tempfile
@@ -21,6 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from _bench import parser, report
 
 from credit.assign import Flow, Outcome
 from games.base import IllegalMove, TextGame, TextGameConfig
@@ -163,12 +164,26 @@ def _learn(trajectories: Sequence[Trajectory]) -> None:
 
 
 def linear(turns: int) -> dict[str, Any]:
+    """Python's garbage collector walks all live objects now and then, so that figures without it are given as well."""
     figures: dict[str, Any] = {}
     for name, length in (("one_episode", None), ("episodes_of_10", 10)):
-        few, many = (chain(n, length or n) for n in (turns // 10, turns))
-        ratio = round(many["us_per_turn"] / few["us_per_turn"], 3)
-        figures[name] = {str(turns // 10): few, str(turns): many, "ratio": ratio}
+        for collector in (True, False):
+            few, many = (collected(collector, n, length or n) for n in (turns // 10, turns))
+            ratio = round(many["us_per_turn"] / few["us_per_turn"], 3)
+            label = name if collector else f"{name}_without_collector"
+            figures[label] = {str(turns // 10): few, str(turns): many, "ratio": ratio}
     return figures
+
+
+def collected(collector: bool, turns: int, length: int) -> dict[str, float]:
+    """The median of three, by their sum."""
+    runs = []
+    for _ in range(3):
+        gc.collect()
+        (gc.enable if collector else gc.disable)()
+        runs.append(chain(turns, length))
+        gc.enable()
+    return sorted(runs, key=lambda run: run["us_per_turn"])[1]
 
 
 def share(run: Path, us_per_turn: float) -> dict[str, float]:
@@ -185,22 +200,15 @@ def share(run: Path, us_per_turn: float) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, nargs="?")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--turns", type=int, default=100_000)
-    options = parser.parse_args()
-    figures: dict[str, Any] = {"kuhn": kuhn(options.steps), "linear": linear(options.turns)}
-    if options.run:
-        figures["share_of_step"] = share(options.run, figures["kuhn"]["us_per_turn"])
-    report = {
-        "steps": options.steps, "episodes_per_step": 256, "turns": options.turns, "seed": 0,
-        "python": platform.python_version(), "machine": platform.machine(), "figures": figures,
-    }  # fmt: skip
-    print(json.dumps(report, indent=2))
-    if options.out:
-        options.out.write_text(json.dumps(report, indent=2) + "\n")
+    options = parser(__doc__)
+    options.add_argument("run", type=Path, nargs="?")
+    options.add_argument("--steps", type=int, default=20)
+    options.add_argument("--turns", type=int, default=100_000)
+    chosen = options.parse_args()
+    figures: dict[str, Any] = {"kuhn": kuhn(chosen.steps), "linear": linear(chosen.turns)}
+    if chosen.run:
+        figures["share_of_step"] = share(chosen.run, figures["kuhn"]["us_per_turn"])
+    report(figures, chosen.out, seeds=[0], steps=chosen.steps, episodes_per_step=256, turns=chosen.turns)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,124 @@
+"""What games and roles must do."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from marl.config import Component, Sampling
+from marl.types import Info, Message, Observation, Turn
+
+if TYPE_CHECKING:
+    from marl.protocols.speech import EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What a game does with an answer that is no legal move, here and now."""
+
+    payments: Mapping[str, float] = field(default_factory=dict)
+    """Agent -> what it is paid (negative: pays) at once."""
+    moves: tuple[str, ...] = ()
+    """One of these is then played, each as likely. Empty: the game's own `step("")` says what follows."""
+
+
+class Game(Protocol):
+    """A PettingZoo `AECEnv[str, Observation, str]` played in words: a pure function of seed and actions."""
+
+    possible_agents: list[str]
+    agents: list[str]
+    agent_selection: str
+    rewards: dict[str, float]
+    terminations: dict[str, bool]
+    truncations: dict[str, bool]
+    infos: dict[str, Info]
+    """Filled for the agent to move (and for those in its `together`)."""
+    paid: dict[str, dict[str, float]]
+    """The last step's `rewards` by component: agent -> name -> value."""
+
+    def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> None: ...
+    def step(self, action: str | None) -> None:
+        """Play a move; any text that is not a legal move, such as "", is an illegal one."""
+
+    def observe(self, agent: str) -> Observation: ...
+    def start_key(self) -> str:
+        """Names the start state: equal keys, equal starts."""
+        ...
+
+    def refusal(self) -> Refusal: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One outcome of the deal: `reset(options=...)` makes it happen."""
+
+    probability: float
+    options: Mapping[str, Any]
+
+
+class GameConfig(Component):
+    """Settings of a game, and what is known about it."""
+
+    group: ClassVar[str] = "games"
+
+    @abstractmethod
+    def build(self) -> Game:
+        """A game that has not been dealt, with spaces and random numbers of its own."""
+
+    def opponents(self) -> Mapping[str, EngineConfig]:
+        """Players that the game exports (`nash`, `minimax`, ...), for evaluation."""
+        return {}
+
+    def starts(self) -> tuple[Start, ...] | None:
+        """Every deal with its probability, if the game is small enough to be walked whole."""
+        return None
+
+    def optimal(self, state: str) -> tuple[str, ...] | None:
+        """The moves that lose nothing against a perfect opponent in `state`; None if unknown, () if all do."""
+        return None
+
+    def positions(self) -> tuple[tuple[Mapping[str, Any], tuple[str, ...]], ...]:
+        """(reset options, actions) that lead to each position in which `optimal` is to be measured."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a role may look at when it speaks."""
+
+    agent: str
+    observation: Observation
+    info: Info
+    mine: Sequence[Turn] = ()
+    """The agent's earlier turns."""
+    unread: Sequence[Turn] = ()
+    """Turns it can hear since its last one."""
+
+
+class RoleConfig(Component):
+    """A way of speaking. Without state, so a role is its own settings."""
+
+    group: ClassVar[str] = "roles"
+    policy: str
+    trainable: bool = True
+    sampling: Sampling = Sampling()
+    history: Literal["fresh", "append"] = "fresh"
+    """`fresh`: every prompt stands alone. `append`: it continues the agent's last turn, token for token."""
+
+    @abstractmethod
+    def messages(self, view: View) -> tuple[Message, ...]:
+        """The prompt."""
+
+    def continues(self, view: View) -> tuple[int, ...]:
+        """Token ids that the prompt continues."""
+        return ()
+
+    @abstractmethod
+    def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
+        """The move said in `text`, or None."""
+
+    @abstractmethod
+    def phrase(self, move: str) -> str:
+        """The canonical text that says `move`: `parse(phrase(move), legal) == move`."""

@@ -20,12 +20,26 @@ import yaml
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    """
-    pytest real_runs marl.cli marl.session marl.failed marl.engines.tiny_build marl.engines.loading marl.engines.sampler
-    trainers.grpo trainers.sft games.kuhn_poker roles.player credit.baseline torch.optim.adamw
-    transformers.models.llama.modeling_llama tensorboard.summary.writer.record_writer
-    tensorboard.compat.proto.event_pb2 tensorboard.compat.proto.summary_pb2
-    """.split()
+    [
+        "pytest",
+        "real_runs",
+        "marl.cli",
+        "marl.session",
+        "marl.failed",
+        "marl.engines.tiny_build",
+        "marl.engines.loading",
+        "marl.engines.sampler",
+        "trainers.grpo",
+        "trainers.sft",
+        "games.kuhn_poker",
+        "roles.player",
+        "credit.baseline",
+        "torch.optim.adamw",
+        "transformers.models.llama.modeling_llama",
+        "tensorboard.summary.writer.record_writer",
+        "tensorboard.compat.proto.event_pb2",
+        "tensorboard.compat.proto.summary_pb2",
+    ]
 )
 
 

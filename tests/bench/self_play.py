@@ -1,16 +1,16 @@
 """Kuhn self-play end to end: episodes per second, where the time goes, and the gain from computing nothing twice.
 
-    python tests/bench/self_play.py [--out FILE] [--repeats 3] [--steps 60] [--warm-up 5] [--few 12]
+    python tests/bench/self_play.py [--out FILE] [--repeats 3] [--steps 60] [--warm-up 5] [--few 20]
 
 `scenarios/kuhn_self_play.yaml` as it stands, without evaluation: 256 episodes a step on one thread. `stages` are shares
-of a step's wall time (medians of the `time/` metrics; `rest` is what lies between two steps' clocks). `around` is all
-that is neither engine nor learner: the wall time of a whole step minus the engine's `submit`, `step` and `load_weights`
-and the learner's `update`, per turn.
+of a step's wall time (medians of the `time/` metrics; `rest` lies between two steps' clocks). `around` is CPU time that
+is neither engine (`submit`, `step`, `load_weights`) nor learner (`update`), per turn: games, roles, graph, credit,
+batching and metrics.
 
-`gain` compares the first `--few` steps after the warm-up with those of runs that compute twice, on the same seed:
-`rows_apart` has `learner.merge: false`; `prompts_apart` keeps the engine from seeing that two prompts are the same, so
-that each request is prefilled by itself (in the same batch; what the tokenizer remembers stays); `both` has both.
-Repetitions are interleaved. Wall and CPU time are both reported: on a busy machine trust the second.
+`gain` compares the first `--few` steps after the warm-up with those of runs that compute twice, on the same seed, in
+CPU time unless it says wall: `rows_apart` has `learner.merge: false`; `prompts_apart` keeps the engine from seeing that
+two prompts are the same, so that each request is prefilled by itself (still in batches, and the tokenizer still
+remembers); `both` has both. Repetitions are interleaved.
 """
 
 from __future__ import annotations
@@ -18,23 +18,22 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ParamSpec, TypeVar
 
 from _bench import ROOT, parser, report, silent, spread
 
 import marl
 from marl.engines.prompts import Prompt
-from marl.engines.sampler import Answer, Sampler
 from marl.engines.transformers import Transformers
-from marl.protocols import Engine, Source
+from marl.protocols import Brief, Source
 from marl.scenario import Scenario
-from marl.types import Metrics, Request, Ticket
-
-if TYPE_CHECKING:
-    from marl.protocols import Weights
+from marl.types import Metrics
+from trainers.settings import Grpo
 
 SCENARIO = ROOT / "scenarios" / "kuhn_self_play.yaml"
 VARIANTS = {
@@ -44,67 +43,74 @@ VARIANTS = {
     "both": (False, False),
 }
 """Whether rows are merged, and prompts shared."""
+SPENT: Counter[str] = Counter()
+"""CPU seconds inside engine and learner; one run at a time."""
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-class Clocked(Transformers):
+def clocked(part: str, method: Callable[P, R]) -> Callable[P, R]:
+    """The method, counting its CPU time as `part`'s."""
+
+    @wraps(method)
+    def timed(*args: P.args, **kwargs: P.kwargs) -> R:
+        started = time.process_time()
+        result = method(*args, **kwargs)
+        SPENT[part] += time.process_time() - started  # type: ignore[assignment]
+        return result
+
+    return timed
+
+
+class ClockedEngine(Transformers):
     """The ordinary engine; says how long it took, and can be kept from sharing prompts."""
 
-    kind: str = f"{__name__}:Clocked"
+    kind: str = f"{__name__}:ClockedEngine"
     share: bool = True
 
-    def build(self, source: Source | None) -> Engine:
-        assert source is not None
-        return Watched(source.model(), source.tokenizer(), self)
+    def build(self, source: Source | None) -> Any:
+        sampler: Any = super().build(source)
+        for name in ("submit", "step", "load_weights"):
+            setattr(sampler, name, clocked("engine", getattr(sampler, name)))
+        if not self.share:
+            known = sampler.prompts.prompt
+            # Prompts are told apart by identity, so a copy is another prompt.
+            sampler.prompts.prompt = lambda request: Prompt(known(request).ids)
+        return sampler
 
 
-class Watched(Sampler):
-    """Counts its own seconds, for the one run that is under way."""
+class ClockedLearner(Grpo):
+    """The ordinary learner; says how long it took."""
 
-    spent_s = 0.0
+    kind: str = f"{__name__}:ClockedLearner"
 
-    def __init__(self, model: Any, tokenizer: Any, settings: Clocked) -> None:
-        super().__init__(model, tokenizer, settings)
-        if not settings.share:
-            known = self.prompts.prompt
-            # Prompts are shared by identity.
-            self.prompts.prompt = lambda request: Prompt(known(request).ids)
-
-    def submit(self, ticket: Ticket, request: Request) -> None:
-        started = time.perf_counter()
-        super().submit(ticket, request)
-        Watched.spent_s += time.perf_counter() - started
-
-    def step(self, wait_s: float) -> list[Answer]:
-        started = time.perf_counter()
-        answers = super().step(wait_s)
-        Watched.spent_s += time.perf_counter() - started
-        return answers
-
-    def load_weights(self, policy: str, weights: Weights, version: int) -> None:
-        started = time.perf_counter()
-        super().load_weights(policy, weights, version)
-        Watched.spent_s += time.perf_counter() - started
+    def build(self, brief: Brief) -> Any:
+        learner: Any = super().build(brief)
+        learner.update = clocked("learner", learner.update)
+        return learner
 
 
 @dataclass
 class Watch:
     """Clocks after each step; index 0 is before the first."""
 
-    wall: list[float] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)
-    engine: list[float] = field(default_factory=list)
     rows: list[Metrics] = field(default_factory=list)
+    clocks: list[dict[str, float]] = field(default_factory=list)
 
     def step(self, done: int, metrics: Metrics) -> None:
-        self.wall.append(time.perf_counter())
-        self.cpu.append(time.process_time())
-        self.engine.append(Watched.spent_s)
         self.rows.append(metrics)
+        clock = {"wall": time.perf_counter(), "cpu": time.process_time()}
+        self.clocks.append(clock | {part: SPENT[part] for part in ("engine", "learner")})
 
-    def per_s(self, clock: Sequence[float], first: int, last: int) -> float:
-        """Episodes a second in steps [first, last)."""
-        played = sum(row["episode/count"] for row in self.rows[first + 1 : last + 1])
-        return played / (clock[last] - clock[first])
+    def seconds(self, clock: str, first: int, last: int) -> float:
+        """Of steps [first, last)."""
+        return self.clocks[last][clock] - self.clocks[first][clock]
+
+    def episodes(self, first: int, last: int) -> float:
+        return sum(row["episode/count"] for row in self.rows[first + 1 : last + 1])
+
+    def turns(self, first: int, last: int) -> float:
+        return sum(row["episode/count"] * row["episode/turns"] for row in self.rows[first + 1 : last + 1])
 
 
 def scenario(steps: int, seed: int, merge: bool, share: bool) -> Scenario:
@@ -113,8 +119,9 @@ def scenario(steps: int, seed: int, merge: bool, share: bool) -> Scenario:
         f"schedule.seed={seed}",
         "evaluate.nashconv=false",
         f"checkpoint.every={10**6}",
+        f"policies.actor.learner.kind='{__name__}:ClockedLearner'",
         f"policies.actor.learner.merge={str(merge).lower()}",
-        f"policies.actor.engine={{kind: '{__name__}:Clocked', share: {str(share).lower()}}}",
+        f"policies.actor.engine={{kind: '{__name__}:ClockedEngine', share: {str(share).lower()}}}",
     ]
     return marl.load(SCENARIO, changes)
 
@@ -126,45 +133,47 @@ def run(steps: int, seed: int, variant: str) -> Watch:
     return watch
 
 
-def stages(watch: Watch, warm_up: int) -> dict[str, float]:
-    """Shares of the wall time of a step, and what each of its turns cost outside engine and learner."""
-    shares: dict[str, list[float]] = {}
-    around: list[float] = []
-    for step in range(warm_up + 1, len(watch.rows)):
-        row, wall = watch.rows[step], watch.wall[step] - watch.wall[step - 1]
-        parts = {name.removeprefix("time/"): value for name, value in row.items() if name.startswith("time/")}
-        del parts["step"]
-        engine = watch.engine[step] - watch.engine[step - 1]
-        around.append((wall - engine - parts["learn"]) / (row["episode/turns"] * row["episode/count"]) * 1e6)
-        parts |= {"rest": wall - sum(parts.values()), "engine_in_play": engine, "wall": wall}
-        for name, value in parts.items():
-            shares.setdefault(name, []).append(value)
-    medians = {name: statistics.median(values) for name, values in shares.items()}
+def stages(watches: list[Watch], warm_up: int) -> dict[str, float]:
+    """Shares of the wall time of a step, and its length."""
+    parts: dict[str, list[float]] = {}
+    for watch in watches:
+        for step in range(warm_up, len(watch.rows) - 1):
+            spent = {k.removeprefix("time/"): v for k, v in watch.rows[step + 1].items() if k.startswith("time/")}
+            del spent["step"]
+            wall = watch.seconds("wall", step, step + 1)
+            spent |= {"rest": wall - sum(spent.values()), "wall": wall}
+            for name, value in spent.items():
+                parts.setdefault(name, []).append(value)
+    medians = {name: statistics.median(values) for name, values in parts.items()}
     wall = medians.pop("wall")
-    figures = {name: round(value / wall, 4) for name, value in medians.items()}
-    return figures | {"step_ms": round(wall * 1e3, 2), "around_us_per_turn": round(statistics.median(around), 1)}
+    return {name: round(value / wall, 4) for name, value in medians.items()} | {"step_ms": round(wall * 1e3, 2)}
+
+
+def per_turn(watches: list[Watch], first: int, last: int) -> dict[str, dict[str, float]]:
+    """CPU microseconds a turn: engine, learner, and all around them."""
+    figures: dict[str, list[float]] = {"engine": [], "learner": [], "around": []}
+    for watch in watches:
+        spent = {part: watch.seconds(part, first, last) for part in ("engine", "learner")}
+        spent["around"] = watch.seconds("cpu", first, last) - sum(spent.values())
+        for part, value in spent.items():
+            figures[part].append(value / watch.turns(first, last) * 1e6)
+    return {part: spread(values, 1) for part, values in figures.items()}
 
 
 def gains(runs: dict[str, list[Watch]], first: int, last: int) -> dict[str, Any]:
-    """How many times faster we are than each variant, on the same steps and seed."""
-    figures: dict[str, Any] = {}
-    for name, watches in runs.items():
-        if name == "as_it_is":
-            continue
-        pairs = list(zip(runs["as_it_is"], watches, strict=True))
-        figures[name] = {
-            "wall": spread([a.per_s(a.wall, first, last) / b.per_s(b.wall, first, last) for a, b in pairs]),
-            "cpu": spread([a.per_s(a.cpu, first, last) / b.per_s(b.cpu, first, last) for a, b in pairs]),
-            "learn": spread([_seconds(b, "time/learn", first, last) / _seconds(a, "time/learn", first, last)
-                             for a, b in pairs]),
-            "play": spread([_seconds(b, "time/play", first, last) / _seconds(a, "time/play", first, last)
-                            for a, b in pairs]),
-        }  # fmt: skip
-    return figures
+    """How many times longer each variant takes, on the same steps and seeds, per episode."""
 
+    def ratio(clock: str, slow: Watch, fast: Watch) -> float:
+        return slow.seconds(clock, first, last) / fast.seconds(clock, first, last)
 
-def _seconds(watch: Watch, stage: str, first: int, last: int) -> float:
-    return sum(row[stage] for row in watch.rows[first + 1 : last + 1])
+    return {
+        name: {
+            clock: spread([ratio(clock, slow, fast) for slow, fast in zip(watches, runs["as_it_is"], strict=True)], 2)
+            for clock in ("wall", "cpu", "engine", "learner")
+        }
+        for name, watches in runs.items()
+        if name != "as_it_is"
+    }
 
 
 def measured(repeats: int, steps: int, warm_up: int, few: int) -> dict[str, Any]:
@@ -175,15 +184,20 @@ def measured(repeats: int, steps: int, warm_up: int, few: int) -> dict[str, Any]
             runs[name].append(run(warm_up + (steps if name == "as_it_is" else few), seed, name))
     ours, last = runs["as_it_is"], warm_up + steps
     rows = [row for watch in ours for row in watch.rows[warm_up + 1 :]]
+    speed = {
+        clock: spread([watch.episodes(warm_up, last) / watch.seconds(clock, warm_up, last) for watch in ours], 1)
+        for clock in ("wall", "cpu")
+    }
     return {
-        "episodes_per_s": spread([watch.per_s(watch.wall, warm_up, last) for watch in ours], 1),
-        "episodes_per_cpu_s": spread([watch.per_s(watch.cpu, warm_up, last) for watch in ours], 1),
+        "episodes_per_s": speed["wall"],
+        "episodes_per_cpu_s": speed["cpu"],
         "turns_per_episode": round(statistics.fmean(row["episode/turns"] for row in rows), 3),
-        "rows_of_samples": [round(statistics.fmean(row[f"policy/actor/{what}"] for row in rows), 1)
-                            for what in ("rows", "samples")],
-        "stages": [stages(watch, warm_up) for watch in ours],
+        "samples_per_step": round(statistics.fmean(row["policy/actor/samples"] for row in rows), 1),
+        "rows_per_step": round(statistics.fmean(row["policy/actor/rows"] for row in rows), 1),
+        "stages": stages(ours, warm_up),
+        "cpu_us_per_turn": per_turn(ours, warm_up, last),
         "gain": gains(runs, warm_up, warm_up + few),
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
@@ -191,11 +205,11 @@ def main() -> None:
     options.add_argument("--repeats", type=int, default=3)
     options.add_argument("--steps", type=int, default=60)
     options.add_argument("--warm-up", type=int, default=5)
-    options.add_argument("--few", type=int, default=12)
+    options.add_argument("--few", type=int, default=20)
     chosen = options.parse_args()
-    figures = measured(chosen.repeats, chosen.steps, chosen.warm_up, chosen.few)
+    figures = measured(chosen.repeats, chosen.steps, chosen.warm_up, min(chosen.few, chosen.steps))
     settings = {"scenario": SCENARIO.name, "steps": chosen.steps, "warm_up": chosen.warm_up, "few": chosen.few}
-    report(figures, chosen.out, seeds=range(chosen.repeats), threads=1, **settings)
+    report(figures, chosen.out, seeds=range(chosen.repeats), **settings)
 
 
 if __name__ == "__main__":

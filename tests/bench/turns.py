@@ -2,10 +2,10 @@
 
     python tests/bench/turns.py [RUN] [--out FILE] [--steps 20] [--turns 100000]
 
-`kuhn`: CPU microseconds per turn of 256 episodes a step, played by an engine that answers at once; the engine's own time
-is subtracted. `linear`: the same of play + record + outcome + flow + collect at a tenth of `--turns` and
-at all of them, in one long episode and in episodes of 10 turns; the ratio of the two is 1 if time is linear. With the
-folder of a real run, also the share of its steps that this cost makes up.
+`kuhn`: CPU microseconds per turn of 256 episodes a step, played by an engine that answers at once; the engine's own
+time is subtracted. `linear`: the same of play + record + outcome + flow + collect, at a tenth of `--turns` and at all
+of them, in one long episode and in episodes of 10 turns; the ratio of the two is 1 if time is linear. With the folder
+of a real run, also the share of its steps that this cost makes up.
 """
 
 from __future__ import annotations

@@ -8,9 +8,10 @@ is neither engine (`submit`, `step`, `load_weights`) nor learner (`update`), per
 batching and metrics.
 
 `gain` compares the first `--few` steps after the warm-up with those of runs that compute twice, on the same seed, in
-CPU time unless it says wall: `rows_apart` has `learner.merge: false`; `prompts_apart` keeps the engine from seeing that
-two prompts are the same, so that each request is prefilled by itself (still in batches, and the tokenizer still
-remembers); `both` has both. Repetitions are interleaved.
+CPU time unless it says wall: `rows_apart` has `learner.merge: false`, and keeps the learner from seeing that two rows
+hold the same tokens (which share a forward pass even then); `prompts_apart` keeps the engine from seeing that two
+prompts are the same, so that each request is prefilled by itself (still in batches, and the tokenizer still remembers);
+`both` has both. Repetitions are interleaved.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -42,11 +43,23 @@ VARIANTS = {
     "prompts_apart": (True, False),
     "both": (False, False),
 }
-"""Whether rows are merged, and prompts shared."""
+"""Whether rows share what they have in common, and prompts."""
 SPENT: Counter[str] = Counter()
 """CPU seconds inside engine and learner; one run at a time."""
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Apart(tuple[int, ...]):
+    """Token ids that are equal to nothing but themselves."""
+
+    __slots__ = ()
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+    __hash__ = object.__hash__
+
+    def __add__(self, other: tuple[int, ...]) -> Apart:  # type: ignore[override]
+        return Apart(tuple(self) + other)
 
 
 def clocked(part: str, method: Callable[P, R]) -> Callable[P, R]:
@@ -80,13 +93,16 @@ class ClockedEngine(Transformers):
 
 
 class ClockedLearner(Grpo):
-    """The ordinary learner; says how long it took."""
+    """The ordinary learner; says how long it took, and can be kept from sharing anything between rows."""
 
     kind: str = f"{__name__}:ClockedLearner"
+    share: bool = True
 
     def build(self, brief: Brief) -> Any:
         learner: Any = super().build(brief)
-        learner.update = clocked("learner", learner.update)
+        learner.update = update = clocked("learner", learner.update)
+        if not self.share:
+            learner.update = lambda said: update([replace(one, prompt_ids=Apart(one.prompt_ids)) for one in said])
         return learner
 
 
@@ -113,15 +129,17 @@ class Watch:
         return sum(row["episode/count"] * row["episode/turns"] for row in self.rows[first + 1 : last + 1])
 
 
-def scenario(steps: int, seed: int, merge: bool, share: bool) -> Scenario:
+def scenario(steps: int, seed: int, rows: bool, prompts: bool) -> Scenario:
+    merged, shared = str(rows).lower(), str(prompts).lower()
     changes = [
         f"schedule.steps={steps}",
         f"schedule.seed={seed}",
         "evaluate.nashconv=false",
         f"checkpoint.every={10**6}",
         f"policies.actor.learner.kind='{__name__}:ClockedLearner'",
-        f"policies.actor.learner.merge={str(merge).lower()}",
-        f"policies.actor.engine={{kind: '{__name__}:ClockedEngine', share: {str(share).lower()}}}",
+        f"policies.actor.learner.merge={merged}",
+        f"policies.actor.learner.share={merged}",
+        f"policies.actor.engine={{kind: '{__name__}:ClockedEngine', share: {shared}}}",
     ]
     return marl.load(SCENARIO, changes)
 

@@ -1,16 +1,19 @@
 """Our `train` against TRL's `GRPOTrainer`: samples per second on the same model, prompts, lengths and loss.
 
-    python tests/bench/train_vs_trl.py [--out FILE] [--repeats 3] [--steps 6] [--warm-up 2] [--profile]
+    python tests/bench/train_vs_trl.py [--out FILE] [--repeats 3] [--steps 6] [--warm-up 2] [--threads 2]
+        [--profile]
 
 A single-turn game: a prompt of 64 characters is answered with 32 tokens, and the share of the letter e in the answer is
 the reward. The model is a Qwen3 of 1.6M parameters (hidden 192, 4 layers, a token a byte) that never says its end
 token. Each step samples 8 completions of each of 16 prompts and makes one AdamW step of GRPO (clip 0.2, no KL,
-advantages divided by the group's spread), on 2 threads, in float32.
+advantages divided by the group's spread), in float32.
 
 TRL samples with `generate`, in one batch, and is freed of what costs time and changes nothing: gradient checkpointing
 (its default), logging, saving, evaluation, progress bars. Ours runs as `marl train` does, with its console, metrics
 and event files, but without checkpoints and recorded trajectories. Repetitions are interleaved; each starts from the
-same weights, and its figure is the mean over its steps after the warm-up. `--profile` shows where our time goes.
+same weights, and its figure is the mean over its steps after the warm-up. Wall time counts on a quiet machine; on a busy
+one, where threads wait for each other, CPU time with `--threads 1` and GOMP_SPINCOUNT=0 says more. `--profile` shows
+where our time goes.
 """
 
 from __future__ import annotations
@@ -102,17 +105,21 @@ class Writer(BaseRole):
 
 @dataclass
 class Watch:
-    """Follows one repetition: the time after each step, tokens and rewards of its samples."""
+    """Follows one repetition: wall and CPU clock after each step, tokens and rewards of its samples."""
 
-    marks: list[float] = field(default_factory=list)
+    marks: list[tuple[float, float]] = field(default_factory=list)
     tokens: list[float] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     stages: list[dict[str, float]] = field(default_factory=list)
 
+    def mark(self) -> None:
+        self.marks.append((time.perf_counter(), time.process_time()))
+
     def step(self, done: int, metrics: Metrics) -> None:
         """Ours; step 0 is the row before the first one."""
-        self.marks.append(time.perf_counter())
+        self.mark()
         if done:
+            self.rewards.append(metrics[REWARD])
             self.tokens.append(metrics["policy/actor/tokens"] / metrics["policy/actor/samples"])
             self.stages.append({k.removeprefix("time/"): v for k, v in metrics.items() if k.startswith("time/")})
 
@@ -123,9 +130,10 @@ class Watch:
         self.rewards.append(statistics.fmean(said))
         return said
 
-    def samples_per_s(self, steps: int) -> float:
-        """Over the last `steps` steps."""
-        return steps * SAMPLES / (self.marks[-1] - self.marks[-1 - steps])
+    def samples_per_s(self, steps: int) -> tuple[float, float]:
+        """Over the last `steps` steps, by wall and by CPU clock."""
+        wall, cpu = (last - first for first, last in zip(self.marks[-1 - steps], self.marks[-1], strict=True))
+        return steps * SAMPLES / wall, steps * SAMPLES / cpu
 
 
 def make_model(folder: Path) -> int:
@@ -152,7 +160,13 @@ def scenario(model: Path, steps: int, seed: int) -> Scenario:
         "seats": {"writer": "writer"},
         "roles": {"writer": {"kind": f"{__name__}:Writer", "policy": "actor", "sampling": {"max_tokens": TOKENS}}},
         "policies": {"actor": {"model": str(model), "learner": learner}},
-        "schedule": {"steps": steps, "groups": PROMPTS, "group_size": COMPLETIONS, "seed": seed, "threads": 2},
+        "schedule": {
+            "steps": steps,
+            "groups": PROMPTS,
+            "group_size": COMPLETIONS,
+            "seed": seed,
+            "threads": torch.get_num_threads(),
+        },
         "checkpoint": {"every": 10**6, "trajectories": 0.0},
     }
     return validate(data)
@@ -174,7 +188,7 @@ def theirs(model: Path, folder: Path, steps: int, seed: int) -> Watch:
 
     class Clock(TrainerCallback):
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            watch.marks.append(time.perf_counter())
+            watch.mark()
 
     said = [{"prompt": [{"role": "user", "content": prompt(seed + i)}]} for i in range(PROMPTS * steps)]
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype="float32")
@@ -207,16 +221,18 @@ def compared(model: Path, beside: Path, repeats: int, steps: int, warm_up: int) 
     for seed in range(repeats):
         for name, train in (("ours", ours), ("trl", theirs)):
             runs[name].append(train(model, beside / f"{name}-{seed}", warm_up + steps, seed))
-    rates = {name: [watch.samples_per_s(steps) for watch in watches] for name, watches in runs.items()}
     stages = [stage for watch in runs["ours"] for stage in watch.stages[warm_up:]]
-    return {
-        "ours_samples_per_s": spread(rates["ours"], 1),
-        "trl_samples_per_s": spread(rates["trl"], 1),
-        "ratio": spread([a / b for a, b in zip(rates["ours"], rates["trl"], strict=True)]),
-        "ours_tokens_per_sample": statistics.fmean(t for watch in runs["ours"] for t in watch.tokens),
-        "trl_tokens_per_sample": statistics.fmean(t for watch in runs["trl"] for t in watch.tokens),
-        "ours_ms_per_stage": {name: round(statistics.median(s[name] for s in stages) * 1e3, 1) for name in stages[0]},
-    }
+    figures: dict[str, Any] = {}
+    for index, clock in enumerate(("wall", "cpu")):
+        rates = {name: [watch.samples_per_s(steps)[index] for watch in watches] for name, watches in runs.items()}
+        ratios = [a / b for a, b in zip(rates["ours"], rates["trl"], strict=True)]
+        both = {f"{name}_samples_per_s": spread(values, 1) for name, values in rates.items()}
+        figures[clock] = both | {"ratio": spread(ratios)}
+    for name, watches in runs.items():
+        figures[f"{name}_tokens_per_sample"] = statistics.fmean(t for watch in watches for t in watch.tokens)
+        figures[f"{name}_last_reward"] = round(statistics.fmean(watch.rewards[-1] for watch in watches), 5)
+    figures["ours_ms_per_stage"] = {k: round(statistics.median(s[k] for s in stages) * 1e3, 1) for k in stages[0]}
+    return figures
 
 
 def profiled(model: Path, folder: Path, steps: int) -> None:
@@ -241,9 +257,10 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=6)
     options.add_argument("--warm-up", type=int, default=2)
     options.add_argument("--profile", action="store_true")
+    options.add_argument("--threads", type=int, default=2)
     chosen = options.parse_args()
     quiet()
-    torch.set_num_threads(2)
+    torch.set_num_threads(chosen.threads)
     with tempfile.TemporaryDirectory() as folder:
         beside = Path(folder)
         count = make_model(beside / "model")
@@ -253,7 +270,7 @@ def main() -> None:
         figures = compared(beside / "model", beside, chosen.repeats, chosen.steps, chosen.warm_up)
     seeds = range(chosen.repeats)
     work = {"prompts": PROMPTS, "completions": COMPLETIONS, "tokens": TOKENS, "steps": chosen.steps}
-    report({"target": 2.0} | figures, chosen.out, seeds=seeds, parameters=count, threads=2, lr=LR, **work)
+    report({"target": 2.0} | figures, chosen.out, seeds=seeds, parameters=count, threads=chosen.threads, lr=LR, **work)
 
 
 if __name__ == "__main__":

@@ -83,12 +83,13 @@ def _teach(beside: Path, base: Path, settings: WarmUp, what: tuple[Scenario, str
     from marl.graph import write_trajectories
     from marl.load import validate
     from marl.start import Start, train
+    from marl.view.console import Teaching
 
     scenario, policy = what
     recorded = beside / "random.jsonl.zst"
     write_trajectories(recorded, random_play(scenario, settings.episodes, settings.seed))
     taught = validate(lesson(settings, what, (base, recorded)), "warm-up")
-    if not train(taught, beside / "run", Start(), []):
+    if not train(taught, beside / "run", Start(), [Teaching(policy, settings.steps)]):
         # Half taught is not taught; the run that wants this model has not begun.
         raise KeyboardInterrupt
     return beside / "run" / "checkpoints" / f"{settings.steps:06d}" / "policies" / policy

@@ -57,10 +57,10 @@ class LiveTable:
     def __init__(self, console: Console, steps: int, title: str) -> None:
         self._console = console
         self._history: dict[str, list[float]] = {}
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        self._progress = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
+        self._progress = _bar(console)
         self._task = self._progress.add_task(title, total=steps)
-        self._live = Live(self._progress, console=console, refresh_per_second=4)
+        # Drawn when the screen is refreshed, not at every step: steps may be many a second.
+        self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4)
 
     def begin(self, folder: RunFolder) -> None:
         for row in folder.rows():
@@ -71,21 +71,48 @@ class LiveTable:
         self._progress.update(self._task, completed=step)
         for name, value in notable(metrics).items():
             self._history.setdefault(name, []).append(value)
-        self._live.update(Group(self._progress, self._table()))
 
-    def _table(self) -> Table:
+    def _render(self) -> Group:
         table = Table(box=None, pad_edge=False)
         for heading in ("metric", "now", "history"):
             table.add_column(heading, no_wrap=True)
-        for name, values in self._history.items():
+        for name, values in list(self._history.items()):
             table.add_row(name, f"{values[-1]:.4g}", spark(values, 40))
-        return table
+        return Group(self._progress, table)
 
     def say(self, message: str) -> None:
         self._console.print(message, markup=False, highlight=False)
 
     def close(self) -> None:
         self._live.stop()
+
+
+class Teaching:
+    """What a person sees while a made model is taught its format: one line, and a bar on a terminal."""
+
+    def __init__(self, policy: str, steps: int) -> None:
+        console = Console(stderr=True)
+        self._progress = _bar(console)
+        self._progress.disable = not console.is_terminal
+        self._task = self._progress.add_task("warm-up", total=steps)
+        console.print(f"policy {policy}: teaching a new tiny model the format of its answers (once; then cached)")
+
+    def begin(self, folder: RunFolder) -> None:
+        self._progress.start()
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        self._progress.update(self._task, completed=step)
+
+    def say(self, message: str) -> None:
+        """The line above says it."""
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+def _bar(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
 
 
 def follow(console: Console, steps: int, title: str) -> PlainLines | LiveTable:

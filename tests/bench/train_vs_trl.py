@@ -11,9 +11,9 @@ advantages divided by the group's spread), in float32.
 TRL samples with `generate`, in one batch, and is freed of what costs time and changes nothing: gradient checkpointing
 (its default), logging, saving, evaluation, progress bars. Ours runs as `marl train` does, with its console, metrics
 and event files, but without checkpoints and recorded trajectories. Repetitions are interleaved; each starts from the
-same weights, and its figure is the mean over its steps after the warm-up. Wall time counts on a quiet machine; on a busy
-one, where threads wait for each other, CPU time with `--threads 1` and GOMP_SPINCOUNT=0 says more. `--profile` shows
-where our time goes.
+same weights, and its figure is the mean over its steps after the warm-up. Wall time counts on a quiet machine; on a
+busy one, where threads wait for each other, CPU time with `--threads 1` says more. `--profile` shows where our time
+goes.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Watch:
         """Ours; step 0 is the row before the first one."""
         self.mark()
         if done:
-            self.rewards.append(metrics[REWARD])
+            self.rewards.append(metrics["episode/return/writer"])
             self.tokens.append(metrics["policy/actor/tokens"] / metrics["policy/actor/samples"])
             self.stages.append({k.removeprefix("time/"): v for k, v in metrics.items() if k.startswith("time/")})
 

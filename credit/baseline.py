@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -50,7 +49,7 @@ class Group(BaselineConfig):
         credit: Credit = {}
         for trajectory, turn, worth in entries:
             mean, scale = compare[self._peers(trajectory, turn)]
-            credit[turn.id] = replace(earned[turn.id], value=(worth - mean) * scale if scale else 0.0)
+            credit[turn.id] = _with(earned[turn.id], (worth - mean) * scale if scale else 0.0)
         degenerate = sum(not scale for _, scale in compare.values())
         return credit, {
             "credit/groups": float(len(compare)),
@@ -75,6 +74,11 @@ class Group(BaselineConfig):
         if len(worths) < 2 or max(worths) - min(worths) <= _ROUNDING * max(map(abs, worths)):
             return 0.0, 0.0
         return fmean(worths), 1 / (stdev(worths) + self.epsilon) if self.std else 1.0
+
+
+def _with(earned: Advantage, value: float) -> Advantage:
+    # Several times as fast as dataclasses.replace, once a turn.
+    return Advantage(value, earned.tokens, earned.returns)
 
 
 def _mean(worths: Sequence[float]) -> float:
@@ -121,7 +125,7 @@ class RunningAverage:
         credit: Credit = {}
         for key, turns in worths.items():
             mean = self._learn(key, _mean([worth for _, worth in turns]))
-            credit.update((turn.id, replace(earned[turn.id], value=worth - mean)) for turn, worth in turns)
+            credit.update((turn.id, _with(earned[turn.id], worth - mean)) for turn, worth in turns)
         return credit
 
     def _learn(self, key: str, worth: float) -> float:

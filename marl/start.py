@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -26,6 +27,9 @@ def train(scenario: Scenario, folder: Path, how: Start, monitors: Sequence[Monit
     # Weights are loaded before anything is cut back: what cannot be loaded changes no file.
     training = Training(build(scenario), home, monitors)
     training.resume(step)
+    # Weights and libraries are there to stay: the collector need not walk them again at every step's garbage.
+    gc.collect()
+    gc.freeze()
     with _followed(home, monitors, how.notes), Interrupt() as stop:
         return training(stop)
 

@@ -1,12 +1,11 @@
 """Rows -> padded tensors, and the distributions a model gives at their completion tokens.
 
-Shape suffixes: B = rows, U = rows with different tokens, L = prompt and completion, T = completion tokens,
-N = completion tokens of all rows in one line, V = vocabulary.
+Shape suffixes: B = rows, T = completion tokens, N = completion tokens of all rows in one line, V = vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,22 +13,19 @@ import torch
 from torch import Tensor
 
 from trainers.rows import Floats, Row
+from trainers.texts import Texts, logits, shared_texts, whole_texts
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Rows of one forward pass. Column t of a [B, T] tensor is completion token t."""
 
-    ids_UL: Tensor
-    """Rows that differ only in what is made of them, such as the advantage's sign, share a line."""
+    texts: Texts
     mask_BT: Tensor
     counts_B: Tensor
     lengths_B: Tensor
     tokens_N: Tensor
     """The completion tokens' ids."""
-    lines_N: Tensor
-    columns_N: Tensor
-    """Where in [U, L] each completion token is predicted: one place before it."""
     sampling_N3: Tensor | None
     """Temperature, top-p and top-k; None if it is the model's own distribution throughout."""
     advantages_BT: Tensor
@@ -41,49 +37,29 @@ class Batch:
         return values_N.new_zeros(self.mask_BT.shape).masked_scatter(self.mask_BT, values_N)
 
 
-def micro_batches(rows: Sequence[Row], micro_tokens: int) -> Iterator[list[Row]]:
-    """Rows of similar length, at most `micro_tokens` after padding (but at least one row)."""
-    batch: list[Row] = []
-    for row in sorted(rows, key=lambda r: r.length):
-        if batch and (len(batch) + 1) * row.length > micro_tokens:
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch
-
-
-def collate(rows: Sequence[Row], device: torch.device) -> Batch:
-    """Stack rows of different lengths, padded on the right."""
+def collate(rows: Sequence[Row], device: torch.device, share: bool = False) -> Batch:
+    """Stack rows of different lengths, padded on the right. `share`: to read each distinct prompt once."""
     if any(not row.prompt_ids for row in rows):
         raise ValueError("a completion needs a prompt of at least one token")
-    starts_B = torch.tensor([len(row.prompt_ids) for row in rows])
     lengths_B = torch.tensor([len(row.token_ids) for row in rows])
     mask_BT = torch.arange(int(lengths_B.max())) < lengths_B[:, None]
     rows_N, t_N = mask_BT.nonzero(as_tuple=True)
-    texts = [row.prompt_ids + row.token_ids for row in rows]
-    line_of = {text: line for line, text in enumerate(dict.fromkeys(texts))}
-    ids_UL = _pad(list(line_of), torch.long)
-    lines_N = torch.tensor([line_of[text] for text in texts])[rows_N]
-    columns_N = starts_B[rows_N] + t_N
     return Batch(
-        ids_UL=ids_UL.to(device),
+        texts=(shared_texts if share else whole_texts)(rows, rows_N, t_N, device),
         mask_BT=mask_BT.to(device),
         counts_B=torch.tensor([float(row.count) for row in rows], device=device),
         lengths_B=lengths_B.to(device),
-        tokens_N=ids_UL[lines_N, columns_N].to(device),
-        lines_N=lines_N.to(device),
-        columns_N=(columns_N - 1).to(device),
+        tokens_N=torch.tensor([token for row in rows for token in row.token_ids], device=device),
         sampling_N3=_sampling(rows, rows_N, device),
-        advantages_BT=_pad([row.advantages for row in rows], torch.float32, mask_BT).to(device),
-        sampled_BT=_pad([row.sampled for row in rows], torch.float32, mask_BT).to(device),
-        old_BT=_pad([row.old for row in rows], torch.float32, mask_BT).to(device),
+        advantages_BT=_pad([row.advantages for row in rows], mask_BT).to(device),
+        sampled_BT=_pad([row.sampled for row in rows], mask_BT).to(device),
+        old_BT=_pad([row.old for row in rows], mask_BT).to(device),
     )
 
 
-def _pad(rows: Sequence[Sequence[float]], dtype: torch.dtype, like: Tensor | None = None) -> Tensor:
-    width = max(map(len, rows)) if like is None else like.shape[1]
-    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], dtype=dtype)
+def _pad(rows: Sequence[Floats], like_BT: Tensor) -> Tensor:
+    width = like_BT.shape[1]
+    return torch.tensor([[*row, *[0.0] * (width - len(row))] for row in rows], dtype=torch.float32)
 
 
 def _sampling(rows: Sequence[Row], rows_N: Tensor, device: torch.device) -> Tensor | None:
@@ -96,17 +72,8 @@ def _sampling(rows: Sequence[Row], rows_N: Tensor, device: torch.device) -> Tens
 
 
 def vocabulary_logprobs(model: Any, batch: Batch) -> Tensor:
-    """[N, V] log-probabilities at each row's temperature, before any truncation.
-
-    Only the hidden states that predict a completion token reach the head. No attention mask is needed: with padding on
-    the right, causal attention never looks at it.
-    """
-
-    def gather(_: Any, inputs: tuple[Tensor]) -> tuple[Tensor]:
-        return (inputs[0][batch.lines_N, batch.columns_N],)
-
-    with model.get_output_embeddings().register_forward_pre_hook(gather):
-        logits_NV = model(input_ids=batch.ids_UL, use_cache=False).logits.float()
+    """[N, V] log-probabilities at each row's temperature, before any truncation."""
+    logits_NV = logits(model, batch.texts).float()
     if batch.sampling_N3 is not None:
         logits_NV = logits_NV / batch.sampling_N3[:, :1]
     return logits_NV.log_softmax(-1)

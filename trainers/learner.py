@@ -13,12 +13,13 @@ from torch import Tensor
 
 from marl.protocols import Brief
 from marl.types import Metrics, Reading, Sample, Turn
-from trainers.batches import Batch, chosen_logprobs, collate, micro_batches, vocabulary_logprobs
+from trainers.batches import Batch, chosen_logprobs, collate, vocabulary_logprobs
 from trainers.losses import Totals, masked_sum, row_scale
 from trainers.meter import Meter, Pass
 from trainers.numerics import check_inputs, gradient_error, loss_error
 from trainers.objective import Objective
 from trainers.optimizer import Optimizer
+from trainers.plans import Planner
 from trainers.rows import Row, distribution
 from trainers.schedules import learning_rate
 from trainers.weights import named_tensors, restore, snapshot
@@ -37,6 +38,9 @@ class Learner:
         self.updates = 0
         self._minibatch = 0
         """How many minibatches of the update under way are done; not 0 in the state of one that failed."""
+        self._skip = 0
+        """How many the next update leaves out: those done when the state was taken that was loaded."""
+        self._plan = Planner(model, settings.micro_tokens, settings.share_prompts)
         self._optimizer = Optimizer(model, settings)
 
     @torch.no_grad()
@@ -48,8 +52,7 @@ class Learner:
             rows.setdefault(_identity(row), row)
         said: dict[Any, tuple[float, ...]] = {}
         self.model.eval()
-        for chunk in micro_batches([row for row in rows.values() if row.token_ids], self.settings.micro_tokens):
-            batch = collate(chunk, self.device)
+        for chunk, batch in self._plan.batches([row for row in rows.values() if row.token_ids]):
             values = chosen_logprobs(vocabulary_logprobs(self.model, batch), batch).tolist()
             said |= {_identity(r): tuple(v[: len(r.token_ids)]) for r, v in zip(chunk, values, strict=True)}
         self.model.train()
@@ -59,6 +62,7 @@ class Learner:
         """Learn from `samples` once. Without any, nothing changes but the count of updates."""
         lr = learning_rate(self.settings, self.updates, self.brief.steps)
         meter = Meter(self.objective.stats)
+        self._minibatch, self._skip = self._skip, 0
         seed = f"{self.brief.seed}/{self.brief.policy}/{self.updates}"
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(random.Random(seed).getrandbits(63))
@@ -93,7 +97,8 @@ class Learner:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken."""
-        self.updates, self._minibatch = int(state["updates"]), int(state["minibatch"])
+        self.updates, self._skip = int(state["updates"]), int(state["minibatch"])
+        self._minibatch = self._skip
         restore(self.model, state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.objective.load_state_dict(state["objective"])
@@ -111,8 +116,8 @@ class Learner:
         check_inputs(self.brief.policy, rows)
         totals = Totals(sum(r.count for r in rows), sum(r.count * len(r.token_ids) for r in rows))
         ordered, losses, policy, stats = [], [], [], []
-        for chunk in micro_batches(rows, self.settings.micro_tokens):
-            loss_B, policy_B, stats_S = self._losses(collate(chunk, self.device), totals)
+        for chunk, batch in self._plan.batches(rows):
+            loss_B, policy_B, stats_S = self._losses(batch, totals)
             loss_B.sum().backward()
             ordered += chunk
             losses.append(loss_B.detach())

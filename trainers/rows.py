@@ -9,7 +9,7 @@ from marl.config import Sampling
 from marl.types import Sample
 
 Floats = tuple[float, ...]
-WHOLE = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_tokens=1)
+WHOLE = Sampling()
 """The model's own distribution: temperature 1, nothing cut off."""
 
 

@@ -38,6 +38,9 @@ class Optimisation(LearnerConfig):
     """Padded tokens in one forward pass. Changes memory and speed only: gradients are summed."""
     merge: bool = True
     """Compute identical samples once, with their summed weight."""
+    share_prompts: bool = True
+    """Compute a prompt once for all its completions, where that saves time and the model allows it (an ordinary cache
+    of keys and values, no dropout). Changes speed and memory only."""
 
     @model_validator(mode="after")
     def _check_norm(self) -> Self:

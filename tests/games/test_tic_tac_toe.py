@@ -128,8 +128,8 @@ def test_minimax_is_uniform_over_the_best_moves_and_never_loses() -> None:
 def test_the_prompt_is_the_board_and_who_one_is() -> None:
     game = CONFIG.build()
     game.reset(0, {"board": ".x..o...."})
-    assert game.observe("player_0")["text"] == ". x . . o . . . . you x"
-    assert game.observe("player_1")["text"] == ". x . . o . . . . you o"
+    assert game.observe("player_0")["text"] == "1 x2 3 4 o5 6 7 8 9 . you x"
+    assert game.observe("player_1")["text"] == "1 o2 3 4 x5 6 7 8 9 . you x"
     assert game.start_key() == ".x..o.... x"
 
 

@@ -33,7 +33,7 @@ def test_the_gradient_is_that_of_the_loss_written_out():
     ratio = (logprobs - torch.tensor([-3.0, -3.7])).exp()
     (-torch.minimum(1.5 * ratio, 1.5 * ratio.clamp(0.8, 1.2)).mean()).backward()
     expected = torch.cat([p.grad.flatten() for p in model.parameters()])
-    assert distance(gradient(Grpo(), [one]), expected) < 1e-6
+    assert distance(gradient(Grpo(), [one]), expected) < 1e-5
     assert learner.update([one])["grad_norm"] == pytest.approx(expected.norm().item(), rel=1e-5)
 
 

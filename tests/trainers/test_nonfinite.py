@@ -52,6 +52,24 @@ def test_an_exploding_gradient_of_a_finite_loss_is_named():
     assert all(p.grad is None for p in learner.model.parameters())
 
 
+def test_after_an_error_the_next_update_is_a_whole_one_and_a_restored_one_goes_on():
+    settings = Grpo(minibatches=4, lr=1e-3)
+    learner, other = settings.build(brief()), settings.build(brief())
+    poisoned = [*make(Plan()), sample((1,), (2,), (-math.inf,), turn=99)]
+    with pytest.raises(NonFinite) as first:
+        learner.update(poisoned)
+    state = learner.state_dict()
+    assert state["minibatch"] > 0, "or this test shows nothing"
+    other.load_state_dict(state)
+    with pytest.raises(NonFinite) as again:
+        other.update(poisoned)
+    assert again.value.samples == first.value.samples
+    assert same(weights(other), weights(learner)), "no minibatch was learnt from twice"
+    assert other.state_dict()["minibatch"] == state["minibatch"]
+    for one in (learner, other):
+        assert one.update(make(Plan()))["tokens"] == sum(len(s.token_ids) for s in make(Plan()))
+
+
 def test_the_error_survives_the_way_between_processes():
     error = NonFinite("actor", "loss", [sample((1,), (2,), (-1.0,), turn=4)])
     copy = pickle.loads(pickle.dumps(error))

@@ -1,0 +1,104 @@
+"""Rows -> batches: which rows are computed together, and whether each distinct prompt is computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from trainers.batches import Batch, collate
+from trainers.rows import Row
+from trainers.texts import can_share, drops_out
+
+Chunks = list[list[Row]]
+GAIN = 1.5
+"""How many times fewer tokens there must be to compute, to make up for masks and copies of keys and values."""
+PASS = {"cpu": 1e8, "cuda": 1e11}
+"""What a further forward and backward pass costs, in tokens times parameters, however few tokens it has: some ten
+milliseconds (measured on a CPU, estimated for accelerators)."""
+
+
+class Planner:
+    """Splits rows into batches for one model."""
+
+    def __init__(self, model: Any, micro_tokens: int, share: bool) -> None:
+        self._model, self._micro_tokens = model, micro_tokens
+        self._share, self._random = share and can_share(model), drops_out(model)
+        self._device: torch.device = next(model.parameters()).device
+        self._pass = PASS.get(self._device.type, PASS["cuda"]) / sum(p.numel() for p in model.parameters())
+
+    def batches(self, rows: Sequence[Row]) -> Iterator[tuple[list[Row], Batch]]:
+        """Every row once."""
+        chunks, share = self._plan(rows)
+        for chunk in chunks:
+            yield chunk, collate(chunk, self._device, share)
+
+    def _plan(self, rows: Sequence[Row]) -> tuple[Chunks, bool]:
+        plain = by_length(rows, self._micro_tokens)
+        if not self._share or (self._random and self._model.training) or repeated(rows) < self._pass:
+            return plain, False
+        shared = by_prompt(rows, self._micro_tokens)
+        before, after = sum(map(plain_tokens, plain)), sum(map(shared_tokens, shared))
+        passes = 2 * len(shared) - len(plain)
+        pays = before >= GAIN * after and before - after >= passes * self._pass
+        return (shared, True) if pays else (plain, False)
+
+
+def by_length(rows: Sequence[Row], micro_tokens: int) -> Chunks:
+    """Rows of similar length, at most `micro_tokens` after padding (but at least one row)."""
+    return _packed([[row] for row in sorted(rows, key=lambda row: row.length)], micro_tokens)
+
+
+def by_prompt(rows: Sequence[Row], micro_tokens: int) -> Chunks:
+    """The same, but rows with equal prompts stay together if they fit.
+
+    Prompts count as often as rows have them, as the keys and values do that attention reads.
+    """
+    groups: dict[tuple[int, ...], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: row.length):
+        groups.setdefault(row.prompt_ids, []).append(row)
+    pieces = [piece for group in groups.values() for piece in by_length(group, micro_tokens)]
+    return _packed(sorted(pieces, key=_width), micro_tokens)
+
+
+def _packed(pieces: Chunks, micro_tokens: int) -> Chunks:
+    chunks: Chunks = []
+    many = prompt = answer = 0
+    for piece in pieces:
+        many += len(piece)
+        prompt, answer = max(prompt, _prompt(piece)), max(answer, _answer(piece))
+        if not chunks or many * (prompt + answer) > micro_tokens:
+            chunks.append([])
+            many, prompt, answer = len(piece), _prompt(piece), _answer(piece)
+        chunks[-1] += piece
+    return chunks
+
+
+def _prompt(rows: Sequence[Row]) -> int:
+    return max(len(row.prompt_ids) for row in rows)
+
+
+def _answer(rows: Sequence[Row]) -> int:
+    return max(len(row.token_ids) for row in rows)
+
+
+def _width(rows: Sequence[Row]) -> int:
+    return max(row.length for row in rows)
+
+
+def repeated(rows: Sequence[Row]) -> int:
+    """Tokens of prompts that another row has, too."""
+    return sum(len(row.prompt_ids) for row in rows) - sum(map(len, {row.prompt_ids for row in rows}))
+
+
+def plain_tokens(rows: Sequence[Row]) -> int:
+    """What one pass over whole texts computes."""
+    return len({(row.prompt_ids, row.token_ids[:-1]) for row in rows}) * (_width(rows) - 1)
+
+
+def shared_tokens(rows: Sequence[Row]) -> int:
+    """What a pass over the prompts and one over what follows them compute."""
+    prompts = {row.prompt_ids for row in rows}
+    later = {(row.prompt_ids, row.token_ids[:-1]) for row in rows if len(row.token_ids) > 1}
+    return len(prompts) * _prompt(rows) + len(later) * (_answer(rows) - 1)

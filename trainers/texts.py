@@ -1,0 +1,157 @@
+"""What a model reads, and the logits it gives for completion tokens: whole texts, or each distinct prompt once.
+
+Shape suffixes: P = distinct prompts, L = prompt, U = rows with different tokens, S = what is read of each of them,
+B = rows, N = completion tokens of all rows in one line, H = hidden, V = vocabulary.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from trainers.rows import Row
+
+Key = TypeVar("Key", bound=Hashable)
+_ORDINARY = {DynamicLayer, DynamicSlidingWindowLayer}
+_INPUTS = {"input_ids", "attention_mask", "position_ids", "past_key_values", "use_cache"}
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Distinct prompts, padded on the left, so that all end in the last column."""
+
+    ids_PL: Tensor
+    mask_PL: Tensor | None
+    """None if there is no padding."""
+    owner_U: Tensor
+    """The prompt that each row goes on from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Tokens to read. A completion's last token predicts nothing that is asked for and is left out."""
+
+    ids_US: Tensor
+    """Prompts and completions, or completions alone; padded on the right, where causal attention never looks."""
+    states_N: Tensor
+    """Which hidden state predicts each completion token: the prompts' last ones, then those of `ids_US`, in a line."""
+    prompts: Prompts | None = None
+
+
+def whole_texts(rows: Sequence[Row], rows_N: Tensor, t_N: Tensor, device: torch.device) -> Texts:
+    """Every row with its prompt. Rows that are read alike, such as those of either sign, share a line."""
+    keys = [row.prompt_ids + row.token_ids[:-1] for row in rows]
+    line_of = _numbered(keys)
+    ids_US = _table(list(line_of))
+    ends_B = torch.tensor([len(row.prompt_ids) - 1 for row in rows])
+    lines_B = torch.tensor([line_of[key] for key in keys])
+    return Texts(ids_US.to(device), ((lines_B * ids_US.shape[1] + ends_B)[rows_N] + t_N).to(device))
+
+
+def shared_texts(rows: Sequence[Row], rows_N: Tensor, t_N: Tensor, device: torch.device) -> Texts:
+    """Every distinct prompt, then what follows it."""
+    prompt_of = _numbered(row.prompt_ids for row in rows)
+    keys = [(prompt_of[row.prompt_ids], row.token_ids[:-1]) for row in rows]
+    line_of = _numbered(key for key in keys if key[1])
+    ids_US = _table([tokens for _, tokens in line_of])
+    owner_B = torch.tensor([owner for owner, _ in keys])
+    lines_B = torch.tensor([line_of.get(key, 0) for key in keys])
+    later_B = len(prompt_of) + lines_B * ids_US.shape[1]
+    states_N = torch.where(t_N == 0, owner_B[rows_N], later_B[rows_N] + t_N - 1)
+    owner_U = torch.tensor([owner for owner, _ in line_of], dtype=torch.long)
+    return Texts(ids_US.to(device), states_N.to(device), _prompts(list(prompt_of), owner_U, device))
+
+
+def _prompts(prompts: Sequence[tuple[int, ...]], owner_U: Tensor, device: torch.device) -> Prompts:
+    lengths_P = torch.tensor([len(prompt) for prompt in prompts])
+    width = int(lengths_P.max())
+    mask_PL = torch.arange(width) >= width - lengths_P[:, None]
+    ids_PL = torch.tensor([[*[0] * (width - len(prompt)), *prompt] for prompt in prompts])
+    padded = bool((lengths_P < width).any())
+    return Prompts(ids_PL.to(device), mask_PL.to(device) if padded else None, owner_U.to(device))
+
+
+def _numbered(keys: Iterable[Key]) -> dict[Key, int]:
+    return {key: number for number, key in enumerate(dict.fromkeys(keys))}
+
+
+def _table(lines: Sequence[tuple[int, ...]]) -> Tensor:
+    width = max(map(len, lines), default=0)
+    return torch.tensor([[*line, *[0] * (width - len(line))] for line in lines], dtype=torch.long).view(
+        len(lines), width
+    )
+
+
+def logits(model: Any, texts: Texts) -> Tensor:
+    """[N, V]. Only the hidden states that predict a completion token reach the head."""
+    if texts.prompts is None:
+        return _run(model, lambda states: states.flatten(0, 1)[texts.states_N], input_ids=texts.ids_US, use_cache=False)
+    # Without a configuration a cache keeps all keys of all layers; sliding windows are left to the model's masks.
+    prompts, cache = texts.prompts, DynamicCache()
+    ends: list[Tensor] = []
+
+    def end(states_PLH: Tensor) -> Tensor:
+        ends.append(states_PLH[:, -1])
+        return ends[0][:0] if len(texts.ids_US) else ends[0][texts.states_N]
+
+    def both(states_USH: Tensor) -> Tensor:
+        return torch.cat([ends[0], states_USH.flatten(0, 1)])[texts.states_N]
+
+    logits_NV = _run(model, end, input_ids=prompts.ids_PL, past_key_values=cache, use_cache=True, **_places(prompts))
+    if not len(texts.ids_US):
+        return logits_NV
+    cache.batch_select_indices(prompts.owner_U)
+    places = _places_after(prompts, texts.ids_US.shape[1])
+    return _run(model, both, input_ids=texts.ids_US, past_key_values=cache, use_cache=True, **places)
+
+
+def _run(model: Any, choose: Callable[[Tensor], Tensor], **inputs: Any) -> Tensor:
+    """The model's logits for what `choose` makes of its last hidden states."""
+
+    def swap(_: Any, states: tuple[Tensor]) -> tuple[Tensor]:
+        return (choose(states[0]),)
+
+    with model.get_output_embeddings().register_forward_pre_hook(swap):
+        return model(**inputs).logits
+
+
+def _places(prompts: Prompts) -> dict[str, Tensor]:
+    """Mask and positions of the prompts, where the model would not guess them itself."""
+    if prompts.mask_PL is None:
+        return {}
+    positions_PL = (prompts.mask_PL.cumsum(1) - 1).clamp(min=0)
+    return {"attention_mask": prompts.mask_PL.long(), "position_ids": positions_PL}
+
+
+def _places_after(prompts: Prompts, width: int) -> dict[str, Tensor]:
+    """The same of what follows them."""
+    if prompts.mask_PL is None:
+        return {}
+    mask_UL = prompts.mask_PL[prompts.owner_U].long()
+    steps_S = torch.arange(width, device=mask_UL.device)
+    mask = torch.cat([mask_UL, mask_UL.new_ones(len(mask_UL), width)], dim=1)
+    return {"attention_mask": mask, "position_ids": mask_UL.sum(1, keepdim=True) + steps_S}
+
+
+def can_share(model: Any) -> bool:
+    """Whether a prompt may be read once for several rows: of what was read the model keeps keys and values, all of them
+    and nothing else."""
+    takes = inspect.signature(model.forward).parameters.keys()
+    recomputes = any(m.gradient_checkpointing for m in model.modules() if isinstance(m, GradientCheckpointingLayer))
+    chunks = "chunked_attention" in (model.config.to_dict().get("layer_types") or ())
+    if model._is_stateful or recomputes or chunks or not takes >= _INPUTS:
+        return False
+    return {type(layer) for layer in DynamicCache(config=model.config).layers} <= _ORDINARY
+
+
+def drops_out(model: Any) -> bool:
+    """Whether training is random. A shared prompt would draw once what its rows ought to draw one by one."""
+    return any("drop" in name and value for name, value in model.config.to_dict().items())

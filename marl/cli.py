@@ -13,6 +13,7 @@ import typer
 from pydantic import ValidationError
 
 from marl.config import nearest
+from marl.errors import RunError
 from marl.explain import explain
 from marl.load import ScenarioError, load
 from marl.parts import GROUPS, find, names
@@ -44,9 +45,7 @@ def _explained() -> Iterator[None]:
         _fail(ScenarioError("\n  ".join(explain(error))), 2)
     except ValueError as error:
         _fail(error, 2)
-    except (RuntimeError, ArithmeticError, TimeoutError, OSError) as error:
-        if type(error).__module__.split(".")[0] != "marl" and not isinstance(error, OSError | TimeoutError):
-            raise
+    except (RunError, FloatingPointError, OSError) as error:
         _fail(error, 1)
 
 

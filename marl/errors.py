@@ -13,7 +13,11 @@ from safetensors import SafetensorError
 from marl.types import Sample, TurnId
 
 
-class FolderError(RuntimeError):
+class RunError(Exception):
+    """Ends a run with a message that says what to do; the command line shows it without a traceback."""
+
+
+class FolderError(RunError):
     """Something in a run's folder cannot be written or read; the message names it."""
 
 
@@ -31,7 +35,7 @@ class Writing:
             raise FolderError(f"{self.path} cannot be written: {error}") from error
 
 
-class NonFinite(ArithmeticError):  # noqa: N818 (says what a number is)
+class NonFinite(RunError, ArithmeticError):  # noqa: N818 (says what a number is)
     """A learner's loss or gradient is not finite. Raised before the weights are touched."""
 
     def __init__(self, policy: str, what: Literal["loss", "gradient"], culprits: Sequence[Sample]) -> None:

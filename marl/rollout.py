@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from types import TracebackType
 
+from marl.errors import RunError
 from marl.graph import Trajectory
 from marl.protocols import Game, RoleConfig, View
 from marl.types import Completion, Deal, Failure, Info, Request, Reward, Turn, TurnId
@@ -48,7 +49,7 @@ class Cast:
         )
 
 
-class GameError(RuntimeError):
+class GameError(RunError):
     """A game raised; the message names game, seed and the actions that led there."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -47,44 +47,39 @@ class Planner:
 
 def by_length(rows: Sequence[Row], micro_tokens: int) -> Chunks:
     """Rows of similar length, at most `micro_tokens` after padding (but at least one row)."""
-    return _packed([[row] for row in sorted(rows, key=lambda row: row.length)], micro_tokens)
+    return _packed([[row] for row in sorted(rows, key=lambda row: row.length)], micro_tokens, _whole)
 
 
 def by_prompt(rows: Sequence[Row], micro_tokens: int) -> Chunks:
     """The same, but rows with equal prompts stay together if they fit.
 
-    Prompts count as often as rows have them, as the keys and values do that attention reads.
+    Prompts count as often as rows have them: so do their keys and values, which attention reads.
     """
     groups: dict[tuple[int, ...], list[Row]] = {}
-    for row in sorted(rows, key=lambda row: row.length):
+    for row in rows:
         groups.setdefault(row.prompt_ids, []).append(row)
     pieces = [piece for group in groups.values() for piece in by_length(group, micro_tokens)]
-    return _packed(sorted(pieces, key=_width), micro_tokens)
+    return _packed(sorted(pieces, key=_whole), micro_tokens, _parts)
 
 
-def _packed(pieces: Chunks, micro_tokens: int) -> Chunks:
+def _packed(pieces: Chunks, micro_tokens: int, widths: Callable[[Sequence[Row]], tuple[int, ...]]) -> Chunks:
     chunks: Chunks = []
-    many = prompt = answer = 0
+    many, widest = 0, (0, 0)
     for piece in pieces:
-        many += len(piece)
-        prompt, answer = max(prompt, _prompt(piece)), max(answer, _answer(piece))
-        if not chunks or many * (prompt + answer) > micro_tokens:
+        many, widest = many + len(piece), tuple(map(max, widest, widths(piece)))
+        if not chunks or many * sum(widest) > micro_tokens:
             chunks.append([])
-            many, prompt, answer = len(piece), _prompt(piece), _answer(piece)
+            many, widest = len(piece), widths(piece)
         chunks[-1] += piece
     return chunks
 
 
-def _prompt(rows: Sequence[Row]) -> int:
-    return max(len(row.prompt_ids) for row in rows)
+def _whole(rows: Sequence[Row]) -> tuple[int]:
+    return (max(row.length for row in rows),)
 
 
-def _answer(rows: Sequence[Row]) -> int:
-    return max(len(row.token_ids) for row in rows)
-
-
-def _width(rows: Sequence[Row]) -> int:
-    return max(row.length for row in rows)
+def _parts(rows: Sequence[Row]) -> tuple[int, int]:
+    return max(len(row.prompt_ids) for row in rows), max(len(row.token_ids) for row in rows)
 
 
 def repeated(rows: Sequence[Row]) -> int:
@@ -94,11 +89,12 @@ def repeated(rows: Sequence[Row]) -> int:
 
 def plain_tokens(rows: Sequence[Row]) -> int:
     """What one pass over whole texts computes."""
-    return len({(row.prompt_ids, row.token_ids[:-1]) for row in rows}) * (_width(rows) - 1)
+    (width,) = _whole(rows)
+    return len({(row.prompt_ids, row.token_ids[:-1]) for row in rows}) * (width - 1)
 
 
 def shared_tokens(rows: Sequence[Row]) -> int:
     """What a pass over the prompts and one over what follows them compute."""
-    prompts = {row.prompt_ids for row in rows}
+    prompt, answer = _parts(rows)
     later = {(row.prompt_ids, row.token_ids[:-1]) for row in rows if len(row.token_ids) > 1}
-    return len(prompts) * _prompt(rows) + len(later) * (_answer(rows) - 1)
+    return len({row.prompt_ids for row in rows}) * prompt + len(later) * (answer - 1)

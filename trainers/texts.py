@@ -21,6 +21,8 @@ from trainers.rows import Row
 
 Key = TypeVar("Key", bound=Hashable)
 _ORDINARY = {DynamicLayer, DynamicSlidingWindowLayer}
+_UNLIKE = ("chunked_attention", "dynamic", "longrope")
+"""Layers that see less than a mask over all keys would show, and positions that depend on the text's length."""
 _INPUTS = {"input_ids", "attention_mask", "position_ids", "past_key_values", "use_cache"}
 
 
@@ -85,9 +87,8 @@ def _numbered(keys: Iterable[Key]) -> dict[Key, int]:
 
 def _table(lines: Sequence[tuple[int, ...]]) -> Tensor:
     width = max(map(len, lines), default=0)
-    return torch.tensor([[*line, *[0] * (width - len(line))] for line in lines], dtype=torch.long).view(
-        len(lines), width
-    )
+    padded = [[*line, *[0] * (width - len(line))] for line in lines]
+    return torch.tensor(padded, dtype=torch.long).view(len(lines), width)
 
 
 def logits(model: Any, texts: Texts) -> Tensor:
@@ -142,16 +143,21 @@ def _places_after(prompts: Prompts, width: int) -> dict[str, Tensor]:
 
 
 def can_share(model: Any) -> bool:
-    """Whether a prompt may be read once for several rows: of what was read the model keeps keys and values, all of them
-    and nothing else."""
+    """Whether a prompt may be read once for several rows: the model keeps all its keys and values and nothing else, and
+    they do not depend on what follows."""
     takes = inspect.signature(model.forward).parameters.keys()
     recomputes = any(m.gradient_checkpointing for m in model.modules() if isinstance(m, GradientCheckpointingLayer))
-    chunks = "chunked_attention" in (model.config.to_dict().get("layer_types") or ())
-    if model._is_stateful or recomputes or chunks or not takes >= _INPUTS:
+    settings = _settings(model)
+    kinds = f"{settings.get('layer_types')} {settings.get('rope_parameters')}"
+    if model._is_stateful or recomputes or not takes >= _INPUTS or any(word in kinds for word in _UNLIKE):
         return False
     return {type(layer) for layer in DynamicCache(config=model.config).layers} <= _ORDINARY
 
 
 def drops_out(model: Any) -> bool:
     """Whether training is random. A shared prompt would draw once what its rows ought to draw one by one."""
-    return any("drop" in name and value for name, value in model.config.to_dict().items())
+    return any("drop" in name and value for name, value in _settings(model).items())
+
+
+def _settings(model: Any) -> dict[str, Any]:
+    return model.config.get_text_config(decoder=True).to_dict()

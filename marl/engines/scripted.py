@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, field_validator
 
+from marl.errors import RunError
 from marl.protocols import Engine, EngineConfig, Source
 from marl.types import Completion, Failure, Request, Ticket
 
@@ -59,7 +60,7 @@ class Tabular(ScriptedConfig):
         return row
 
 
-class Left(RuntimeError):  # noqa: N818 (says what happened)
+class Left(RunError):  # noqa: N818 (says what happened)
     """The person at the terminal has gone."""
 
 

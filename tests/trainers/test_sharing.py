@@ -210,6 +210,11 @@ def test_models_with_another_memory_and_those_that_recompute_are_left_alone():
     assert not can_share(model)
 
 
+def test_positions_that_depend_on_the_length_of_the_text_are_noticed():
+    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    assert not can_share(model_of(LlamaConfig(**SMALL, max_position_embeddings=8, rope_parameters=rope)))
+
+
 def test_dropout_is_noticed():
     assert drops_out(AutoModelForCausalLM.from_config(GPT2Config(vocab_size=40, n_embd=32, n_layer=1, n_head=2)))
     assert not drops_out(model_of(CONFIGS["llama"]))

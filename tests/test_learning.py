@@ -1,0 +1,42 @@
+"""Each learning figure of the README again, with one seed and a tenth of the budget."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "bench"))
+from learning import learn
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("learning.RUNS", tmp_path)
+
+
+def tenth(task: str) -> dict[str, Any]:
+    return learn(task, seed=0, budget=0.1, overrides=[])
+
+
+def test_kuhn_self_play_goes_most_of_the_way_to_equilibrium_in_a_tenth_of_the_demo() -> None:
+    figures = tenth("kuhn")
+    assert figures["eval/nashconv/start"] > 0.8, "the warm-up teaches the format, not the game"
+    assert figures["eval/nashconv/end"] < 0.4
+    assert figures["eval/nashconv/legal_mass"] > 0.98
+
+
+def test_nim_self_play_finds_most_optimal_moves_in_a_tenth_of_the_budget() -> None:
+    figures = tenth("nim")
+    assert figures["eval/optimal/start"] < 0.5
+    assert figures["eval/optimal/end"] > 0.55
+
+
+def test_tic_tac_toe_self_play_beats_random_more_often_after_a_tenth_of_the_budget() -> None:
+    figures = tenth("tic_tac_toe")
+    assert figures["before/random/win"] < 0.5
+    assert figures["random/win_low"] > 0.5

@@ -22,7 +22,7 @@ __all__ = ["load", "register", "train"]
 
 def train(
     scenario: Scenario,
-    folder: str | Path,
+    folder: str | Path | None = None,
     *,
     resume: str | None = None,
     force: bool = False,
@@ -33,7 +33,7 @@ def train(
 
     Args:
         scenario: as `load` gives it.
-        folder: of the run.
+        folder: of the run; default runs/GAME.
         resume: "auto" or a checkpoint's folder; None begins.
         force: go on although the scenario changed.
         overwrite: remove the run that is in the folder.
@@ -48,4 +48,5 @@ def train(
     from marl.session import session
     from marl.start import Start
 
-    return session(scenario, Path(folder), Start(resume, force=force, overwrite=overwrite), on_step)
+    home = Path(folder or Path("runs") / scenario.game.kind)
+    return session(scenario, home, Start(resume, force=force, overwrite=overwrite), on_step)

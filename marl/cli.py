@@ -92,19 +92,22 @@ def evaluate(
     typer.echo(render(measure(run, against, episodes, step)))
 
 
-@app.command()
-def play(
-    scenario: File,
+@app.command(name="play")
+def play_game(
+    scenario: Annotated[Path, typer.Argument(help="A scenario (YAML) or a run's folder.", show_default=False)],
     overrides: Overrides = None,
     seat: Annotated[str | None, typer.Option("--as", help="The seat that you play; policies play the others.")] = None,
     random: Annotated[bool, typer.Option(help="Every seat plays uniformly random legal moves.")] = False,
     episodes: Annotated[int, typer.Option(min=1)] = 1,
     out: Annotated[Path | None, typer.Option(help="Write the episodes here (.jsonl.zst).")] = None,
 ) -> None:
-    """Play a game in the terminal, or try one with random moves."""
-    from marl.table_talk import play as start
+    """Play a game in the terminal, against a scenario's policies, a trained run's or random moves."""
+    from marl.table_talk import play, table_for
 
-    start(load(scenario, overrides or ()), seat=seat, random=random, episodes=episodes, out=out)
+    if scenario.is_dir() and overrides:
+        raise ScenarioError(f"{scenario} is a run, which is played as it is: leave {overrides[0]!r} out")
+    chosen = None if scenario.is_dir() else load(scenario, overrides or ())
+    play(*table_for(chosen or scenario, random=random), seat=seat, episodes=episodes, out=out)
 
 
 @app.command()

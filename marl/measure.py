@@ -9,7 +9,7 @@ from marl.evaluate import LEGAL_MASS, Opponents, figures, match, positions
 from marl.folder import RunFolder
 from marl.load import ScenarioError
 from marl.parts import find
-from marl.run import engines, seat, use_threads
+from marl.run import engines, lay, use_threads
 from marl.scenario import PolicyConfig, Scenario
 from marl.simulator import Table
 from marl.tree import grow
@@ -33,7 +33,7 @@ def restore(folder: Path, step: int | None = None) -> tuple[Scenario, Table]:
     use_threads(scenario.schedule.threads)
     policies = {name: _frozen(policy, saved / name) for name, policy in scenario.policies.items()}
     sources = {name: p.model.prepare(scenario, name) if p.model else None for name, p in policies.items()}
-    return scenario, seat(scenario, engines(policies, sources), scenario.schedule.seed)
+    return scenario, lay(scenario, engines(policies, sources))
 
 
 def _frozen(policy: PolicyConfig, folder: Path) -> PolicyConfig:

@@ -106,7 +106,7 @@ def build(scenario: Scenario) -> Run:
     use_threads(scenario.schedule.threads)
     schedule = scenario.schedule
     sources = {name: _source(scenario, name) for name in scenario.policies}
-    table = seat(scenario, engines(scenario.policies, sources), schedule.seed)
+    table = lay(scenario, engines(scenario.policies, sources))
     learners = {
         name: policy.learner.build(Brief(name, source, schedule.steps, seed_of(schedule.seed, "learner", name)))
         for name, policy in scenario.policies.items()
@@ -115,10 +115,11 @@ def build(scenario: Scenario) -> Run:
     return Run(scenario, table, learners, Judge(scenario.credit), scenario.experience.build())
 
 
-def seat(scenario: Scenario, speakers: Mapping[str, Engine], seed: int) -> Table:
-    """The scenario's game with its roles, spoken for by `speakers` (policy -> engine)."""
+def lay(scenario: Scenario, speakers: Mapping[str, Engine], seed: int | None = None) -> Table:
+    """The scenario's game with its roles, spoken for by `speakers` (policy -> engine); default: the scenario's seed."""
     schedule = scenario.schedule
-    table = Table(scenario.game, Cast(scenario.roles, seed), speakers, schedule.deadline_s)
+    cast = Cast(scenario.roles, schedule.seed if seed is None else seed)
+    table = Table(scenario.game, cast, speakers, schedule.deadline_s)
     table.may_drop = schedule.max_drops if schedule.on_error == "drop" else 0
     return table
 

@@ -10,12 +10,12 @@ from rich.console import Console
 
 from marl.config import nearest
 from marl.engines.scripted import Human, Random
+from marl.folder import RunFolder
 from marl.graph import Trajectory, write_trajectories
 from marl.load import ScenarioError
 from marl.protocols import RoleConfig
 from marl.rollout import Cast, seed_of
-from marl.run import engines, use_threads
-from marl.run import seat as lay
+from marl.run import engines, lay, use_threads
 from marl.scenario import Scenario
 from marl.simulator import Table
 from marl.types import Deal
@@ -25,17 +25,20 @@ _PERSON = "person"
 _ALL_SHOWN = 3
 
 
-def play(scenario: Scenario, *, seat: str | None, random: bool, episodes: int, out: Path | None) -> None:
-    """Play episodes with the scenario's policies as they start out, show them, and write them if asked.
+def table_for(what: Scenario | Path, *, random: bool) -> tuple[Scenario, Table]:
+    """A scenario's game with its policies as they start out, a run's as they ended, or with random players."""
+    if random:
+        scenario = RunFolder(what).scenario() if isinstance(what, Path) else what
+        return scenario, lay(scenario, dict.fromkeys(scenario.policies, Random().build(None)))
+    return _restored(what) if isinstance(what, Path) else (what, _untrained(what))
+
+
+def play(scenario: Scenario, table: Table, *, seat: str | None, episodes: int, out: Path | None) -> None:
+    """Play episodes, show them, and write them if asked.
 
     Raises:
-        ScenarioError: if `seat` is no seat of the game.
+        ScenarioError: if `seat`, the person's, is no seat of the game.
     """
-    entertain(scenario, random_table(scenario) if random else _table(scenario), seat=seat, episodes=episodes, out=out)
-
-
-def entertain(scenario: Scenario, table: Table, *, seat: str | None, episodes: int, out: Path | None) -> None:
-    """Play at a table that is laid."""
     console = Console()
     if seat is not None:
         table = _with_person(scenario, table, seat)
@@ -48,16 +51,17 @@ def entertain(scenario: Scenario, table: Table, *, seat: str | None, episodes: i
         console.print(f"{out}: {len(played)} episodes", markup=False)
 
 
-def random_table(scenario: Scenario) -> Table:
-    """The scenario's game with uniformly random players."""
-    return lay(scenario, dict.fromkeys(scenario.policies, Random().build(None)), scenario.schedule.seed)
+def _restored(folder: Path) -> tuple[Scenario, Table]:
+    from marl.measure import restore
+
+    return restore(folder)
 
 
-def _table(scenario: Scenario) -> Table:
+def _untrained(scenario: Scenario) -> Table:
     use_threads(scenario.schedule.threads)
     policies = {name: policy.model_copy(update={"learner": None}) for name, policy in scenario.policies.items()}
     sources = {name: p.model.prepare(scenario, name) if p.model else None for name, p in policies.items()}
-    return lay(scenario, engines(policies, sources), scenario.schedule.seed)
+    return lay(scenario, engines(policies, sources))
 
 
 def _with_person(scenario: Scenario, table: Table, seat: str) -> Table:

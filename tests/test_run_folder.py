@@ -23,6 +23,7 @@ from marl.folder import RunFolder, environment
 from marl.load import validate
 from marl.loop import Interrupt, Training
 from marl.run import build
+from marl.table_talk import play, table_for
 from marl.view.console import follow
 from marl.view.trackers import Tracked
 
@@ -34,6 +35,11 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Desk:
     assert desk.train(kill=Kill("os.rename", "run/checkpoints/.000006")) == -9
     assert desk.train("--resume", "auto") == 0
     return desk
+
+
+def test_a_trained_run_can_be_played(resumed, capsys):
+    play(*table_for(resumed.run, random=False), seat=None, episodes=2, out=None)
+    assert capsys.readouterr().out.count("returns") == 2
 
 
 def test_the_resolved_scenario_loads_again_as_the_same(resumed):

@@ -40,11 +40,11 @@ def random_play(scenario: Scenario, episodes: int, seed: int) -> list[Trajectory
     """Episodes of the scenario's game in which every role plays uniformly random legal moves."""
     from marl.engines.scripted import Random
     from marl.rollout import seed_of
-    from marl.run import seat
+    from marl.run import lay
     from marl.types import Deal
 
     engine = Random().build(None)
-    table = seat(scenario, dict.fromkeys(scenario.policies, engine), seed)
+    table = lay(scenario, dict.fromkeys(scenario.policies, engine), seed)
     names = [f"random.{i}" for i in range(episodes)]
     return table.play([Deal(name, name, seed_of(seed, name), scenario.seats) for name in names])
 

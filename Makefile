@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PINNED := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt
 
-.PHONY: demo test test-slow lint format bench schema clean
+.PHONY: demo test test-slow lint format bench learning schema clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/marl train scenarios/kuhn_self_play.yaml --out runs/demo --overwrite
@@ -26,7 +26,14 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format
 
 bench: $(VENV)/.dev
-	for bench in tests/bench/*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
+	for bench in check turns sampler self_play train_vs_trl; do \
+		echo "== $$bench"; $(BIN)/python tests/bench/$$bench.py --out tests/bench/results/$$bench.json || exit 1; \
+	done
+
+learning: $(VENV)/.dev
+	for task in kuhn nim tic_tac_toe; do \
+		$(BIN)/python tests/bench/learning.py $$task --out tests/bench/results/$${task}_self_play.json || exit 1; \
+	done
 
 schema: $(VENV)/.dev
 	$(BIN)/marl schema > scenarios/.schema.json

@@ -10,9 +10,6 @@ on an idle machine).
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import statistics
 import tempfile
 import time
@@ -23,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from _bench import parser, report
 
 from marl.config import Sampling
 from marl.engines.sampler import Sampler
@@ -119,23 +117,17 @@ def measured(folder: Path, repeats: int) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
+    line = parser(__doc__)
+    line.add_argument("--repeats", type=int, default=5)
+    line.add_argument("--threads", type=int, default=1)
+    options = line.parse_args()
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as beside:
         folder = Path(beside) / "model"
         count = build_tiny(SETTINGS, folder, ())
         figures = measured(folder, options.repeats)
-    report = {
-        "parameters": count, "threads": torch.get_num_threads(), "repeats": options.repeats, "seed": 0,
-        "torch": torch.__version__, "python": platform.python_version(), "figures": figures,
-    }  # fmt: skip
-    print(json.dumps(report, indent=2))
-    if options.out:
-        options.out.write_text(json.dumps(report, indent=2) + "\n")
+    settings = {"parameters": count, "threads": options.threads, "repeats": options.repeats}
+    report(figures, options.out, seeds=[0], **settings)
 
 
 if __name__ == "__main__":

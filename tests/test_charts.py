@@ -24,7 +24,7 @@ def test_a_spark_is_no_wider_than_asked() -> None:
 
 def test_a_chart_stands_on_zero() -> None:
     lines = chart([(0, 2.0), (5, 1.0), (10, 0.0)], (60, 2)).split("\n")
-    assert lines == ["   2.000 ┤█  ", "   1.000 ┤██ ", "         └───", "          010"]
+    assert lines == ["   2.000 ┤█  ", "   1.000 ┤██ ", "         └───", "          0 10"]
 
 
 @pytest.mark.parametrize("values", [[0.0], [2.5], [-2.5], [1.0] * 5, [0.0] * 5, [-1.0] * 5, [-3.0, -1.0], [-1.0, 1.0]])

@@ -17,7 +17,14 @@ from marl.types import Completion, Deal, Metrics, Request
 
 LEGAL_MASS = 0.98
 """Exact figures count only if the policy puts at least this much probability on canonical legal moves."""
+EXACT = ("eval/nashconv", "eval/optimal")
+"""Figures worked out from move probabilities."""
 _Z = NormalDist().inv_cdf(0.975)
+
+
+def counts(metrics: Mapping[str, float]) -> bool:
+    """Whether exact figures among `metrics` count."""
+    return metrics.get("eval/legal_mass", 1.0) >= LEGAL_MASS
 
 
 def move_probabilities(table: Table, requests: Sequence[Request]) -> list[dict[str, float]]:

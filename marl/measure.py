@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from marl.evaluate import LEGAL_MASS, Opponents, figures, match, positions
+from marl.evaluate import LEGAL_MASS, Opponents, counts, figures, match, positions
 from marl.folder import RunFolder
 from marl.load import ScenarioError
 from marl.parts import find
@@ -75,6 +75,6 @@ def render(metrics: Mapping[str, float]) -> str:
         low, high = metrics.get(f"{name}_low"), metrics.get(f"{name}_high")
         interval = f"  [{low:.4f}, {high:.4f}]" if low is not None and high is not None else ""
         lines.append(f"{name:<40} {value:10.4f}{interval}")
-    if metrics.get("eval/legal_mass", 1.0) < LEGAL_MASS:
+    if not counts(metrics):
         lines.append(f"exact figures do not count: legal mass {metrics['eval/legal_mass']:.4f} is below {LEGAL_MASS}")
     return "\n".join(lines)

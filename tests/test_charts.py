@@ -24,7 +24,7 @@ def test_a_spark_is_no_wider_than_asked() -> None:
 
 def test_a_chart_stands_on_zero() -> None:
     lines = chart([(0, 2.0), (5, 1.0), (10, 0.0)], (60, 2)).split("\n")
-    assert lines == ["   2.000 ┤█  ", "   1.000 ┤██ ", "         └───", "          010"]
+    assert lines == ["   2.000 ┤█  ", "   1.000 ┤██ ", "         └───", "          0 10"]
 
 
 @pytest.mark.parametrize("values", [[0.0], [2.5], [-2.5], [1.0] * 5, [0.0] * 5, [-1.0] * 5, [-3.0, -1.0], [-1.0, 1.0]])
@@ -71,3 +71,10 @@ def test_plot_says_what_there_is_to_draw(tmp_path: Path) -> None:
 def test_a_single_point_and_many_panels_are_drawn(tmp_path: Path) -> None:
     draw(tmp_path / "c.png", {name: {"run": [(0, -1.0)]} for name in "abc"})
     assert (tmp_path / "c.png").stat().st_size > 1000
+
+
+def test_an_exact_figure_that_does_not_count_is_not_drawn(tmp_path: Path) -> None:
+    rows = [{"step": i, "eval/nashconv": v, "eval/legal_mass": m} for i, (v, m) in enumerate([(0.5, 1.0), (6.0, 0.0)])]
+    told = plot([run(tmp_path / "run", *rows)], ["eval/nashconv"], None)
+    assert "0.500" in told
+    assert "6.000" not in told

@@ -1,7 +1,7 @@
 """The mathematics of learning: tensors in, tensors out. No models, no files, no devices.
 
 Shape suffixes: B = rows, T = completion tokens, V = vocabulary. Log-probabilities are in nats, float32. What a mask
-hides changes neither a value nor a gradient, even if it is not a number. Section numbers are those of ALGORITHMS.md.
+hides changes neither a value nor a gradient, even if it is not a number.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ class Totals:
 
 
 def row_scale(aggregation: str, lengths_B: Tensor, totals: Totals, norm: int | None = None) -> Tensor:
-    """[B] factor of each row's sum over tokens, such that the minibatch's sum is the aggregate. §1."""
+    """[B] factor of each row's sum over tokens, such that the minibatch's sum is the aggregate.
+
+    `seq_mean_token_mean` is GRPO's own (arXiv 2402.03300), `token_mean` DAPO's (2503.14476), `seq_mean_token_sum_norm`
+    Dr. GRPO's (2503.20783).
+    """
     ones_B = torch.ones_like(lengths_B, dtype=torch.float32)
     match aggregation:
         case "token_mean":
@@ -46,7 +50,9 @@ def masked_sum(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
 def clipped_surrogate(
     logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, clip: tuple[float, float]
 ) -> tuple[Tensor, Tensor]:
-    """[B, T] -min(r A, clip(r, 1 - low, 1 + high) A), and where the clip took the gradient away. §4.
+    """[B, T] -min(r A, clip(r, 1 - low, 1 + high) A), and where the clip took the gradient away.
+
+    PPO (arXiv 1707.06347), with bounds of its own on either side (clip-higher, DAPO, 2503.14476).
 
     Linear in A for one sign of A, so A may be the sum over merged samples that agree in sign.
     """
@@ -64,7 +70,7 @@ def clipped_surrogate(
 def sampled_kl(
     logprobs_BT: Tensor, anchor_BT: Tensor, old_BT: Tensor, mask_BT: Tensor, estimator: Literal["k2", "k3"]
 ) -> Tensor:
-    """[B, T] estimate of KL(π ‖ anchor) from the sampled tokens, whose gradient is the KL's. §6.
+    """[B, T] estimate of KL(π ‖ anchor) from the sampled tokens, whose gradient is the KL's (Schulman 2020).
 
     k2 = d²/2; k3 = e^{-d} - 1 + d times the ratio to the policy that sampled, which gives both value and gradient.
     """
@@ -89,5 +95,5 @@ def exact_kl(logprobs_V: Tensor, anchor_V: Tensor) -> Tensor:
 
 
 def entropy(logprobs_V: Tensor) -> Tensor:
-    """[...] -Σ_a π(a) log π(a) over the last axis. §7."""
+    """[...] -Σ_a π(a) log π(a) over the last axis."""
     return -(logprobs_V.exp() * torch.where(logprobs_V == -torch.inf, 0.0, logprobs_V)).sum(-1)

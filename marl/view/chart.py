@@ -38,7 +38,7 @@ def chart(curve: Curve, size: tuple[int, int] = (60, 10)) -> str:
         label = f"{low + span * row / height:8.3f}" if row in (1, height) or row == (height + 1) // 2 else " " * 8
         rows.append(f"{label} ┤" + "".join(_cell((value - low) / span * height - (row - 1)) for value in bins))
     first, last = str(curve[0][0]), str(curve[-1][0]) if len(curve) > 1 else ""
-    below = f"{' ' * 9}└{'─' * len(bins)}\n{' ' * 10}{first}{last.rjust(len(bins) - len(first))}"
+    below = f"{' ' * 9}└{'─' * len(bins)}\n{' ' * 10}{first}{last.rjust(max(len(bins) - len(first), len(last) + 1))}"
     return "\n".join([*rows, below])
 
 

@@ -21,8 +21,9 @@ _QUIET_S = 5.0
 def notable(metrics: Mapping[str, float]) -> dict[str, float]:
     """The few numbers of a step that a person looks at first."""
     names = [name for name in _SHOWN if name in metrics]
-    names += sorted(n for n in metrics if n.startswith("episode/return/") or n.endswith(("/illegal", "/entropy")))
-    names += sorted(n for n in metrics if n.startswith("policy/") and n.endswith(("/loss", "/kl_sampler")))
+    names += sorted(n for n in metrics if n.startswith("episode/return/"))
+    names += sorted(n for n in metrics if n.endswith("/illegal") and "/reward/" not in n)
+    names += sorted(n for n in metrics if n.startswith("policy/") and n.endswith(("/loss", "/entropy", "/kl_sampler")))
     return {name: metrics[name] for name in names}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from marl.evaluate import EXACT, counts
 from marl.folder import RunFolder
 from marl.load import ScenarioError
 from marl.view.chart import Curve, chart, draw
@@ -26,6 +27,7 @@ def plot(runs: Sequence[Path], metrics: Sequence[str], out: Path | None) -> str:
         if name not in known:
             raise ScenarioError(f"--metric {name}: not in these runs; they have: {', '.join(known) or 'nothing yet'}")
     curves = {name: {run: curve for run, lines in rows.items() if (curve := _curve(lines, name))} for name in chosen}
+    curves = {name: drawn for name, drawn in curves.items() if drawn}
     if not curves:
         raise ScenarioError(f"{runs[0]}: nothing to plot yet")
     file = out or runs[0] / "curves.png"
@@ -46,4 +48,5 @@ def _rows(run: Path) -> list[dict[str, Any]]:
 
 
 def _curve(rows: Sequence[dict[str, Any]], name: str) -> Curve:
-    return [(row["step"], row[name]) for row in rows if name in row]
+    """Where the metric was measured; an exact figure only where it counts."""
+    return [(row["step"], row[name]) for row in rows if name in row and (name not in EXACT or counts(row))]

@@ -24,8 +24,6 @@ from marl.run import Run
 from marl.types import Metrics, Sample
 from marl.view.metrics import summarize
 
-StepCallback = Callable[[int, Metrics], None]
-
 
 class Monitor(Protocol):
     """Follows a run: the console, event files, a tracker."""

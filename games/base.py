@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from marl.config import Config, nearest
 from marl.protocols import Game, GameConfig, Refusal
-from marl.types import Info, Observation
+from marl.types import Findings, Info, Observation
 
 PROBE = {"options": 1}
 """PettingZoo's `api_test` resets with this to see that options are accepted; it asks for nothing."""
@@ -203,6 +203,10 @@ class TextGame(AECEnv[str, Observation, str]):
             parts = self.paid.setdefault(agent, {})
             parts[name] = parts.get(name, 0.0) + value
             self.rewards[agent] += value
+
+    def findings(self) -> Findings:
+        """What the episode showed, beside its rewards."""
+        return Findings()
 
     def refusal(self) -> Refusal:
         """What `step` does with an illegal move here and now, without doing it."""

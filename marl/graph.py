@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import networkx as nx
 import zstandard
 
-from marl.types import Deal, End, Reward, Turn, TurnId
+from marl.types import Deal, End, Findings, Reward, Turn, TurnId
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -31,6 +31,7 @@ class Trajectory:
         self.turns: list[Turn] = []
         """In playing order."""
         self.rewards: list[Reward] = []
+        self.findings = Findings()
         self.end: End = "no"
 
     @property
@@ -78,11 +79,12 @@ class _Record:
     turns: list[Turn]
     edges: list[tuple[TurnId, TurnId]]
     rewards: list[Reward]
+    findings: Findings = field(default_factory=Findings)
 
 
 def _record(trajectory: Trajectory) -> _Record:
     t = trajectory
-    return _Record(t.deal, t.start, t.parent, t.end, t.turns, list(t.graph.edges), t.rewards)
+    return _Record(t.deal, t.start, t.parent, t.end, t.turns, list(t.graph.edges), t.rewards, t.findings)
 
 
 def _trajectory(record: _Record) -> Trajectory:
@@ -91,6 +93,7 @@ def _trajectory(record: _Record) -> Trajectory:
         trajectory.add(turn, ())
     trajectory.graph.add_edges_from(record.edges)
     trajectory.rewards = record.rewards
+    trajectory.findings = record.findings
     trajectory.end = record.end
     return trajectory
 

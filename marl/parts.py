@@ -18,7 +18,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from marl.config import Component, nearest, wrong
 
-GROUPS = ("games", "roles", "models", "engines", "credit", "trainers", "experience")
+GROUPS = ("games", "tasks", "verifiers", "tools", "roles", "models", "engines", "credit", "trainers", "experience")
 _registered: dict[str, dict[str, type[Component]]] = {group: {} for group in GROUPS}
 
 

@@ -3,6 +3,7 @@ once is a loop over their open questions, each sent to the engine that speaks fo
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -10,7 +11,7 @@ from types import TracebackType
 
 from marl.errors import RunError
 from marl.graph import Trajectory
-from marl.protocols import Game, RoleConfig, View
+from marl.protocols import Game, RoleConfig, Tool, View
 from marl.types import Completion, Deal, Failure, Info, Request, Reward, Turn, TurnId
 
 
@@ -46,6 +47,8 @@ class Cast:
             options=self.options(role, view.info["legal"]),
             state=view.info["state"],
             continues=speaker.continues(view),
+            examples=tuple([speaker.phrase(move) for move in view.info.get("examples", ())]),
+            tools=_schemas(speaker.tools) if speaker.tools else (),
         )
 
 
@@ -87,7 +90,8 @@ class _Memory:
     """What one agent has said, and how far it has read."""
 
     turns: list[Turn] = field(default_factory=list)
-    read_to: int = 0
+    heard: dict[str, int] = field(default_factory=dict)
+    """Agent -> how many of its turns this one has read."""
 
 
 class Episode:
@@ -158,11 +162,7 @@ class Episode:
         with _Blame(self):
             observation = self.game.observe(agent)
         info, memory, deal = self.game.infos[agent], self._memory[agent], self.trajectory.deal
-        hears = info["hears"]
-        unread = [
-            turn for turn in self.trajectory.turns[memory.read_to :] if turn.agent in hears and turn.agent != agent
-        ]
-        memory.read_to = len(self.trajectory.turns)
+        unread = self._unread(agent, info["hears"])
         view = View(agent, observation, info, memory.turns, unread)
         seed = seed_of(
             self.cast.seed, deal.purpose, deal.episode, deal.branch, agent, len(memory.turns), info["attempt"]
@@ -172,6 +172,16 @@ class Episode:
         if memory.turns:
             reads.append(memory.turns[-1].id)
         return _Question(request, info, reads)
+
+    def _unread(self, agent: str, hears: tuple[str, ...]) -> list[Turn]:
+        """What the others said that `agent` can hear and has not read yet, in playing order; it has, then."""
+        heard, unread = self._memory[agent].heard, []
+        for speaker in hears:
+            if speaker != agent:
+                turns, known = self._memory[speaker].turns, heard.get(speaker, 0)
+                unread += turns[known:]
+                heard[speaker] = len(turns)
+        return sorted(unread, key=_place)
 
     def _play(self, agent: str, question: _Question, said: Completion) -> None:
         deal, info = self.trajectory.deal, question.info
@@ -185,6 +195,7 @@ class Episode:
             request=question.request,
             completion=said,
             action=None if said.finish in _UNSAID else self.cast.roles[role].parse(said.text, info["legal"]),
+            problem=info.get("problem", ""),
         )
         self._record(turn, question.reads)
 
@@ -214,7 +225,16 @@ class Episode:
             if game.agents:
                 return
         self.over = True
+        self.trajectory.findings = game.findings()
         self.trajectory.end = "terminated" if any(game.terminations.values()) or not game.agents else "truncated"
+
+
+def _place(turn: Turn) -> int:
+    return turn.id[1]
+
+
+def _schemas(tools: tuple[Tool, ...]) -> tuple[str, ...]:
+    return tuple(json.dumps({"type": "function", "function": tool.model_dump(mode="json")}) for tool in tools)
 
 
 def _done(game: Game, agent: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveInt, ValidationInfo, field_validator, model_validator
 
 from marl.checks import check
 from marl.config import Config
@@ -97,8 +97,8 @@ class Scenario(Config):
     """Who plays what with which weights, and how those learn."""
 
     game: Annotated[GameConfig, Part("games", GameConfig)]
-    seats: dict[str, str] = Field(min_length=1)
-    """Agent of the game -> role."""
+    seats: dict[str, str] = Field(default_factory=dict, validate_default=True)
+    """Agent of the game -> role. What is left out, the game's own casting says, where it has one."""
     roles: dict[str, Annotated[RoleConfig, Part("roles", RoleConfig)]] = Field(min_length=1)
     policies: dict[str, PolicyConfig] = Field(min_length=1)
     credit: CreditConfig = Field(default_factory=lambda: CreditConfig())
@@ -110,6 +110,12 @@ class Scenario(Config):
     checkpoint: Checkpoint = Checkpoint()
     track: tuple[Literal["wandb", "mlflow", "trackio"], ...] = ()
     """Trackers to send metrics to, beside metrics.jsonl and TensorBoard's event files."""
+
+    @field_validator("seats")
+    @classmethod
+    def _cast(cls, seats: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        game: GameConfig | None = info.data.get("game")
+        return {**game.casting(), **seats} if game else seats
 
     @field_validator("roles", "policies")
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 from marl.config import Sampling
@@ -37,6 +37,10 @@ class Info(TypedDict):
     """All that this agent knows: its information state."""
     attempt: int
     """0, or how many answers to this very question were refused."""
+    problem: NotRequired[str]
+    """Key of the problem that this agent works on now, where there is one."""
+    examples: NotRequired[tuple[str, ...]]
+    """Moves that show what an answer looks like where any text is a move: `random` plays one of them."""
 
 
 class Message(NamedTuple):
@@ -63,6 +67,10 @@ class Request:
     """Token ids that `messages` continue byte for byte (an earlier turn's prompt and completion)."""
     forced: str | None = None
     """Text to score instead of sampling; the end token is scored with it."""
+    examples: tuple[str, ...] = ()
+    """Texts that show what an answer looks like where any text is a move: what scripted players choose from."""
+    tools: tuple[str, ...] = ()
+    """JSON schemas (as in OpenAI's `tools`) of what the speaker may call, for chat templates that take them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +110,8 @@ class Turn:
     completion: Completion
     action: str | None
     """None when no legal action could be read from the text."""
+    problem: str = ""
+    """Key of the problem that the agent worked on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +138,51 @@ class Deal:
     branch: int = 0
     options: Mapping[str, Any] | None = None
     """Handed to the game's `reset`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something to be solved, with what it takes to tell whether it was."""
+
+    key: str
+    """Names it: equal keys, equal problems."""
+    question: str
+    answer: str = ""
+    """The right answer; empty where only tests or a judge can tell."""
+    wrong: tuple[str, ...] = ()
+    """Plausible wrong answers."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What else verifiers need, as plain JSON: unit tests, choices, a unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An answer to be verified."""
+
+    problem: Problem
+    text: str
+    """What was said, word for word."""
+    answer: str | None
+    """What the speaker's role read from it; None if it was unreadable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a verifier found."""
+
+    score: float
+    """1 is right, 0 is not; penalties go down to -1."""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What an episode showed, beside its rewards."""
+
+    measures: Mapping[str, float] = field(default_factory=dict)
+    """Named figures, such as `success`; paid to nobody."""
+    starts: tuple[Mapping[str, Any], ...] = ()
+    """`reset` options of new starts that it came upon, for an experience that keeps a pool."""
 
 
 @dataclass(frozen=True, slots=True)

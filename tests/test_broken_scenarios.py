@@ -148,8 +148,8 @@ FILES = {
     "an_open_bracket": ("game: {a: b\n", "not YAML: line 2, column 1: expected ',' or '}', but got '<stream end>'"),
     "an_unknown_tag": ("game: !!python/object:x.Y {}\n", "not YAML: line 1, column 7: could not determine a "
                        "constructor for the tag 'tag:yaml.org,2002:python/object:x.Y'"),
-    "a_list": ("- game\n", "must be a mapping with game, seats, roles, policies, schedule; got list"),
-    "nothing": ("", "must be a mapping with game, seats, roles, policies, schedule; got an empty file"),
+    "a_list": ("- game\n", "must be a mapping with game, roles, policies, schedule; got list"),
+    "nothing": ("", "must be a mapping with game, roles, policies, schedule; got an empty file"),
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import math
 import sys
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pydantic import Field, field_validator
@@ -120,8 +121,12 @@ class ScriptedEngine:
         self._answers: list[tuple[Ticket, Completion | Failure]] = []
 
     def submit(self, ticket: Ticket, request: Request) -> None:
+        if not request.options and request.examples:
+            request = replace(request, options={text: text for text in request.examples})
         if not request.options:
-            raise ValueError(f"policy {request.policy!r}: a scripted player needs a finite list of legal moves")
+            raise ValueError(
+                f"policy {request.policy!r}: a scripted player needs a finite list of legal moves, or examples of moves"
+            )
         chances = self._script.probabilities(request.state, tuple(request.options))
         self._answers.append(
             (ticket, _score(request, chances) if request.forced is not None else _say(request, chances))

@@ -43,8 +43,10 @@ def random_play(scenario: Scenario, episodes: int, seed: int) -> list[Trajectory
     from marl.run import lay
     from marl.types import Deal
 
-    engine = Random().build(None)
-    table = lay(scenario, dict.fromkeys(scenario.policies, engine), seed)
+    random = Random().build(None)
+    rules = {name: policy.engine for name, policy in scenario.policies.items() if policy.engine.rule_bound}
+    speakers = dict.fromkeys(scenario.policies, random) | {name: rule.build(None) for name, rule in rules.items()}
+    table = lay(scenario, speakers, seed)
     names = [f"random.{i}" for i in range(episodes)]
     return table.play([Deal(name, name, seed_of(seed, name), scenario.seats) for name in names])
 

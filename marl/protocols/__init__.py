@@ -28,6 +28,7 @@ from marl.protocols.play import (
     Refusal,
     RoleConfig,
     Start,
+    Tool,
     View,
 )
 from marl.protocols.speech import (
@@ -36,6 +37,7 @@ from marl.protocols.speech import (
     ModelConfig,
     Source,
 )
+from marl.protocols.tasks import Split, TaskConfig, Tasks, ToolConfig, VerifierConfig
 
 if TYPE_CHECKING:
     from marl.protocols.speech import Weights
@@ -61,8 +63,14 @@ __all__ = [
     "RoleConfig",
     "Simulator",
     "Source",
+    "Split",
     "Start",
     "Stateful",
+    "TaskConfig",
+    "Tasks",
+    "Tool",
+    "ToolConfig",
+    "VerifierConfig",
     "View",
     "Weights",
 ]

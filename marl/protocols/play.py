@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from marl.config import Component, Sampling
-from marl.types import Info, Message, Observation, Turn
+from pydantic import Field
+
+from marl.config import Component, Config, Sampling
+from marl.types import Findings, Info, Message, Observation, Turn
 
 if TYPE_CHECKING:
     from marl.protocols.speech import EngineConfig
@@ -48,6 +50,9 @@ class Game(Protocol):
         ...
 
     def refusal(self) -> Refusal: ...
+    def findings(self) -> Findings:
+        """What the episode, which is over, showed."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,14 @@ class GameConfig(Component):
     @abstractmethod
     def build(self) -> Game:
         """A game that has not been dealt, with spaces and random numbers of its own."""
+
+    def casting(self) -> Mapping[str, str]:
+        """Agent -> the role that takes its seat where a scenario does not say otherwise."""
+        return {}
+
+    def held_out(self, n: int) -> Sequence[Mapping[str, Any]]:
+        """`reset` options of up to `n` starts that training never deals; () if there are none."""
+        return ()
 
     def opponents(self) -> Mapping[str, EngineConfig]:
         """Players that the game exports (`nash`, `minimax`, ...), for evaluation."""
@@ -97,6 +110,15 @@ class View:
     """Turns it can hear since its last one."""
 
 
+class Tool(Config):
+    """Something that a speaker may call, as its chat template is told."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
+    """JSON schema of the arguments."""
+
+
 class RoleConfig(Component):
     """A way of speaking. Without state, so a role is its own settings."""
 
@@ -106,6 +128,8 @@ class RoleConfig(Component):
     sampling: Sampling = Sampling()
     history: Literal["fresh", "append"] = "fresh"
     """`fresh`: every prompt stands alone. `append`: it continues the agent's last turn, token for token."""
+    tools: tuple[Tool, ...] = ()
+    """What it may call; a game with a seat that answers calls plays them."""
 
     @abstractmethod
     def messages(self, view: View) -> tuple[Message, ...]:

@@ -54,6 +54,8 @@ class EngineConfig(Component):
     group: ClassVar[str] = "engines"
     speaks_for_models: ClassVar[bool] = False
     """Whether it needs a model's weights; those of scripted players are in their settings."""
+    rule_bound: ClassVar[bool] = False
+    """Whether its answers follow from the question alone, as a verifier's do: it is never replaced by random play."""
 
     @abstractmethod
     def build(self, source: Source | None) -> Engine:

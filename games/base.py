@@ -138,6 +138,14 @@ class TextGame(AECEnv[str, Observation, str]):
         """The agents whose observations are final when `agent` is to move, itself first."""
         return (agent,)
 
+    def problem(self) -> str:
+        """Key of the problem that is worked on now; "" where there is none."""
+        return ""
+
+    def examples(self, agent: str) -> tuple[str, ...]:
+        """Moves that show what an answer of `agent` looks like, where any text is a move."""
+        return ()
+
     # --- PettingZoo ------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -238,6 +246,8 @@ class TextGame(AECEnv[str, Observation, str]):
                 "together": together,
                 "state": self.state_of(each),
                 "attempt": attempt,
+                "problem": self.problem(),
+                "examples": self.examples(each),
             }
             self.infos[each] = info
 

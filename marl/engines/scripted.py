@@ -123,11 +123,12 @@ class ScriptedEngine:
     def submit(self, ticket: Ticket, request: Request) -> None:
         if not request.options and request.examples:
             request = replace(request, options={text: text for text in request.examples})
-        if not request.options:
+        if not request.options and request.forced is None:
             raise ValueError(
                 f"policy {request.policy!r}: a scripted player needs a finite list of legal moves, or examples of moves"
             )
-        chances = self._script.probabilities(request.state, tuple(request.options))
+        moves = tuple(request.options or ())
+        chances = self._script.probabilities(request.state, moves) if moves else {}
         self._answers.append(
             (ticket, _score(request, chances) if request.forced is not None else _say(request, chances))
         )

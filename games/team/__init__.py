@@ -1,0 +1,1 @@
+"""The team game: a workflow of roles on problems, written as data."""

@@ -11,7 +11,7 @@ from marl.types import Problem
 
 if TYPE_CHECKING:
     from games.team.cast import Cast
-    from games.team.settings import Stage
+    from games.team.stages import Stage
 
 Facts = dict[str, Any]
 """Of one agent: `move` (text), `readable` (0 or 1), `score` (its move as a number; yes is 1), `spoke` (turns), `index`,
@@ -39,9 +39,9 @@ class Board:
         self._cast = cast
         self._blanks = {agent: self._blank(agent) for agent in cast.roles}
 
-    def deal(self, problem: Problem) -> None:
+    def deal(self, problem: Problem, split: str = "train") -> None:
         """Wipe it, for a new problem."""
-        self.problem = problem
+        self.problem, self.split = problem, split
         self._now: dict[str, Facts] = {agent: {**blank} for agent, blank in self._blanks.items()}
         self._at: dict[str, dict[str, Facts]] = {name: {} for name in self._cast.stages}
 
@@ -83,7 +83,9 @@ class Board:
             return {**facts, "of": self._now.get(facts["of"])}
         if name in self._cast.stages:
             return self._view(self._cast.stages[name])
-        return self._now[name] if name in self._now else getattr(self.problem, _GIVEN.get(name) or _GOLD[name])
+        if name in self._now:
+            return self._now[name]
+        return self.split if name == "split" else getattr(self.problem, _GIVEN.get(name) or _GOLD[name])
 
     def _view(self, stage: Stage) -> Facts:
         """What was said in a stage: of one agent its facts, of several a list of each fact."""
@@ -108,5 +110,5 @@ def _scores(verdict: str) -> dict[str, Any] | None:
     return scores if isinstance(scores, dict) else None
 
 
-_GIVEN = {"question": "question", "given": "facts", "own": "", "it": ""}
+_GIVEN = {"question": "question", "given": "facts", "split": "", "own": "", "it": ""}
 _GOLD = {"answer": "answer", "wrong": "wrong"}

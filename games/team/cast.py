@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from games.team.settings import Stage
+    from games.team.stages import Stage
 
 
 class Cast:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from games.team.board import Board
 from games.team.expressions import check_names, evaluate, render
+from games.team.stages import Keep, Loop, Stage, Step
 from marl.config import nearest
 
 if TYPE_CHECKING:
     from games.team.cast import Cast
-    from games.team.settings import Keep, Loop, Stage, TeamConfig
+    from games.team.settings import TeamConfig
 
 
 def check(team: TeamConfig) -> None:
@@ -80,9 +81,7 @@ def _sources(team: TeamConfig) -> Iterator[_Source]:
     yield from _flow("stages", team.stages, team)
 
 
-def _flow(field: str, steps: tuple[Stage | Loop | Keep, ...], team: TeamConfig) -> Iterator[_Source]:
-    from games.team.settings import Keep, Loop
-
+def _flow(field: str, steps: tuple[Step, ...], team: TeamConfig) -> Iterator[_Source]:
     nobody = (None, None)
     for place, step in enumerate(steps):
         where = f"{field}.{place}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from games.base import IllegalMove, TextGame
 from games.team.board import Board
 from games.team.expressions import evaluate, names_in, number, render
-from games.team.settings import Keep, Stage
+from games.team.stages import Keep, Stage
 from games.team.workflow import walk
 from marl.cases import state_of
 from marl.types import Findings, Problem
@@ -39,7 +39,7 @@ class Team(TextGame):
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
         self.dealt = self.current = self._chosen(rng, options)
         self.kept: list[Problem] = []
-        self.board.deal(self.current)
+        self.board.deal(self.current, options.get("split", "train"))
         self._steps = walk(self.config.stages, self._holds)
         first = self._next_stage()
         if first is None:

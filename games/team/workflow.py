@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from games.team.settings import Keep, Loop, Stage
+from games.team.stages import Keep, Loop, Stage
 
 
 def walk(steps: Sequence[Stage | Loop | Keep], holds: Callable[[str], bool]) -> Iterator[Stage | Keep]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marl.protocols import Experience, ExperienceConfig, Simulator
-from marl.types import Completion, Deal, Failure, Turn, TurnId
+from marl.types import Completion, Deal, Failure, Metrics, Turn, TurnId
 
 if TYPE_CHECKING:
     from marl.graph import Trajectory
@@ -49,6 +49,9 @@ class Recorded:
         self._next = (self._next + len(deals)) % many
         return retell(taken, deals, simulator)
 
+    def metrics(self) -> Metrics:
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         return {"next": self._next}
 
@@ -77,6 +80,7 @@ def _renamed(trajectory: Trajectory, episode: str, said: Mapping[TurnId, Complet
         reads = [(episode, index) for _, index in trajectory.graph.predecessors(turn.id)]
         other.add(replace(turn, id=(episode, turn.id[1]), completion=_spoken(turn, said)), reads)
     other.rewards = [replace(reward, turn=(episode, reward.turn[1])) for reward in trajectory.rewards]
+    other.findings = trajectory.findings
     other.end = trajectory.end
     return other
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from marl.protocols import Experience, ExperienceConfig, Simulator
-from marl.types import Deal
+from marl.types import Deal, Metrics
 
 if TYPE_CHECKING:
     from marl.graph import Trajectory
@@ -22,6 +22,9 @@ class Rollouts(ExperienceConfig):
 
     def gather(self, deals: Sequence[Deal], simulator: Simulator) -> list[Trajectory]:
         return simulator.play(deals)
+
+    def metrics(self) -> Metrics:
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         return {}

@@ -92,6 +92,8 @@ class _Memory:
     turns: list[Turn] = field(default_factory=list)
     heard: dict[str, int] = field(default_factory=dict)
     """Agent -> how many of its turns this one has read."""
+    read: list[Turn] = field(default_factory=list)
+    """Those turns."""
 
 
 class Episode:
@@ -118,7 +120,7 @@ class Episode:
     def answer(self, agent: str, said: Completion | Failure) -> None:
         """Take an answer; answers are played in the game's order, whatever order they come in."""
         if isinstance(said, Failure):
-            said = Completion("", (), (), (), said.finish)
+            said = Completion("", (), (), (), said.finish, usage=said.usage)
         self._open[agent].answer = said
         while not self.over:
             agent = self.game.agent_selection
@@ -163,11 +165,12 @@ class Episode:
             observation = self.game.observe(agent)
         info, memory, deal = self.game.infos[agent], self._memory[agent], self.trajectory.deal
         unread = self._unread(agent, info["hears"])
-        view = View(agent, observation, info, memory.turns, unread)
+        view = View(agent, observation, info, memory.turns, unread, memory.read)
         seed = seed_of(
             self.cast.seed, deal.purpose, deal.episode, deal.branch, agent, len(memory.turns), info["attempt"]
         )
         request = self.cast.request(deal.seats[agent], view, seed)
+        memory.read += unread
         reads = [turn.id for turn in unread]
         if memory.turns:
             reads.append(memory.turns[-1].id)

@@ -2,89 +2,122 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
+from typing import Annotated, Any, ClassVar
 
-from jinja2 import StrictUndefined, Template, TemplateSyntaxError, meta
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from pydantic import field_validator
+from jinja2 import TemplateError
+from pydantic import BeforeValidator, WithJsonSchema, field_validator
 
 from marl.config import nearest
 from marl.protocols import RoleConfig, View
-from marl.types import Message
+from marl.types import Message, Turn
+from roles.templates import known_names, source_of, template, uses
 
-# Scenario files are shared, so their templates run in a sandbox; an unknown name is an error, not an empty string.
-_environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=False)
+_SETTLED = ("agent", "observation", "legal", "attempt", "continued", "tools")
+_PAST = ("heard", "before", "mine", "last")
 
-_FACTS = ("observation", "agent", "legal", "attempt", "heard")
-"""What a template may use."""
-_Seen = tuple[str, str, tuple[str, ...] | None, int]
-_Heard = tuple[tuple[str, str], ...]
+TemplateText = Annotated[
+    str,
+    BeforeValidator(source_of),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "object",
+                    "properties": {"file": {"type": "string"}},
+                    "required": ["file"],
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
+]
+"""A jinja2 template, or `{file: PATH}` of one."""
+
+_Speech = tuple[str, str, tuple[str, ...]]
+"""Instructions, prompt, and the names of the role's own settings that they may use."""
+_Settled = tuple[Hashable, ...]
 
 
 @lru_cache(maxsize=256)
-def _uses(source: str) -> frozenset[str]:
-    """The names that a template reads."""
-    return frozenset(meta.find_undeclared_variables(_environment.parse(source)))
+def _remembers(instructions: str, prompt: str) -> bool:
+    """Whether a prompt holds anything of what was said before."""
+    return not (uses(instructions) | uses(prompt)).isdisjoint(_PAST)
 
 
-@lru_cache(maxsize=256)
-def _template(source: str) -> Template:
-    return _environment.from_string(source)
-
-
-@lru_cache(maxsize=256)
-def _hears(instructions: str, prompt: str) -> bool:
-    return "heard" in _uses(instructions) | _uses(prompt)
-
-
-def _render(instructions: str, prompt: str, goes_on: bool, seen: _Seen, heard: _Heard) -> tuple[Message, ...]:
-    agent, observation, legal, attempt = seen
-    facts = {
-        "observation": observation,
-        "agent": agent,
-        "legal": legal,
-        "attempt": attempt,
-        "heard": [{"agent": speaker, "text": text} for speaker, text in heard],
-    }
-    user = Message("user", _template(prompt).render(facts))
-    system = "" if goes_on else _template(instructions).render(facts)
-    return (Message("system", system), user) if system else (user,)
+def _render(speech: _Speech, settled: _Settled, past: dict[str, Any]) -> tuple[Message, ...]:
+    instructions, prompt, own = speech
+    facts: dict[str, Any] = {**dict(zip((*_SETTLED, *own), settled, strict=True)), **past}
+    try:
+        user = template(prompt).render(facts).strip("\n")
+        system = "" if facts["continued"] else template(instructions).render(facts).strip("\n")
+    except TemplateError as error:
+        raise ValueError(f"a role's template cannot be filled in for {facts['agent']}: {error.message}") from error
+    return (Message("system", system), Message("user", user)) if system else (Message("user", user),)
 
 
 @lru_cache(maxsize=4096)
-def _known(instructions: str, prompt: str, goes_on: bool, seen: _Seen) -> tuple[Message, ...]:
+def _known(speech: _Speech, settled: _Settled) -> tuple[Message, ...]:
     """What depends on few facts only is the same prompt again and again in a small game."""
-    return _render(instructions, prompt, goes_on, seen, ())
+    return _render(speech, settled, {})
+
+
+def _facts(turns: Sequence[Turn]) -> list[dict[str, str | None]]:
+    return [
+        {"agent": turn.agent, "role": turn.role, "text": turn.completion.text, "move": turn.action} for turn in turns
+    ]
+
+
+def _past(view: View) -> dict[str, Any]:
+    mine = [turn.completion.text for turn in view.mine]
+    return {
+        "heard": _facts(view.unread),
+        "before": _facts([turn for turn in view.read if turn.agent in view.info["hears"]]),
+        "mine": mine,
+        "last": mine[-1] if mine else None,
+    }
 
 
 class BaseRole(RoleConfig):
     """Speaks in one system message (`instructions`) and one user message (`prompt`), both jinja2 templates.
 
-    They may use `observation`, `agent`, `legal` (moves or none), `attempt` (refused answers so far) and `heard` (a
-    list of `agent` and `text`: what was said, and can be heard, since this agent's last turn).
+    A template is text, which may extend or include those in `roles/prompts`, or `{file: PATH}`. It may use
+
+    - `observation`, `agent`, `legal` (moves or none), `attempt` (refused answers so far), `tools` (pairs of name and
+      description), `continued` (whether the prompt goes on from this agent's last turn, which it need not repeat);
+    - `heard`: what was said, and can be heard, since this agent's last turn: a list of `agent`, `role`, `text` and
+      `move` (what was read from the text, or none); `before`: the same of what it had heard by then
+      from those whom it still hears;
+    - `mine`: the texts that this agent said; `last`: the latest of them, or none;
+    - the role's own settings that it shows.
     """
 
-    instructions: str = ""
-    prompt: str = "{{ observation }}"
+    shown: ClassVar[tuple[str, ...]] = ()
+    """Own settings that templates may use; their values must be hashable."""
+    instructions: TemplateText = ""
+    prompt: TemplateText = "{{ observation }}"
 
     @field_validator("instructions", "prompt")
     @classmethod
-    def _compiles(cls, source: str) -> str:
-        try:
-            _template(source)
-        except TemplateSyntaxError as error:
-            raise ValueError(f"not a jinja2 template: {error.message} (line {error.lineno})") from error
-        if unknown := sorted(_uses(source) - {*_FACTS, *_environment.globals}):
-            raise ValueError(f"the template uses {unknown[0]!r}, which does not exist; {nearest(unknown[0], _FACTS)}")
+    def _works(cls, source: str) -> str:
+        names = (*_SETTLED, *_PAST, *cls.shown)
+        if unknown := sorted(uses(source) - {*names, *known_names()}):
+            raise ValueError(f"the template uses {unknown[0]!r}, which does not exist; {nearest(unknown[0], names)}")
         return source
 
     def messages(self, view: View) -> tuple[Message, ...]:
+        info = view.info
+        tools = tuple([(tool.name, tool.description) for tool in self.tools]) if self.tools else ()
         goes_on = self.history == "append" and bool(view.mine)
-        seen = (view.agent, view.observation["text"], view.info["legal"], view.info["attempt"])
-        if _hears(self.instructions, self.prompt):
-            heard = tuple((turn.agent, turn.completion.text) for turn in view.unread)
-            return _render(self.instructions, self.prompt, goes_on, seen, heard)
-        return _known(self.instructions, self.prompt, goes_on, seen)
+        settled = (view.agent, view.observation["text"], info["legal"], info["attempt"], goes_on, tools)
+        if self.shown:
+            settled += tuple([getattr(self, name) for name in self.shown])
+        speech = (self.instructions, self.prompt, self.shown)
+        if _remembers(self.instructions, self.prompt):
+            return _render(speech, settled, _past(view))
+        return _known(speech, settled)
 
     def continues(self, view: View) -> tuple[int, ...]:
         if self.history == "fresh" or not view.mine:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from roles.base import BaseRole
-
-_BRACKETED = re.compile(r"\[(.+?)\]")
+from roles.parsing import brackets
 
 
 class Player(BaseRole):
@@ -15,7 +12,7 @@ class Player(BaseRole):
     kind: str = "player"
 
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
-        named = {said for found in _BRACKETED.findall(text) if (said := found.strip())}
+        named = set(brackets(text))
         if legal is not None:
             # However it is written, a move is handed to the game as the game spells it.
             spelled = {move.lower(): move for move in legal}

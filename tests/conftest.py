@@ -1,1 +1,29 @@
-"""Puts this folder on the path, so that tests share `small_games`."""
+"""Puts this folder on the path, so that tests share `small_games` and `real_runs`; and a real run for all to compare
+with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from real_runs import Desk
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    """A run that nothing happened to; not to be changed."""
+    from real_runs import anchored, train_whole
+
+    return train_whole(tmp_path_factory.mktemp("whole"), anchored())
+
+
+@pytest.fixture
+def desk(whole: Desk, tmp_path: Path) -> Desk:
+    """The same scenario and the same made models, to be trained once more."""
+    from real_runs import Desk
+
+    (tmp_path / "cache").symlink_to(whole.path / "cache")
+    return Desk(tmp_path, whole.scenario)

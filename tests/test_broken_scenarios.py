@@ -9,10 +9,11 @@ import yaml
 
 import marl
 from marl.load import ScenarioError, validate
+from marl.parts import names
 
 KUHN = Path(__file__).parent.parent / "scenarios" / "kuhn_self_play.yaml"
 LEARNER = "policies.actor.learner"
-ENGINES = "human, kuhn_equilibrium, perfect_nim, random, tabular, tic_tac_toe_minimax, transformers"
+ENGINES, GAMES = ", ".join(names("engines")), ", ".join(names("games"))
 OR_PATH = ", or an import path 'package.module:Name'"
 CUT_OFF = (
     "cut tokens off, and policies.actor.learner would see other probabilities; set its `truncated: recompute`, "
@@ -38,16 +39,14 @@ TYPOS = {
     "assign, baseline, scale",
 }
 KINDS = {
-    "game.kind=kuhn_pokr": "game.kind: unknown kind 'kuhn_pokr'; did you mean 'kuhn_poker'? choices: kuhn_poker, nim, "
-    f"tic_tac_toe{OR_PATH}",
-    "game=kuhn_pokr": "game.kind: unknown kind 'kuhn_pokr'; did you mean 'kuhn_poker'? choices: kuhn_poker, nim, "
-    f"tic_tac_toe{OR_PATH}",
+    "game.kind=kuhn_pokr": f"game.kind: unknown kind 'kuhn_pokr'; did you mean 'kuhn_poker'? choices: {GAMES}{OR_PATH}",
+    "game=kuhn_pokr": f"game.kind: unknown kind 'kuhn_pokr'; did you mean 'kuhn_poker'? choices: {GAMES}{OR_PATH}",
     f"{LEARNER}.kind=grop": f"{LEARNER}.kind: unknown kind 'grop'; did you mean 'grpo'? choices: grpo, sft{OR_PATH}",
     "policies.actor.engine.kind=tansformers": "policies.actor.engine.kind: unknown kind 'tansformers'; did you mean "
     f"'transformers'? choices: {ENGINES}{OR_PATH}",
     "policies.actor.engine={slots: 3}": f"policies.actor.engine.kind: missing; choices: {ENGINES}",
-    "game=3": "game: must be a mapping with `kind:`; choices: kuhn_poker, nim, tic_tac_toe (got 3)",
-    "game.kind=3": "game.kind: must be a name, got 3; choices: kuhn_poker, nim, tic_tac_toe",
+    "game=3": f"game: must be a mapping with `kind:`; choices: {GAMES} (got 3)",
+    "game.kind=3": f"game.kind: must be a name, got 3; choices: {GAMES}",
     "game.kind=no.such:Thing": "game.kind: kind 'no.such:Thing': no module 'no' to import",
     "game.kind=json:nothing": "game.kind: kind 'json:nothing': module 'json' has no 'nothing'",
     "game.kind=json:dumps": "game.kind: kind 'json:dumps' is no part of games: it must be a subclass of its settings, "
@@ -95,7 +94,8 @@ VALUES = {
     "roles.player.prompt='{{ observation'": "roles.player.prompt: not a jinja2 template: unexpected end of template, "
     "expected 'end of print statement'. (line 1) (got '{{ observation')",
     "roles.player.prompt='{{ observatio }}'": "roles.player.prompt: the template uses 'observatio', which does not "
-    "exist; did you mean 'observation'? choices: agent, attempt, heard, legal, observation (got '{{ observatio }}')",
+    "exist; did you mean 'observation'? choices: agent, attempt, before, continued, heard, last, legal, mine, "
+    "observation, tools (got '{{ observatio }}')",
 }
 FITS = {
     "seats={player_0: player}": "seats.player_1: missing: game 'kuhn_poker' has the agents player_0, player_1",
@@ -199,13 +199,26 @@ def test_a_file_that_is_no_scenario_says_where(tmp_path: Path, text: str, messag
     assert str(caught.value).split("\n")[0] == f"{file}: {message}"
 
 
-@pytest.mark.parametrize("section", ["game", "seats", "roles", "policies", "schedule"])
+@pytest.mark.parametrize("section", ["game", "roles", "policies", "schedule"])
 def test_a_missing_section_is_named(section: str) -> None:
     data = yaml.safe_load(KUHN.read_text())
     del data[section]
     with pytest.raises(ScenarioError) as caught:
         validate(data, "mine.yaml")
     assert str(caught.value) == f"mine.yaml: 1 problem\n  {section}: missing; it must be given"
+
+
+def test_without_seats_every_agent_of_a_game_that_casts_nobody_is_named() -> None:
+    assert problems("seats=null") == ["seats: must be a mapping (`name: value`) (got None)"]
+    assert problems("seats={}") == [
+        "roles.player: no seat uses this role; seats: {}",
+        "seats.player_0: missing: game 'kuhn_poker' has the agents player_0, player_1",
+        "seats.player_1: missing: game 'kuhn_poker' has the agents player_0, player_1",
+    ]
+    data = yaml.safe_load(KUHN.read_text())
+    del data["seats"]
+    with pytest.raises(ScenarioError, match=r"seats\.player_0: missing.*\n.*seats\.player_1: missing"):
+        validate(data, "mine.yaml")
 
 
 def test_a_missing_file_lists_its_neighbours(tmp_path: Path) -> None:

@@ -6,23 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from real_runs import Desk, Kill, anchored, contents, outcome, rows, train_whole
+from real_runs import Desk, Kill, contents, outcome, rows
 
 FILES = ["state/state.safetensors", "state/state.json", "policies/actor/model.safetensors"]
 FILES += ["policies/actor/tokenizer.json", "policies/actor/config.json", "manifest.json"]
 MORE = [4_000, 8_000, 16_000, 36_000, 48_000, 60_000, 84_000, 96_000]
 """Bytes of room at which other files of a checkpoint are the first that does not fit."""
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return train_whole(tmp_path_factory.mktemp("whole"), anchored())
-
-
-@pytest.fixture
-def desk(whole: Desk, tmp_path: Path) -> Desk:
-    (tmp_path / "cache").symlink_to(whole.path / "cache")
-    return Desk(tmp_path, whole.scenario)
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,15 @@ LIGHT = """
     marl.config marl.types marl.protocols marl.parts marl.graph marl.rollout marl.scenario marl.load marl.checks
     marl.explain marl.simulator marl.judge marl.batch marl.tree marl.evaluate marl.run marl.cli marl.table_talk
     marl.engines.scripted marl.engines.transformers marl.engines.tiny marl.engines.models marl.engines.warm_up
-    marl.engines.folder marl.experience.rollouts marl.experience.file roles.base roles.player trainers.settings
+    marl.engines.adapter
+    marl.engines.folder marl.experience.rollouts marl.experience.file trainers.settings
+    roles.base roles.player roles.solver roles.planner roles.critic roles.judge roles.challenger roles.aggregator
+    roles.debater roles.verifier
     credit.assign credit.baseline games.base games.kuhn_poker games.nim games.tic_tac_toe
+    marl.experience.pool games.tasks.arithmetic games.tasks.countdown games.tasks.strings games.tasks.logic_grids
+    games.tasks.code games.tasks.tables games.verifiers.countdown
+    marl.engines.remote marl.engines.rules marl.graders games.verifiers.text games.verifiers.form games.verifiers.numeric
+    games.verifiers.mathematics
 """
 
 

@@ -4,24 +4,12 @@ import json
 import shutil
 import signal
 import threading
-from pathlib import Path
 
 import pytest
-from real_runs import Desk, Kill, anchored, contents, outcome, rows, train_whole
+from real_runs import Desk, Kill, anchored, contents, outcome, rows
 
 import marl
 from marl.load import ScenarioError
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return train_whole(tmp_path_factory.mktemp("whole"), anchored())
-
-
-@pytest.fixture
-def desk(whole: Desk, tmp_path: Path) -> Desk:
-    (tmp_path / "cache").symlink_to(whole.path / "cache")
-    return Desk(tmp_path, whole.scenario)
 
 
 @pytest.fixture

@@ -39,7 +39,8 @@ class Team(TextGame):
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
         self.dealt = self.current = self._chosen(rng, options)
         self.kept: list[Problem] = []
-        self.board.deal(self.current, options.get("split", "train"))
+        # A problem that is handed over was posed before, and waited in a pool.
+        self.board.deal(self.current, "pool" if "problem" in options else options.get("split", "train"))
         self._steps = walk(self.config.stages, self._holds)
         first = self._next_stage()
         if first is None:

@@ -40,7 +40,7 @@ class Stage(Config):
     poses: bool = False
     """What is said here poses the problem of the stages that follow."""
     when: str | None = None
-    """The stage is left out unless this holds, such as `split == 'train'`."""
+    """The stage is left out unless this holds. `split` is "train", "held_out", or "pool" for one posed earlier."""
 
     @property
     def called(self) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 from pydantic import Field
 
 from marl.config import Component, Config, Sampling
-from marl.types import Findings, Info, Message, Observation, Turn
+from marl.types import Findings, Info, Message, Observation, Problem, Turn
 
 if TYPE_CHECKING:
     from marl.protocols.speech import EngineConfig
@@ -80,6 +80,10 @@ class GameConfig(Component):
         """`reset` options of up to `n` starts that training never deals; () if there are none."""
         return ()
 
+    def problems(self, n: int) -> Sequence[Problem]:
+        """Up to `n` of the problems that are dealt, to try verifiers on; () if there are none."""
+        return ()
+
     def opponents(self) -> Mapping[str, EngineConfig]:
         """Players that the game exports (`nash`, `minimax`, ...), for evaluation."""
         return {}
@@ -108,6 +112,8 @@ class View:
     """The agent's earlier turns."""
     unread: Sequence[Turn] = ()
     """Turns it can hear since its last one."""
+    read: Sequence[Turn] = ()
+    """Turns it had read before that."""
 
 
 class Tool(Config):

@@ -1,22 +1,10 @@
 """What roles say, and what they read from an answer."""
 
 import pytest
+from situations import said, view
 
-from marl.protocols import View
-from marl.types import Completion, Info, Message, Request, Turn
+from marl.types import Message
 from roles.player import Player
-
-
-def view(text: str = "pile 3", legal: tuple[str, ...] | None = ("1", "2"), **more: object) -> View:
-    info: Info = {"legal": legal, "hears": (), "together": (), "state": "", "attempt": 0}
-    return View("player_0", {"text": text}, info, **more)  # type: ignore[arg-type]
-
-
-def said(agent: str, text: str) -> Turn:
-    completion = Completion(text, (1, 2), (3,), (-0.5,), "stop")
-    return Turn(
-        ("e", 0), agent, 0, 0, "player", Request("actor", (), Player(policy="actor").sampling), completion, text
-    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,146 @@
+"""What a prompt holds of the others is what the game lets be heard, and what the graph's edges say."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import networkx as nx
+import pytest
+from small_games import Voice, table
+
+from games.base import IllegalMove, TextGame, TextGameConfig
+from marl.graph import Trajectory
+from marl.protocols import RoleConfig
+from marl.types import Completion, Deal, Request
+from roles.aggregator import Aggregator
+from roles.critic import Critic
+from roles.judge import Judge
+from roles.planner import Planner
+from roles.solver import Solver
+
+HEARS = {
+    "planner": (),
+    "solver_0": ("planner", "critic"),
+    "solver_1": ("critic",),
+    "critic": ("solver_0", "solver_1"),
+    "judge": ("solver_0", "solver_1"),
+    "aggregator": ("solver_0", "solver_1", "critic", "judge"),
+}
+ORDER = ("planner", *("solver_0", "solver_1", "critic") * 3, "judge", "aggregator")
+
+
+class WorkshopConfig(TextGameConfig):
+    """A planner, two solvers at once who revise twice for a critic, a judge and an aggregator."""
+
+    kind: str = "workshop"
+
+    def build(self) -> Workshop:
+        return Workshop(tuple(HEARS), self.illegal)
+
+
+class Workshop(TextGame):
+    name = "workshop"
+
+    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+        self.moves = 0
+        return ORDER[0]
+
+    def start_key(self) -> str:
+        return ""
+
+    def describe(self, agent: str) -> str:
+        return "the question"
+
+    def state_of(self, agent: str) -> str:
+        return ""
+
+    def hears(self, agent: str) -> tuple[str, ...]:
+        return HEARS[agent]
+
+    def together(self, agent: str) -> tuple[str, ...]:
+        return ("solver_0", "solver_1") if agent == "solver_0" else (agent,)
+
+    def move(self, action: str) -> str | Mapping[str, float]:
+        self.moves += 1
+        return ORDER[self.moves] if self.moves < len(ORDER) else {}
+
+
+class Numbered(Voice):
+    """Says something that nobody else says, so that it can be found in prompts; now and then unreadably."""
+
+    def __init__(self, slips: float) -> None:
+        super().__init__(lambda request: "")
+        self.slips, self.rng, self.said = slips, random.Random(0), 0
+
+    def _answer(self, request: Request) -> Completion:
+        self.said += 1
+        mark = f"word{self.said}."
+        slip = self.rng.random() < self.slips
+        text = mark if slip else f"{mark} <verdict>1</verdict> <answer>{mark}</answer>"
+        tokens = tuple(range(self.said))
+        return Completion(text, (1, 2), tokens, (-0.5,) * len(tokens), "stop")
+
+
+def workshop(history: Literal["fresh", "append"], slips: float = 0.0) -> Trajectory:
+    settings: dict[str, Any] = {"policy": "actor", "history": history}
+    roles: dict[str, RoleConfig] = {
+        "planner": Planner(**settings),
+        "solver": Solver(**settings),
+        "critic": Critic(verdict="score", **settings),
+        "judge": Judge(swap=True, **settings),
+        "aggregator": Aggregator(**settings),
+    }
+    seats = {agent: agent.split("_")[0] for agent in HEARS}
+    game = WorkshopConfig(illegal=IllegalMove(retry=9))
+    (episode,) = table(game, Numbered(slips), **roles).play([Deal("e", "e", 0, seats)])
+    assert len({turn.completion.text for turn in episode.turns}) == len(episode.turns) >= len(ORDER)
+    return episode
+
+
+def shown(episode: Trajectory) -> dict[Any, set[Any]]:
+    """Turn -> the others' turns whose words stand in its prompt."""
+    words = {turn.completion.text.split()[0]: turn for turn in episode.turns}
+    prompts = {t.id: (t.agent, " ".join(m.content for m in t.request.messages).split()) for t in episode.turns}
+    return {
+        id_: {words[word].id for word in prompt if word in words and words[word].agent != agent}
+        for id_, (agent, prompt) in prompts.items()
+    }
+
+
+def edges(episode: Trajectory) -> dict[Any, set[Any]]:
+    """Turn -> the others' turns that an edge leads from."""
+    agent = {turn.id: turn.agent for turn in episode.turns}
+    return {v: {u for u in episode.graph.predecessors(v) if agent[u] != agent[v]} for v in episode.graph}
+
+
+@pytest.mark.parametrize("slips", [0.0, 0.4], ids=["all_readable", "some_unreadable"])
+def test_a_prompt_that_continues_holds_exactly_what_the_edges_say(slips: float) -> None:
+    episode = workshop("append", slips)
+    assert shown(episode) == edges(episode)
+
+
+@pytest.mark.parametrize("slips", [0.0, 0.4], ids=["all_readable", "some_unreadable"])
+def test_a_fresh_prompt_holds_what_the_edges_of_all_its_agents_turns_say(slips: float) -> None:
+    episode, known = workshop("fresh", slips), dict.fromkeys(HEARS, frozenset())
+    for turn in episode.turns:
+        known[turn.agent] |= edges(episode)[turn.id]
+        assert shown(episode)[turn.id] == known[turn.agent]
+
+
+def test_edges_follow_what_the_game_lets_be_heard() -> None:
+    episode = workshop("append")
+    agent = {turn.id: turn.agent for turn in episode.turns}
+    heard = {(agent[u], agent[v]) for u, v in episode.graph.edges if agent[u] != agent[v]}
+    assert heard == {(source, reader) for reader, sources in HEARS.items() for source in sources}
+    assert nx.is_directed_acyclic_graph(episode.graph)
+
+
+def test_a_prompt_that_continues_goes_on_from_the_last_turns_tokens() -> None:
+    episode = workshop("append", 0.4)
+    last: dict[str, Completion] = {}
+    for turn in episode.turns:
+        before = last.get(turn.agent)
+        assert turn.request.continues == ((*before.prompt_ids, *before.token_ids) if before else ())
+        last[turn.agent] = turn.completion

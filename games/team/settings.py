@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
+from games.tasks.starts import held_out_starts, samples
 from games.team.cast import Cast
 from games.team.check import check
 from games.team.stages import Step, flat
@@ -89,7 +90,7 @@ class TeamConfig(GameConfig):
         return self.cast.roles
 
     def held_out(self, n: int) -> Sequence[Mapping[str, Any]]:
-        return [{"split": "held_out", "index": index} for index in range(min(n, self.tasks.size("held_out")))]
+        return held_out_starts(self.tasks, n)
 
     def problems(self, n: int) -> Sequence[Problem]:
-        return [self.tasks.problem("train", index) for index in range(min(n, self.tasks.size("train")))]
+        return samples(self.tasks, n)

@@ -1,0 +1,387 @@
+"""The communication game: from choices to a graph, from the graph to who hears whom, and what it pays."""
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, product
+
+import networkx as nx
+import pytest
+from pettingzoo.test import api_test, seed_test
+from small_games import Voice, table
+
+from games.base import replay
+from games.communication import ACTIONS, Communication, CommunicationConfig, connected, wishes
+from marl.engines.scripted import Random
+from marl.graph import Trajectory
+from marl.protocols import Split, TaskConfig, Tasks
+from marl.types import Deal, Problem, Request, TurnId
+from roles.player import Player
+
+FOUR = ("agent_0", "agent_1", "agent_2", "agent_3")
+
+
+class Doubles(TaskConfig):
+    """Twice a number; the last three are held out."""
+
+    kind: str = "doubles"
+
+    def build(self) -> Tasks:
+        return Doubler()
+
+
+class Doubler:
+    def size(self, split: Split) -> int:
+        return 7 if split == "train" else 3
+
+    def problem(self, split: Split, index: int) -> Problem:
+        n = index if split == "train" else 7 + index
+        return Problem(f"2x{n}", f"2 * {n}", str(2 * n), (str(2 * n + 1), str(2 * n + 2)))
+
+    def posed(self, text: str) -> Problem | None:
+        return None
+
+
+def config(**settings: object) -> CommunicationConfig:
+    return CommunicationConfig.model_validate({"task": Doubles(), **settings})
+
+
+def edges(*actions: str) -> set[tuple[int, int]]:
+    """(speaker, listener) by place, after a joint choice."""
+    graph = connected({f"agent_{place}": action for place, action in enumerate(actions)})
+    assert nx.is_directed_acyclic_graph(graph)
+    return {(int(speaker[-1]), int(listener[-1])) for speaker, listener in graph.edges}
+
+
+def advanced(game: Communication, *moves: str, index: int = 2) -> Communication:
+    """The game of problem `index`, after these moves."""
+    game.reset(0, {"index": index})
+    for move in moves:
+        game.step(move)
+    return game
+
+
+# --- choices -> graph ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"),
+    [
+        ("alone", set()),
+        ("broadcast", {(1, 2), (1, 3), (1, 0)}),
+        ("query", {(2, 1)}),
+        ("aggregate", {(2, 1), (3, 1), (0, 1)}),
+        ("verify", {(1, 2)}),
+        ("debate", {(1, 3)}),
+    ],
+)
+def test_each_action_adds_its_own_edges(action: str, expected: set[tuple[int, int]]) -> None:
+    assert edges("alone", action, "alone", "alone") == expected
+
+
+@pytest.mark.parametrize(
+    ("actions", "expected"),
+    [
+        # all alike: earlier agents get their wishes, what would close a cycle is left out
+        (("broadcast",) * 3, {(0, 1), (0, 2), (1, 2)}),
+        (("aggregate",) * 3, {(1, 0), (2, 0), (2, 1)}),
+        (("query",) * 3, {(1, 0), (2, 1)}),
+        (("verify",) * 3, {(0, 1), (1, 2)}),
+        (("debate",) * 4, {(0, 2), (1, 3)}),
+        (("debate",) * 3, {(0, 1), (1, 2), (0, 2)}),
+        # two wish the same edge, or opposite ones
+        (("verify", "query", "alone"), {(0, 1), (2, 1)}),
+        (("query", "verify", "alone"), {(1, 0), (1, 2)}),
+        (("query", "broadcast", "alone"), {(1, 0), (1, 2)}),
+        (("alone", "broadcast", "aggregate"), {(1, 2), (1, 0), (0, 2)}),
+        # a debate goes the other way when the first way would close a cycle
+        (("query", "query", "debate", "alone"), {(1, 0), (2, 1), (2, 0)}),
+        (("verify", "verify", "debate", "alone"), {(0, 1), (1, 2), (0, 2)}),
+        # two agents are one another's next and opposite
+        (("debate", "debate"), {(0, 1)}),
+        (("query", "query"), {(1, 0)}),
+        (("alone", "debate"), {(1, 0)}),
+    ],
+)
+def test_joint_choices_worked_out_by_hand(actions: Sequence[str], expected: set[tuple[int, int]]) -> None:
+    assert edges(*actions) == expected
+
+
+def test_every_joint_choice_grants_each_wish_that_closes_no_cycle() -> None:
+    for actions in product(ACTIONS, repeat=4):
+        choices = dict(zip(FOUR, actions, strict=True))
+        graph = connected(choices)
+        wished = {edge for agent, action in choices.items() for edge in wishes(agent, action, FOUR)}
+        assert nx.is_directed_acyclic_graph(graph)
+        assert list(graph) == list(FOUR)
+        assert set(graph.edges) <= wished
+        for edge in wished - set(graph.edges):
+            fuller = nx.DiGraph(graph.edges)
+            fuller.add_edge(*edge)
+            assert not nx.is_directed_acyclic_graph(fuller)
+
+
+# --- the order of play -----------------------------------------------------------------------------------------------
+
+
+def stages(game: Communication) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(kind, agents) of each stage as it begins; answers are given in turn."""
+    while not any(game.terminations.values()):
+        first = game.infos[game.agent_selection]
+        yield ("answer" if first["legal"] is None else "choose"), first["together"]
+        for agent in first["together"]:
+            assert game.agent_selection == agent
+            info = game.infos[agent]
+            assert (info["legal"], info["hears"]) == (first["legal"], game.hears(agent))
+            game.step("4" if info["legal"] is None else PLAN[agent])
+
+
+PLAN = {"agent_0": "query", "agent_1": "alone", "agent_2": "verify", "agent_3": "alone"}
+"""1 -> 0, 2 -> 3"""
+
+
+def test_all_choose_at_once_and_those_at_one_depth_answer_at_once() -> None:
+    game = advanced(config(agents=4, rounds=2).build())
+    first = [("choose", FOUR), ("answer", ("agent_1", "agent_2")), ("answer", ("agent_0", "agent_3"))]
+    assert list(stages(game)) == first * 2
+
+
+def test_an_agent_hears_its_predecessors_and_nobody_else() -> None:
+    game = advanced(config(agents=3).build(), "aggregate", "alone", "alone")
+    assert [game.hears(agent) for agent in game.seats] == [game.seats, ("agent_1",), ("agent_2",)]
+    game = advanced(game, "aggregate", "alone")
+    assert [game.hears(agent) for agent in game.seats] == [("agent_0",), ("agent_1",), ("agent_2",)]
+
+
+def test_what_an_agent_has_not_heard_is_not_in_its_state_or_observation() -> None:
+    game = advanced(config(agents=3).build(), "alone", "query", "broadcast", "22")
+    # agent_2 is heard by both others; agent_0 hears nobody else
+    assert game.agent_selection == "agent_0"
+    game.step("33")
+    assert game.infos["agent_1"]["state"] == "2 * 2 . agent_1 : query . agent_2 : broadcast , 22"
+    game.step("44")
+    assert game.observe("agent_0")["text"].startswith("2 * 2 . agent_0 . round 2 of 2 . you said 33 . choose [alone]")
+    for move in ("alone", "query", "alone"):
+        game.step(move)
+    assert game.state_of("agent_0") == "2 * 2 . agent_0 : alone , 33 , alone . agent_2 : broadcast , 22"
+
+
+def test_older_turns_are_heard_with_the_first_that_may_be() -> None:
+    game = advanced(config(agents=2).build(), *("alone", "alone", "1", "3"), *("query", "alone", "5"))
+    assert game.agent_selection == "agent_0"
+    assert game.infos["agent_0"]["state"].endswith("agent_1 : alone , 3 , alone , 5")
+
+
+# --- played by agents ------------------------------------------------------------------------------------------------
+
+
+def speaker(**settings: object) -> Player:
+    prompt = "{{ observation }}{% for turn in heard %} {{ turn.agent }} : {{ turn.text }}{% endfor %}"
+    return Player.model_validate({"policy": "actor", "prompt": prompt, **settings})
+
+
+def plays(settings: CommunicationConfig, voice: Voice, episodes: int = 1) -> list[Trajectory]:
+    deals = [Deal(f"e{i}", "g", i, settings.casting()) for i in range(episodes)]
+    return table(settings, voice, speaker=speaker()).play(deals)
+
+
+def anything(request: Request) -> str:
+    said = [*(request.options or {}).values()] or request.examples
+    return said[request.seed % len(said)]
+
+
+def reads(trajectory: Trajectory, agents: int) -> set[tuple[TurnId, TurnId]]:
+    """The edges that the choices imply: own previous turn, and of each predecessor what was not read before."""
+    turns = {agent: [turn for turn in trajectory.turns if turn.agent == agent] for agent in trajectory.deal.seats}
+    expected = {(a.id, b.id) for mine in turns.values() for a, b in pairwise(mine)}
+    read: dict[tuple[str, str], int] = {}
+    for answers in range(1, len(trajectory.turns) // agents, 2):
+        choices = {agent: mine[answers - 1].action or "" for agent, mine in turns.items()}
+        for pair in connected(choices).edges:
+            fresh = turns[pair[0]][read.get(pair, 0) : answers + 1]
+            read[pair] = answers + 1
+            expected |= {(turn.id, turns[pair[1]][answers].id) for turn in fresh}
+    return expected
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_the_recorded_graph_is_the_one_that_was_chosen(newest_first: bool) -> None:
+    settings = config(agents=4, rounds=3)
+    for trajectory in plays(settings, Voice(anything, newest_first=newest_first), 40):
+        assert len(trajectory.turns) == 24
+        assert set(trajectory.graph.edges) == reads(trajectory, 4)
+        choices = [[t.action or "" for t in trajectory.turns[place : place + 4]] for place in (0, 8, 16)]
+        many = [len(edges(*joint)) for joint in choices]
+        measures = trajectory.findings.measures
+        assert measures["edges"] == sum(many)
+        assert measures["density"] == pytest.approx(sum(many) / 18)
+
+
+def test_prompts_hold_what_was_heard_and_nothing_else() -> None:
+    def say(request: Request) -> str:
+        text = request.messages[-1].content
+        agent = text.split(" . ")[1]
+        return f"[{PLAN[agent]}]" if request.options else f"[said by {agent}]"
+
+    [trajectory] = plays(config(agents=4, rounds=1), Voice(say))
+    asked = {turn.agent: turn.request.messages[-1].content for turn in trajectory.turns[4:]}
+    heard = {agent: [other for other in FOUR if f"said by {other}" in text] for agent, text in asked.items()}
+    assert heard == {"agent_1": [], "agent_2": [], "agent_0": ["agent_1"], "agent_3": ["agent_2"]}
+
+
+def test_the_requests_of_a_stage_are_in_flight_at_once() -> None:
+    open_at_once: list[int] = []
+
+    class Counting(Voice):
+        def step(self, wait_s: float) -> list:
+            open_at_once.append(len(self._open))
+            return super().step(wait_s)
+
+    def say(request: Request) -> str:
+        agent = request.messages[-1].content.split(" . ")[1]
+        return f"[{PLAN[agent]}]" if request.options else "[4]"
+
+    plays(config(agents=4, rounds=2), Counting(say))
+    assert open_at_once == [4, 2, 2, 4, 2, 2]
+
+
+def test_answers_do_not_depend_on_the_order_in_which_they_come_in() -> None:
+    settings = config(agents=4, rounds=2)
+    assert plays(settings, Voice(anything), 20) == plays(settings, Voice(anything, newest_first=True, batch=3), 20)
+
+
+def test_turns_carry_their_problem_and_random_play_finds_the_answer_at_times() -> None:
+    settings = config(agents=3, rounds=1)
+    deals = [Deal(f"e{i}", "g", i, settings.casting()) for i in range(200)]
+    trajectories = table(settings, Random().build(None), speaker=speaker()).play(deals)
+    assert all(turn.problem == trajectory.start for trajectory in trajectories for turn in trajectory.turns)
+    assert 0.1 < sum(t.findings.measures["success"] for t in trajectories) / 200 < 0.9
+
+
+# --- rewards ---------------------------------------------------------------------------------------------------------
+
+
+def test_everybody_is_paid_for_accuracy_and_for_words_said_and_heard() -> None:
+    game = advanced(config(rounds=1, cost=0.1, budget=40).build(), "broadcast", "alone", "alone", "4", "4", "it is 5")
+    # said: 3 choices, 1 + 1 + 3 words; heard: `broadcast` and `4`, by two
+    assert game.spent() == 3 + 5 + 4
+    for agent in game.seats:
+        assert game.paid[agent] == pytest.approx({"accuracy": 1.0, "cost": -0.1 * 12 / 40})
+    assert game.findings().measures == pytest.approx({"success": 1.0, "edges": 2.0, "density": 2 / 3})
+
+
+def test_what_was_heard_late_is_paid_for_like_the_rest() -> None:
+    game = advanced(config(agents=2, budget=100).build(), "alone", "alone", "4", "4 or 5", "query", "alone", "4", "4")
+    # said: 4 choices, 1 + 3 + 1 + 1; heard: alone, 4 or 5, alone, 4
+    assert game.spent() == 4 + 6 + 6
+    assert game.paid["agent_1"]["cost"] == pytest.approx(-0.1 * 16 / 100)
+
+
+def test_the_price_of_talk_is_bounded() -> None:
+    game = advanced(config(rounds=1, cost=0.3, budget=5).build(), *["broadcast"] * 3, "1", "1", "1")
+    assert game.rewards == pytest.approx(dict.fromkeys(game.seats, -0.3))
+    assert game.findings().measures["success"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("answers", "success"),
+    [
+        (("4", "4", "5"), 1.0),
+        (("5", "5", "4"), 0.0),
+        (("4", "5", "6"), 1.0),
+        (("5", "4", "6"), 0.0),
+        ((" 4 ", "5", "4"), 1.0),
+    ],
+)
+def test_the_majority_answers_and_of_several_the_first(answers: Sequence[str], success: float) -> None:
+    game = advanced(config(rounds=1).build(), "alone", "alone", "alone", *answers)
+    assert game.findings().measures["success"] == success
+
+
+def test_an_answer_that_cannot_be_read_costs_its_agent_and_ends_the_game() -> None:
+    game = advanced(config(illegal={"retry": 1}).build(), "shout")
+    assert game.infos["agent_0"]["attempt"] == 1
+    game.step("louder")
+    assert game.rewards == {"agent_0": -1.0, "agent_1": 0.0, "agent_2": 0.0}
+    assert game.findings().measures == {"success": 0.0, "edges": 0.0, "density": 0.0}
+
+
+# --- PettingZoo, seeds, options --------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("retry", [0, 20])
+def test_the_game_passes_pettingzoos_own_tests(retry: int) -> None:
+    build = config(illegal={"retry": retry}).build
+    api_test(build(), num_cycles=60)
+    seed_test(build, num_cycles=30)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_game_passes_pettingzoos_own_tests_when_every_move_is_legal() -> None:
+    class Obliging(Communication):
+        """Takes any text for a choice, so that random text goes all the way."""
+
+        def step(self, action: str | None) -> None:
+            choosing = action is not None and self._legal
+            super().step(ACTIONS[len(action) % len(ACTIONS)] if choosing and action else action)
+
+    api_test(Obliging(config(agents=4)), num_cycles=200)
+    seed_test(lambda: Obliging(config(agents=4)), num_cycles=60)
+
+
+def test_the_game_is_a_function_of_seed_and_actions() -> None:
+    one, other = config(agents=4).build(), config(agents=4).build()
+    for seed in range(20):
+        one.reset(seed)
+        rng, moves = random.Random(seed), []
+        while not any(one.terminations.values()):
+            info = one.infos[one.agent_selection]
+            moves.append(rng.choice(info["legal"] or info["examples"]))
+            one.step(moves[-1])
+        random.seed(seed)
+        replay(other, seed, None, moves)
+        assert [one.state_of(agent) for agent in one.seats] == [other.state_of(agent) for agent in one.seats]
+        assert (one.rewards, one.start_key(), one.findings()) == (other.rewards, other.start_key(), other.findings())
+
+
+def test_options_choose_the_problem() -> None:
+    settings = config()
+    game = settings.build()
+    game.reset(0, {"split": "held_out", "index": 1})
+    assert (game.start_key(), game.infos["agent_0"]["problem"]) == ("2x8", "2x8")
+    game.reset(0, {"problem": {"key": "k", "question": "what?", "answer": "that", "wrong": ["this"]}})
+    assert game.start_key() == "k"
+    for _ in range(3):
+        game.step("alone")
+    assert game.infos["agent_0"]["examples"] == ("that", "this")
+    starts = [game.reset(seed) or game.start_key() for seed in range(60)]
+    assert set(starts) == {f"2x{n}" for n in range(7)}
+    assert settings.held_out(2) == [{"split": "held_out", "index": 0}, {"split": "held_out", "index": 1}]
+    assert len(settings.held_out(99)) == 3
+    assert settings.casting() == dict.fromkeys(("agent_0", "agent_1", "agent_2"), "speaker")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"index": 7}, "no problem 7 in split 'train', which has 7"),
+        ({"index": True}, "no problem True"),
+        ({"split": "held_out", "index": 3}, "has 3"),
+        ({"split": "heldout"}, "did you mean 'held_out'"),
+        ({"splt": "train"}, "did you mean 'split'"),
+        ({"problem": {"key": "k"}}, "question"),
+        ({"problem": "k"}, "Problem"),
+        ({"problem": {"key": "k", "question": "q"}}, "no answer that texts can be compared with"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config().build().reset(0, options)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"agents": 1}, {"rounds": 0}, {"budget": 0}, {"cost": -1}, {"task": {"kind": "x"}}]
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict) -> None:
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        config(**settings)

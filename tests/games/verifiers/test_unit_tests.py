@@ -1,0 +1,153 @@
+"""Code is judged by what it gives, not by what it says about itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from games.verifiers.unit_tests import UnitTests
+from marl.sandbox import Sandbox, unusable
+from marl.types import Case, Problem, Verdict
+
+SANDBOX = Sandbox(wall_s=20)
+SQUARES = [{"call": "f(2)", "expect": "4"}, "assert f(-3) == 9", {"call": "f(0)", "expect": "0"}]
+TYPED = [{"stdin": "2 3\n", "stdout": "5\n"}, ("4 5", "9")]
+RIGHT = "def f(x):\n    return x * x\n"
+ADDS = "a, b = map(int, input().split())\nprint(a + b)"
+
+pytestmark = pytest.mark.skipif(bool(unusable(SANDBOX)), reason=unusable(SANDBOX) or "usable")
+
+
+def verdict(code: str | None, tests: Any, **settings: Any) -> Verdict:
+    case = Case(Problem("p", "?", facts={"tests": tests}), code or "", code)
+    return UnitTests(**{"sandbox": SANDBOX, **settings})(case)
+
+
+@pytest.mark.parametrize(
+    ("code", "tests"),
+    [
+        (RIGHT, SQUARES),
+        (f"Here it is:\n```python\n{RIGHT}```\nDone.", SQUARES),
+        (f"{RIGHT}print('noise')\nif __name__ == '__main__':\n    raise SystemExit", SQUARES),
+        (ADDS, TYPED),
+        (
+            "def f(): return {'a': [1, (2.5, None)], 2: {3, 1}}",
+            [{"call": "f()", "expect": "{2: {1, 3}, 'a': [1, (2.5, None)]}"}],
+        ),
+        (
+            "def f(x): return x",
+            ["assert set(f([1, 2, 2])) == set((2, 1))", "assert 4 == f(4.0)", "assert f(None) is None"],
+        ),
+        (
+            "def f(): return 'ü\\n' * 2, b'x', 1j, 10**50",
+            [{"call": "f()", "expect": f"('ü\\nü\\n', b'x', 1j, {10**50})"}],
+        ),
+        (
+            "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\ndef f(): return P(3)",
+            ["assert f().x == 3"],
+        ),
+    ],
+    ids=["function", "fenced", "noisy", "program", "nested data", "assertions", "odd data", "class"],
+)
+def test_right_code_is_accepted(code: str, tests: Any) -> None:
+    assert verdict(code, tests) == Verdict(1.0)
+
+
+FORGERIES = {
+    "prints the verdict": "print('1.0'); print('[4]'); print('4\\n9\\n0')",
+    "leaves with success": "import sys; sys.exit(0)",
+    "leaves in the middle of a call": "import os\ndef f(x): os._exit(0)",
+    "raises what ends a program": "def f(x): raise SystemExit(0)",
+    "equals everything": "class All:\n    def __eq__(self, other): return True\n    __hash__ = None\ndef f(x): return All()",
+    "is a number that equals everything": "class All(int):\n    def __eq__(self, other): return True\ndef f(x): return All(4)",
+    "looks like the answer": "class All:\n    def __repr__(self): return '4'\ndef f(x): return All()",
+    "replaces the harness's tools": (
+        "import json, builtins, __main__\njson.dumps = lambda *a, **k: 'true'\n__main__.plain = lambda v: True\n"
+        "builtins.eval = lambda *a: True\ndef f(x): return None"
+    ),
+    "replaces assert's exception": "import builtins\nbuiltins.AssertionError = None\ndef f(x): return 0",
+    "writes to every file that is open": (
+        "import os\nfor n in range(64):\n    try: os.write(n, b'true\\ntrue\\ntrue\\n')\n    except OSError: pass\ndef f(x): pass"
+    ),
+    "guesses several times": (
+        "import os\ndef f(x):\n    for guess in range(10):\n        for n in range(3, 9):\n"
+        "            try: os.write(n, b'%d\\n' % guess)\n            except OSError: pass"
+    ),
+    "looks for what is expected": (
+        "import sys, gc\ndef f(x):\n    texts = [repr(o) for o in gc.get_objects()] + [open(p).read() for p in "
+        "__import__('os').listdir()]\n    return 4 if x == 2 else 9 if any('expect' in t for t in texts) else None"
+    ),
+    "leaves something to be done at the end": "import atexit, os\natexit.register(os.write, 1, b'4\\n9\\n0\\n')\ndef f(x): pass",
+    "gives a truth for a number": "def f(x): return x * x if x else False",
+    "is right once": "def f(x): return 4",
+    "never ends": "while True: pass",
+    "closes its output": "import os\nos.closerange(0, 64)\ndef f(x): return x * x",
+    "never ends in one call": "def f(x): return x * x if x else 10 ** 10 ** 10",
+    "gives a list without end": "def f(x):\n    a = []\n    a.append(a)\n    return a",
+    "gives a number of many digits": "def f(x): return 10 ** 5000",
+    "is empty": "",
+    "is no code": "The answer is 4.",
+}
+
+
+@pytest.mark.parametrize("code", FORGERIES.values(), ids=FORGERIES)
+def test_code_is_refused_that(code: str) -> None:
+    judged = verdict(code, SQUARES, sandbox=Sandbox(wall_s=3, cpu_s=1))
+    assert judged.score == 0
+    assert judged.why
+
+
+def test_no_answer_is_refused() -> None:
+    assert verdict(None, SQUARES) == Verdict(0.0, "no code")
+
+
+@pytest.mark.parametrize("code", ["print(5)", "print('5\\n9')", ADDS + "\nexit(1)", "print(input())", "print(sum)"])
+def test_programs_that_print_something_else_are_refused(code: str) -> None:
+    assert verdict(code, TYPED).score == 0
+
+
+def test_one_failure_is_failure_unless_shares_are_asked_for() -> None:
+    code = "def f(x):\n    if not x: raise ValueError('zero')\n    return x * x"
+    assert verdict(code, SQUARES) == Verdict(0.0, 'f(0) gave ["raised"]')
+    assert verdict(code, SQUARES, partial=True).score == pytest.approx(2 / 3)
+    assert verdict("print(5)", TYPED, partial=True).score == 0.5
+    assert verdict(
+        "import os\ndef f(x): return 4 if x == 2 else os._exit(0)", SQUARES, partial=True
+    ).score == pytest.approx(1 / 3)
+    assert verdict(RIGHT, SQUARES, partial=True) == Verdict(1.0)
+
+
+def test_a_verdict_never_tells_what_was_expected() -> None:
+    assert verdict("def f(x): return 5", [{"call": "f(2)", "expect": "7654321"}]).why == "f(2) gave 5"
+    assert "7654321" not in verdict("print(5)", [("2", "7654321")]).why
+
+
+@pytest.mark.parametrize(
+    ("tests", "complaint"),
+    [
+        ([], "is no list of tests"),
+        (None, "is no list of tests"),
+        (["assert f(1)"], "is no comparison of a call with plain data"),
+        (["assert abs(f(1) - 2) < 0.1"], "is no comparison"),
+        (["assert f(1) == f(2)"], r"'f\(2\)' is no plain data"),
+        (["f(1) == 2"], "is no comparison"),
+        (["assert f(1) == 1; import os"], "is not one statement"),
+        (["def"], "is not one statement"),
+        ([{"call": "f(1)", "expect": "g(1)"}], "is no plain data"),
+        ([{"call": "f(", "expect": "1"}], "is no Python expression"),
+        ([{"call": "f(1)"}], "is no test; choices: "),
+        ([3], r"facts.tests\[0\]: 3 is no test"),
+    ],
+)
+def test_tests_that_cannot_be_judged_from_outside_are_named(tests: Any, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        verdict(RIGHT, tests)
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ValidationError, match=r"sandbox\.wall_s: 20 must be less than timeout_s, which is 5"):
+        UnitTests(sandbox=SANDBOX, timeout_s=5)
+    assert UnitTests.model_validate({"kind": "unit_tests", "sandbox": "none"}).sandbox.how == "none"
+    assert list(UnitTests().missing()) == []

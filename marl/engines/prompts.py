@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,48 +14,63 @@ from jinja2 import TemplateError
 from marl.types import Message, Request
 
 _EARLIER = "THE-EARLIER-ANSWER"
+_CALLS = """\
+To call a function, answer with <tool_call>{"name": its name, "arguments": {its arguments}}</tool_call>. Functions:"""
 _REMEMBERED = 16384
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Prompt:
-    """Token ids, compared by identity: equal ids are one object for as long as anyone holds it."""
+    """Token ids and who reads them, compared by identity: equal ones are one object for as long as anyone holds it."""
 
     ids: tuple[int, ...]
+    voice: int = 0
+    """The weights that read it."""
 
 
 class Prompts:
     """A tokenizer and its chat template, remembering what it was asked.
 
-    Without a template, messages are joined by newlines.
+    Without a template, messages are joined by newlines. A template that does not take tools gets their schemas as
+    lines of the system message. They are said where the agent's first prompt is: what continues it has read them.
     """
 
     def __init__(self, tokenizer: Any, ends: frozenset[int]) -> None:
         self.tokenizer, self.ends = tokenizer, ends
-        self._known: WeakValueDictionary[tuple[int, ...], Prompt] = WeakValueDictionary()
+        self._known: WeakValueDictionary[tuple[tuple[int, ...], int], Prompt] = WeakValueDictionary()
         self._encoded = lru_cache(_REMEMBERED)(self._encode)
         self.text = lru_cache(_REMEMBERED)(self._text)
         """Text of token ids without special tokens."""
         self.forced = lru_cache(_REMEMBERED)(self._forced)
         """Token ids of a text that the model is made to say, the end token included."""
 
-    def prompt(self, request: Request) -> Prompt:
+    def prompt(self, request: Request, voice: int = 0) -> Prompt:
         """What the model reads."""
-        return self._encoded(request.messages, request.continues)
+        return self._encoded(request.messages, request.continues, request.tools, voice)
 
-    def _encode(self, messages: tuple[Message, ...], continues: tuple[int, ...]) -> Prompt:
-        ids = (*continues, *self._delta(messages, continues[-1])) if continues else self._whole(messages)
+    def _encode(
+        self, messages: tuple[Message, ...], continues: tuple[int, ...], tools: tuple[str, ...], voice: int
+    ) -> Prompt:
+        ids = (*continues, *self._delta(messages, continues[-1])) if continues else self._whole(messages, tools)
         if not ids:
             raise ValueError("a prompt without a single token: give the role a message to start from")
         # Not setdefault: it would drop a new prompt before it is held.
-        prompt = self._known.get(ids) or Prompt(ids)
-        self._known[ids] = prompt
+        prompt = self._known.get((ids, voice)) or Prompt(ids, voice)
+        self._known[ids, voice] = prompt
         return prompt
 
-    def _whole(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
+    def _whole(self, messages: tuple[Message, ...], tools: tuple[str, ...]) -> tuple[int, ...]:
+        schemas = [json.loads(tool) for tool in tools]
+        if tools and not self._takes(schemas):
+            messages, schemas = _told(messages, tools), []
         if self.tokenizer.chat_template is None:
             return tuple(self.tokenizer(_joined(messages)).input_ids)
-        return tuple(self.tokenizer(self._rendered(messages), add_special_tokens=False).input_ids)
+        return tuple(self.tokenizer(self._rendered(messages, schemas), add_special_tokens=False).input_ids)
+
+    def _takes(self, schemas: list[Any]) -> bool:
+        """Whether the chat template speaks of tools."""
+        template = self.tokenizer.chat_template
+        return template is not None and "tools" in self.tokenizer.get_chat_template(tools=schemas)
 
     def _delta(self, messages: tuple[Message, ...], last: int) -> tuple[int, ...]:
         """Ids of what the template puts after an earlier answer that ended with the token `last`."""
@@ -68,10 +84,12 @@ class Prompts:
             text = text.lstrip()[len(end) :]
         return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
 
-    def _rendered(self, messages: Sequence[Message]) -> str:
+    def _rendered(self, messages: Sequence[Message], schemas: list[Any] | None = None) -> str:
         said = [message._asdict() for message in messages]
         try:
-            return self.tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False)
+            return self.tokenizer.apply_chat_template(
+                said, tools=schemas or None, add_generation_prompt=True, tokenize=False
+            )
         except TemplateError as error:
             roles = [message.role for message in messages]
             raise ValueError(f"the chat template refuses messages with roles {roles}: {error}") from error
@@ -109,6 +127,14 @@ class Stops:
         text = self._text((token,))
         # Part of a character decodes to a replacement character, and decoders may add spaces between tokens.
         return "�" in text or any(end[-1] in text or end[-1].isspace() for end in stop)
+
+
+def _told(messages: tuple[Message, ...], tools: tuple[str, ...]) -> tuple[Message, ...]:
+    """The same messages with the schemas of tools in the system message."""
+    lines = "\n".join([_CALLS, *tools])
+    if messages and messages[0].role == "system":
+        return (Message("system", f"{messages[0].content}\n\n{lines}"), *messages[1:])
+    return (Message("system", lines), *messages)
 
 
 def _joined(messages: Sequence[Message]) -> str:

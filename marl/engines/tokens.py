@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 PAD, UNKNOWN, END, ASSISTANT = "<pad>", "<unk>", "<eos>", "<assistant>"
 
 CHAT = (
+    "{%- if tools -%}{{ tools | map(attribute='function.name') | join(' ') }}{{ '\\n' }}{%- endif -%}"
     "{%- for message in messages -%}"
     "{%- if message.role == 'assistant' -%}"
     + ASSISTANT
@@ -21,7 +22,7 @@ CHAT = (
     "{%- endif -%}{%- endfor -%}"
     "{%- if add_generation_prompt -%}" + ASSISTANT + "{%- endif -%}"
 )
-"""Text as it is; an answer between two tokens. An empty system message costs nothing."""
+"""Text as it is; an answer between two tokens. An empty system message costs nothing, and a tool its name."""
 
 _WORD = Regex(r"\w+|[^\w\s]")
 _OPENERS, _CLOSERS = "([{", ")]}.,:;!?%"

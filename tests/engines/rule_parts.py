@@ -1,0 +1,109 @@
+"""Small verifiers and tools that sleep, crash or misbehave on purpose."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from marl.protocols import ToolConfig, VerifierConfig
+from marl.types import Case, Verdict
+
+
+class Says(VerifierConfig):
+    """Does what the answer says."""
+
+    kind: str = "says"
+    file: str = ""
+
+    def __call__(self, case: Case) -> Verdict:
+        word, _, rest = (case.answer or "").partition(" ")
+        return Verdict(float(getattr(self, f"_{word}")(rest)), f"after {word}")
+
+    def _score(self, rest: str) -> float:
+        return float(rest)
+
+    def _count(self, rest: str) -> float:
+        with Path(self.file).open("a") as file:
+            file.write("x")
+        return 1.0
+
+    def _sleep(self, rest: str) -> float:
+        time.sleep(float(rest))
+        return 1.0
+
+    def _sleep_in_c(self, rest: str) -> float:
+        ctypes.PyDLL(None).sleep(60)  # PyDLL keeps the interpreter lock: no Python signal handler ever runs
+        return 1.0
+
+    def _backtrack(self, rest: str) -> bool:
+        return bool(re.fullmatch("(a+)+b", "a" * 64))
+
+    def _tower(self, rest: str) -> int:
+        return 9 ** (9**9**9)
+
+    def _memory(self, rest: str) -> float:
+        return len(bytearray(2**40))
+
+    def _exit(self, rest: str) -> float:
+        os._exit(3)
+
+    def _quit(self, rest: str) -> float:
+        sys.exit(0)
+
+    def _fault(self, rest: str) -> float:
+        return ctypes.string_at(0)[0]
+
+    def _raise(self, rest: str) -> float:
+        raise KeyError(rest)
+
+    def _print(self, rest: str) -> float:
+        sys.stdout.write('{"value": [1.0, ""]}\n')
+        sys.stdout.flush()
+        return 0.0
+
+    def _child(self, rest: str) -> float:
+        child = subprocess.Popen(["sleep", "300"])
+        Path(self.file).write_text(f"{os.getpid()} {child.pid}")
+        time.sleep(300)
+        return 1.0
+
+    def _pid(self, rest: str) -> float:
+        Path(self.file).write_text(str(os.getpid()))
+        return 1.0
+
+    def _secret(self, rest: str) -> float:
+        return float("A_SECRET_KEY" in os.environ)
+
+
+class Broken(VerifierConfig):
+    """Needs what is not installed."""
+
+    kind: str = "broken"
+    imports = ("a_module_that_is_not_there",)
+
+    def __call__(self, case: Case) -> Verdict:
+        return Verdict(1.0)
+
+
+class Shout(ToolConfig):
+    """Upper case."""
+
+    kind: str = "shout"
+
+    def __call__(self, arguments: Mapping[str, Any]) -> str:
+        if not isinstance(arguments.get("text"), str):
+            raise ValueError("text: must be a string")
+        if arguments["text"] == "hang":
+            time.sleep(60)
+        if arguments["text"] == "crash":
+            os._exit(1)
+        if arguments["text"] == "raise":
+            raise KeyError("key")
+        return arguments["text"].upper()

@@ -55,13 +55,14 @@ def test_right_code_is_accepted(code: str, tests: Any) -> None:
     assert verdict(code, tests) == Verdict(1.0)
 
 
+EQUAL = "def __eq__(self, other): return True"
 FORGERIES = {
     "prints the verdict": "print('1.0'); print('[4]'); print('4\\n9\\n0')",
     "leaves with success": "import sys; sys.exit(0)",
     "leaves in the middle of a call": "import os\ndef f(x): os._exit(0)",
     "raises what ends a program": "def f(x): raise SystemExit(0)",
-    "equals everything": "class All:\n    def __eq__(self, other): return True\n    __hash__ = None\ndef f(x): return All()",
-    "is a number that equals everything": "class All(int):\n    def __eq__(self, other): return True\ndef f(x): return All(4)",
+    "equals everything": f"class All:\n    {EQUAL}\ndef f(x): return All()",
+    "is a number that equals everything": f"class All(int):\n    {EQUAL}\ndef f(x): return All(4)",
     "looks like the answer": "class All:\n    def __repr__(self): return '4'\ndef f(x): return All()",
     "replaces the harness's tools": (
         "import json, builtins, __main__\njson.dumps = lambda *a, **k: 'true'\n__main__.plain = lambda v: True\n"
@@ -69,7 +70,8 @@ FORGERIES = {
     ),
     "replaces assert's exception": "import builtins\nbuiltins.AssertionError = None\ndef f(x): return 0",
     "writes to every file that is open": (
-        "import os\nfor n in range(64):\n    try: os.write(n, b'true\\ntrue\\ntrue\\n')\n    except OSError: pass\ndef f(x): pass"
+        "import os\nfor n in range(64):\n    try: os.write(n, b'true\\ntrue\\ntrue\\n')\n    except OSError: pass\n"
+        "def f(x): pass"
     ),
     "guesses several times": (
         "import os\ndef f(x):\n    for guess in range(10):\n        for n in range(3, 9):\n"
@@ -79,7 +81,7 @@ FORGERIES = {
         "import sys, gc\ndef f(x):\n    texts = [repr(o) for o in gc.get_objects()] + [open(p).read() for p in "
         "__import__('os').listdir()]\n    return 4 if x == 2 else 9 if any('expect' in t for t in texts) else None"
     ),
-    "leaves something to be done at the end": "import atexit, os\natexit.register(os.write, 1, b'4\\n9\\n0\\n')\ndef f(x): pass",
+    "leaves something to do at the end": "import atexit, os\natexit.register(os.write, 1, b'4\\n')\ndef f(x): pass",
     "gives a truth for a number": "def f(x): return x * x if x else False",
     "is right once": "def f(x): return 4",
     "never ends": "while True: pass",

@@ -1,0 +1,124 @@
+"""What speakers may call: a Python to run, a calculator."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pydantic import Field, PositiveFloat, model_validator
+
+from marl.protocols import ToolConfig
+from marl.sandbox import Sandbox, run, unusable
+
+Number = int | float
+_LARGEST = 4096
+"""Bits of a whole number; what would be larger is refused before it is worked out."""
+_OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+_SIGNS: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
+
+
+def _round(value: Number, digits: Number = 0) -> Number:
+    if digits not in range(21):
+        raise ValueError(f"expression: cannot round to {digits} digits; choices: 0 to 20")
+    return round(value, int(digits)) if digits else round(value)
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {"abs": abs, "max": max, "min": min, "round": _round, "sqrt": math.sqrt}
+_NAMES: Mapping[str, Number] = {"e": math.e, "pi": math.pi}
+
+
+class Python(ToolConfig):
+    """Runs `code` in a sandbox and returns what it printed, with the last line of its error if it failed."""
+
+    kind: str = "python"
+    sandbox: Sandbox = Sandbox(output_kb=4)
+
+    @model_validator(mode="after")
+    def _in_time(self) -> Python:
+        self.sandbox.must_fit(self.timeout_s)
+        return self
+
+    def missing(self) -> Iterable[str]:
+        if fault := unusable(self.sandbox):
+            yield fault
+
+    def __call__(self, arguments: Mapping[str, Any]) -> str:
+        ran = run(self.sandbox, _only(arguments, "code"))
+        limits = {
+            "timeout": f"stopped: it ran longer than {self.sandbox.wall_s:g} s",
+            "memory": f"stopped: it took more than {self.sandbox.memory_mb} MB",
+            "output": f"stopped: it said more than {self.sandbox.output_kb} kB",
+            "killed": f"killed with status {ran.status}",
+        }
+        end = "" if ran.well else limits.get(ran.why) or ran.last_error or f"ended with status {ran.status}"
+        return "\n".join(part for part in (ran.stdout.rstrip("\n"), end) if part) or "(no output)"
+
+
+class Calculator(ToolConfig):
+    """Works out `expression`: numbers, + - * / // % **, brackets, abs, max, min, round, sqrt, pi and e."""
+
+    kind: str = "calculator"
+    timeout_s: PositiveFloat = 2.0
+    longest: int = Field(default=200, ge=1, le=2000)
+    """Characters of an expression."""
+
+    def __call__(self, arguments: Mapping[str, Any]) -> str:
+        expression = _only(arguments, "expression")
+        if len(expression) > self.longest:
+            raise ValueError(f"expression: {len(expression)} characters; at most {self.longest} are worked out")
+        try:
+            return str(_worked_out(ast.parse(expression.strip(), mode="eval").body))
+        except SyntaxError as error:
+            raise ValueError(f"expression: {expression!r} cannot be read: {error.msg}") from error
+        except (ArithmeticError, TypeError, RecursionError, MemoryError) as error:
+            raise ValueError(f"expression: {expression!r} has no value: {error}") from error
+
+
+def _only(arguments: Mapping[str, Any], name: str) -> str:
+    if set(arguments) != {name} or not isinstance(arguments[name], str):
+        raise ValueError(f"must be called with {name}, a text, and nothing else; got {sorted(map(str, arguments))}")
+    return arguments[name]
+
+
+def _worked_out(node: ast.expr) -> Number:
+    match node:
+        case ast.Constant(value=value) if type(value) in (int, float):
+            return _bounded(value)
+        case ast.UnaryOp(op=sign, operand=operand) if type(sign) in _SIGNS:
+            return _SIGNS[type(sign)](_worked_out(operand))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _joined(_worked_out(left), op, _worked_out(right))
+        case ast.Name(id=name) if name in _NAMES:
+            return _NAMES[name]
+        case ast.Call(func=ast.Name(id=name), args=operands, keywords=[]) if name in _FUNCTIONS:
+            return _bounded(_FUNCTIONS[name](*map(_worked_out, operands)))
+    raise ValueError(f"expression: {ast.unparse(node)!r} is no arithmetic")
+
+
+def _joined(left: Number, op: ast.operator, right: Number) -> Number:
+    match op, left, right:
+        # Looked at first, because a power may take hours.
+        case ast.Pow(), int(), int() if abs(left) > 1 and abs(right) * left.bit_length() > 2 * _LARGEST:
+            raise ValueError(f"expression: a power of more than {_LARGEST} bits")
+    return _bounded(_OPERATORS[type(op)](left, right))
+
+
+def _bounded(value: Any) -> Number:
+    if isinstance(value, complex):
+        raise ValueError("expression: its value is no real number")
+    if isinstance(value, int) and value.bit_length() > _LARGEST:
+        raise ValueError(f"expression: a number of more than {_LARGEST} bits")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("expression: a number that is too large")
+    return value

@@ -1,0 +1,137 @@
+"""An OpenAI-compatible endpoint on loopback that behaves as badly as it is told to."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Visit(BaseHTTPRequestHandler):
+    """One connection."""
+
+    server: Server
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.act(body, dict(self.headers))(self)
+
+    def send(self, body: bytes, status: int = 200, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"content-length": str(len(body)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *words: Any) -> None:
+        """Quiet."""
+
+
+Act = Callable[[Visit], None]
+
+
+class Server(ThreadingHTTPServer):
+    """Does what it is told, request by request; the last act again and again."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, acts: Sequence[Act]) -> None:
+        super().__init__(("127.0.0.1", 0), Visit)
+        self._acts = list(acts)
+        self._lock = threading.Lock()
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.over = threading.Event()
+        """Ends whoever pretends to be slow."""
+        self.left = threading.Event()
+        """A client closed its connection while it was kept waiting."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+    def act(self, body: dict[str, Any], headers: dict[str, str]) -> Act:
+        with self._lock:
+            self.bodies.append(body)
+            self.headers.append({name.lower(): value for name, value in headers.items()})
+            return self._acts.pop(0) if len(self._acts) > 1 else self._acts[0]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients may leave."""
+
+
+@contextmanager
+def serving(*acts: Act) -> Iterator[Server]:
+    with Server(acts) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.over.set()
+            server.shutdown()
+
+
+def chat(content: Any = "hello", finish: Any = "stop", usage: Any = (3, 2), **message: Any) -> bytes:
+    """The body of an answer."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": content, **message}, "finish_reason": finish}
+    used = {"usage": {"prompt_tokens": usage[0], "completion_tokens": usage[1]}} if usage else {}
+    return json.dumps({"object": "chat.completion", "choices": [choice], **used}).encode()
+
+
+def says(content: Any = "hello", **more: Any) -> Act:
+    return lambda visit: visit.send(chat(content, **more))
+
+
+def sends(body: bytes, status: int = 200, **headers: str) -> Act:
+    return lambda visit: visit.send(body, status, **headers)
+
+
+def never(visit: Visit) -> None:
+    """Reads the question and says nothing."""
+    visit.connection.settimeout(0.02)
+    while not visit.server.over.is_set():
+        try:
+            if not visit.connection.recv(1):
+                visit.server.left.set()
+                return
+        except TimeoutError:
+            continue
+
+
+def trickles(visit: Visit) -> None:
+    """A byte now and then: no pause is long, and the whole never ends."""
+    visit.send_response(200)
+    visit.send_header("content-length", "1000000")
+    visit.end_headers()
+    while not visit.server.over.wait(0.02):
+        visit.wfile.write(b" ")
+
+
+def breaks_off(visit: Visit) -> None:
+    """Half an answer, then the connection closes."""
+    body = chat()
+    visit.send_response(200)
+    visit.send_header("content-length", str(len(body)))
+    visit.end_headers()
+    visit.wfile.write(body[: len(body) // 2])
+
+
+def resets(visit: Visit) -> None:
+    """The connection goes down hard, without a word."""
+    visit.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    visit.connection.close()
+
+
+def pours(visit: Visit) -> None:
+    """An answer without end."""
+    visit.send_response(200)
+    visit.end_headers()
+    while not visit.server.over.is_set():
+        visit.wfile.write(b" " * 2**20)

@@ -1,0 +1,208 @@
+"""What a sandboxed program can do, what ends it, and what happens where no walls can be put up."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pydantic
+import pytest
+from orphans import Orphans
+from pydantic import ValidationError
+
+from marl.sandbox import Refused, Sandbox, run, seccomp, slots, unusable
+
+PROJECT = Path(__file__).parents[2]
+IMPORTS = "asyncio collections dataclasses datetime fractions hashlib heapq itertools json math random re statistics"
+
+GOOD = {
+    "prints": ("print('a'); print('b')", "a\nb\n"),
+    "reads its input": ("print(sum(map(int, input().split())))", "5\n"),
+    "speaks all languages": ("print('日本 nïcödé ' + input())", "日本 nïcödé 2 3 ü\n"),
+    "reads a file that it was given": ("print(open('given.txt', newline='').read(), end='')", "ü\r\n"),
+    "writes files": ("import os; os.mkdir('a'); open('a/b', 'w').write('c'); print(open('a/b').read())", "c\n"),
+    "imports the standard library": (f"import {IMPORTS.replace(' ', ', ')}; print('ok')", "ok\n"),
+    "starts threads": (
+        "from concurrent.futures import ThreadPoolExecutor as E\nwith E(3) as e: print(sum(e.map(abs, (-1, 2))))",
+        "3\n",
+    ),
+    "starts another Python": (
+        "import subprocess, sys; print(subprocess.check_output([sys.executable, '-S', '-c', 'print(7)'], text=True))",
+        "7\n\n",
+    ),
+    "runs coroutines": ("import asyncio\nasync def f(): print(await asyncio.sleep(0, 4))\nasyncio.run(f())", "4\n"),
+    "leaves with exit": ("print('x'); exit()", "x\n"),
+}
+
+
+@pytest.mark.parametrize(("program", "printed"), GOOD.values(), ids=GOOD)
+def test_good_code(way: str, program: str, printed: str) -> None:
+    stdin = "2 3 ü" if "ü" in printed else "2 3"
+    ran = run(Sandbox(how=way, wall_s=20), program, stdin, {"given.txt": "ü\r\n"})
+    assert (ran.stdout, ran.stderr, ran.status, ran.why) == (printed, "", 0, "finished")
+
+
+def test_libraries_that_are_asked_for_can_be_imported(way: str) -> None:
+    packages = Path(pydantic.__file__).parents[1]
+    program = "import typing_inspection as t; print(t.__name__); open(t.__file__, 'a')"
+    ran = run(Sandbox(how=way, wall_s=20, libraries=(packages,)), program)
+    assert ran.stdout == "typing_inspection\n"
+    assert ran.last_error.startswith(("PermissionError", "OSError: [Errno 30] Read-only file system"))
+
+
+def test_a_program_does_the_same_every_time(way: str) -> None:
+    assert len({run(Sandbox(how=way), "print(set('abcdefgh'))").stdout for _ in range(3)}) == 1
+
+
+def test_what_went_wrong_is_told(way: str) -> None:
+    ran = run(Sandbox(how=way), "print('before')\n1 / 0")
+    assert (ran.stdout, ran.status, ran.last_error) == ("before\n", 1, "ZeroDivisionError: division by zero")
+    assert run(Sandbox(how=way), "import sys; sys.exit(3)").status == 3
+    assert "SyntaxError" in run(Sandbox(how=way), "def f(:").last_error
+
+
+@pytest.mark.parametrize("program", ["print('\ud800')", "\0", "", "\ufeffprint(1)", "# coding: nonsense"])
+def test_no_text_is_an_error_of_ours(way: str, program: str) -> None:
+    run(Sandbox(how=way), program, stdin="\ud800")
+
+
+def test_sandboxes_do_not_see_each_other(way: str) -> None:
+    sandbox = Sandbox(how=way, wall_s=20)
+    program = "open('mine', 'w').write('x'); print(flush=True); import time; time.sleep(1)"
+    other = threading.Thread(target=run, args=(sandbox, program))
+    other.start()
+    seen = (
+        "import os\nprint(sorted(os.listdir()))\nfor n in range(3, 99999):\n    try: os.kill(n, 9); print('ESCAPED', n)"
+    )
+    ran = run(sandbox, seen + "\n    except ProcessLookupError: pass")
+    assert ran.stdout == "['main.py']\n"
+    other.join()
+
+
+def test_the_scratch_folder_is_new_every_time(way: str) -> None:
+    program = "import os; print(os.listdir()); open('left', 'w').write('x')"
+    assert [run(Sandbox(how=way), program).stdout for _ in range(2)] == ["['main.py']\n"] * 2
+
+
+def test_a_sandbox_dies_with_the_process_that_started_it(way: str, orphans: Orphans) -> None:
+    program = "import time; print('up', flush=True); time.sleep(600)"
+    starter = f"from marl.sandbox import *; run(Sandbox(how={way!r}, wall_s=500, cpu_s=500), {program!r})"
+    starting = subprocess.Popen([sys.executable, "-c", starter], cwd=PROJECT)
+    deadline = time.monotonic() + 30
+    while "main.py" not in _family(starting.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    starting.kill()
+    starting.wait()
+    orphans.assert_none_is_left()
+
+
+def _family(process: int) -> str:
+    """The command lines of all descendants."""
+    try:
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        return "".join(Path(f"/proc/{child}/cmdline").read_text() + _family(int(child)) for child in children)
+    except OSError:
+        return ""
+
+
+def test_without_walls_limits_are_left() -> None:
+    assert run(Sandbox(how="none", wall_s=0.5), "import time; time.sleep(99)").why == "timeout"
+    assert run(Sandbox(how="none"), "while True: print('x' * 1000)").why == "output"
+    assert "MemoryError" in run(Sandbox(how="none"), "bytearray(1 << 30)").last_error
+    assert run(Sandbox(how="none"), "import os; print(os.getcwd() != '/tmp'); open('a', 'w')").stdout == "True\n"
+
+
+def test_no_more_run_at_once_than_there_are_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ran: list[str] = []
+    waiting = threading.Thread(target=lambda: ran.append(run(Sandbox(how="none"), "print(1)").stdout))
+    with ExitStack() as stack:
+        assert sorted(stack.enter_context(slots.slot()) for _ in range(slots.SLOTS)) == list(range(slots.SLOTS))
+        waiting.start()
+        waiting.join(0.3)
+        assert not ran
+    waiting.join()
+    assert ran == ["1\n"]
+
+
+def test_it_refuses_where_no_walls_can_be_put_up() -> None:
+    program = (
+        "from marl.sandbox import *\nprint(unusable(Sandbox()))\n"
+        "try: run(Sandbox(), 'open(\"ran\", \"w\")')\nexcept Refused: print('refused')"
+    )
+    shell = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+    argv = ["unshare", "-Ur", "sh", "-c", shell, "sh", sys.executable, "-c", program]
+    if not shutil.which("unshare") or subprocess.run([*argv[:4], ":"], capture_output=True).returncode:
+        pytest.skip("user namespaces cannot be made here, so they cannot be forbidden either")
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=PROJECT)
+    why, refused = done.stdout.splitlines()
+    assert "bubblewrap: " in why
+    assert "unshare: " in why
+    assert "say `sandbox: none`" in why
+    assert refused == "refused"
+
+
+def test_a_way_that_is_asked_for_is_not_replaced_by_another(tmp_path: Path) -> None:
+    program = "from marl.sandbox import *; print(unusable(Sandbox(how='bubblewrap'))); print(unusable(Sandbox()))"
+    shown = [sys.executable, "-c", program]
+    done = subprocess.run(shown, capture_output=True, text=True, cwd=PROJECT, env={"PATH": str(tmp_path)})
+    why, auto = done.stdout.split("\n")[:2]
+    assert why.startswith("sandbox.how: bubblewrap: bwrap is not installed; choices: auto")
+    assert auto == unusable(Sandbox(how="unshare"))
+
+
+def test_a_sandbox_that_cannot_be_started_is_no_fault_of_the_program() -> None:
+    with pytest.raises(Refused, match="No such file"):
+        run(Sandbox(how="none"), "print(1)", files={"no/such/folder": ""})
+
+
+def test_a_bare_text_says_how() -> None:
+    assert Sandbox.model_validate("none") == Sandbox(how="none")
+    with pytest.raises(ValidationError, match="'auto', 'bubblewrap', 'unshare' or 'none'"):
+        Sandbox.model_validate("docker")
+    with pytest.raises(ValidationError, match="must be absolute paths"):
+        Sandbox.model_validate({"libraries": ["packages"]})
+
+
+@pytest.mark.parametrize("machine", seccomp.MACHINES)
+def test_system_calls_have_the_numbers_of_the_kernels_own_headers(machine: str) -> None:
+    header = Path("/usr/include", {"x86_64": "x86_64-linux-gnu/asm/unistd_64.h"}.get(machine, "asm-generic/unistd.h"))
+    if not header.exists():
+        pytest.skip("the kernel's headers are not installed")
+    defined = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header.read_text()))
+    numbers = seccomp.numbers(machine)
+    assert {name: int(defined[name]) for name in numbers} == numbers
+
+
+UNPRIVILEGED = """
+top=$1 prefix=$2; shift 2
+if [ "$top" != "$prefix" ]; then
+    held=$(mktemp -d) && mount --bind "$prefix" "$held" && mount -t tmpfs -o mode=755 none "$top"
+    mkdir -p "$prefix" && mount --bind "$held" "$prefix" && umount "$held" && rmdir "$held"
+fi
+exec setpriv --reuid 65534 --regid 65534 --clear-groups "$@"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="all tests run without privileges already")
+def test_an_ordinary_user_is_as_well_protected() -> None:
+    prefix = Path(os.path.realpath(sys.base_prefix))
+    private = [folder for folder in reversed(prefix.parents) if not folder.stat().st_mode & 1]
+    start = ["unshare", "-m", "sh", "-ec", UNPRIVILEGED, "sh", str(private[0] if private else prefix), str(prefix)]
+    attacks = str(Path(__file__).with_name("test_attacks.py"))
+    with tempfile.TemporaryDirectory() as base:
+        Path(base).chmod(0o777)
+        tests = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={base}/tests", "-q", attacks]
+        done = subprocess.run([*start, *tests], capture_output=True, text=True, cwd=PROJECT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "skipped" not in done.stdout

@@ -7,14 +7,18 @@ last message, as the seat heard it.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import fields
 
 from marl.types import Case, Problem, Request
+
+_FIELDS = [field.name for field in fields(Problem)]
 
 
 def state_of(problem: Problem, answer: str | None) -> str:
     """The information state of a seat that verifies `answer`."""
-    return json.dumps({"problem": asdict(problem), "answer": answer}, sort_keys=True)
+    # Not `asdict`: it would copy all facts, tests and all, for every answer.
+    told = {field: getattr(problem, field) for field in _FIELDS}
+    return json.dumps({"problem": told, "answer": answer}, sort_keys=True)
 
 
 def case_of(request: Request) -> Case:

@@ -51,8 +51,8 @@ def _render(speech: _Speech, settled: _Settled, past: dict[str, Any]) -> tuple[M
     instructions, prompt, own = speech
     facts: dict[str, Any] = {**dict(zip((*_SETTLED, *own), settled, strict=True)), **past}
     try:
-        user = template(prompt).render(facts).strip("\n")
-        system = "" if facts["continued"] else template(instructions).render(facts).strip("\n")
+        user = template(prompt).text(facts).strip("\n")
+        system = "" if facts["continued"] else template(instructions).text(facts).strip("\n")
     except TemplateError as error:
         raise ValueError(f"a role's template cannot be filled in for {facts['agent']}: {error.message}") from error
     return (Message("system", system), Message("user", user)) if system else (Message("user", user),)

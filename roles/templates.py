@@ -7,10 +7,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import FileSystemLoader, StrictUndefined, Template, TemplateNotFound, TemplateSyntaxError, meta
+from jinja2 import FileSystemLoader, StrictUndefined, TemplateNotFound, TemplateSyntaxError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from marl.config import nearest
+from marl.templating import Compiled
 from roles.parsing import spoken
 
 # Scenario files are shared, so their templates run in a sandbox; an unknown name is an error, not an empty string.
@@ -25,9 +26,9 @@ _environment.filters["spoken"] = spoken
 
 
 @lru_cache(maxsize=256)
-def template(source: str) -> Template:
+def template(source: str) -> Compiled:
     """The template, compiled."""
-    return _environment.from_string(source)
+    return Compiled(_environment.from_string(source))
 
 
 def known_names() -> frozenset[str]:

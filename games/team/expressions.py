@@ -9,11 +9,11 @@ from statistics import fmean
 from typing import Any
 
 from jinja2 import StrictUndefined, TemplateSyntaxError, UndefinedError, meta
-from jinja2.environment import TemplateExpression
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from marl.config import nearest
+from marl.templating import Compiled
 
 
 def majority(moves: Sequence[str]) -> str:
@@ -54,8 +54,8 @@ _environment.globals = {**FUNCTIONS}
 
 
 @lru_cache(maxsize=1024)
-def _expression(source: str) -> TemplateExpression:
-    return _environment.compile_expression(source, undefined_to_none=False)
+def _expression(source: str) -> Compiled:
+    return Compiled(_environment.from_string("{% set value = (" + source + ") %}"))
 
 
 @lru_cache(maxsize=1024)
@@ -76,7 +76,7 @@ def evaluate(source: str, facts: Mapping[str, Any]) -> Any:
         ValueError: naming the expression, if it cannot be evaluated.
     """
     try:
-        value = _expression(source)(**facts)
+        value = _expression(source).run(facts)[1].vars["value"]
     except (UndefinedError, SecurityError, TypeError, IndexError, OverflowError) as error:
         raise ValueError(f"{source!r} cannot be evaluated: {error}") from error
     if isinstance(value, StrictUndefined):
@@ -97,8 +97,8 @@ def number(source: str, facts: Mapping[str, Any]) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _template(source: str) -> Any:
-    return _environment.from_string(source)
+def _template(source: str) -> Compiled:
+    return Compiled(_environment.from_string(source))
 
 
 def render(source: str, facts: Mapping[str, Any]) -> str:
@@ -110,7 +110,7 @@ def render(source: str, facts: Mapping[str, Any]) -> str:
     if "{" not in source:
         return source
     try:
-        return _template(source).render(facts)
+        return _template(source).text(facts)
     except (UndefinedError, SecurityError, TypeError, IndexError, OverflowError) as error:
         raise ValueError(f"{source!r} cannot be filled in: {error}") from error
 

@@ -34,13 +34,19 @@ class Group(BaselineConfig):
 
     kind: str = "group"
     compares: ClassVar[bool] = True
-    like: Literal["start", "prompt"] = "start"
+    like: Literal["start", "prompt", "problem"] = "start"
     """`start`: whole episodes that began in the same state, one value for each agent in each; `prompt`: turns with
-    the same prompt, token for token."""
+    the same prompt, token for token; `problem`: agents that work on the same problem, in one episode or in several,
+    one value for each agent in each episode."""
     std: bool = True
     epsilon: float = Field(default=1e-6, ge=0)
 
     def __call__(self, evidence: Evidence, earned: Credit) -> tuple[Credit, Metrics]:
+        """Judge every turn that `earned` speaks of.
+
+        Raises:
+            ValueError: if problems are to be compared and a turn works on none.
+        """
         keys: dict[Hashable, dict[Hashable, list[float]]] = defaultdict(lambda: defaultdict(list))
         entries = list(judged(evidence.trajectories, earned))
         for trajectory, turn, worth in entries:
@@ -60,10 +66,14 @@ class Group(BaselineConfig):
         """Turns with equal keys are compared."""
         if self.like == "start":
             return trajectory.start, turn.agent, turn.role
+        if self.like == "problem":
+            return _problem(turn), turn.role
         return turn.completion.prompt_ids or turn.request.messages, turn.role
 
     def _one(self, trajectory: Trajectory, turn: Turn) -> Hashable:
         """Turns with equal keys count as one peer."""
+        if self.like == "problem":
+            return trajectory.id, turn.agent
         return trajectory.id if self.like == "start" else turn.id
 
     def _statistics(self, worths: Sequence[float]) -> tuple[float, float]:
@@ -74,6 +84,15 @@ class Group(BaselineConfig):
         if len(worths) < 2 or max(worths) - min(worths) <= _ROUNDING * max(map(abs, worths)):
             return 0.0, 0.0
         return fmean(worths), 1 / (stdev(worths) + self.epsilon) if self.std else 1.0
+
+
+def _problem(turn: Turn) -> str:
+    if not turn.problem:
+        raise ValueError(
+            f"credit.baseline.like: 'problem', but role {turn.role!r} works on none: its game gives no `problem` in "
+            f"`infos` (turn {turn.id}); choices: start, prompt"
+        )
+    return turn.problem
 
 
 def _with(earned: Advantage, value: float) -> Advantage:

@@ -43,7 +43,7 @@ def train(
         Whether it went to the end (False: interrupted, with a checkpoint).
 
     Raises:
-        ScenarioError, CheckpointError, GameError, NonFinite, TimeoutError: each says what to do.
+        ScenarioError, CheckpointError, GameError, NonFinite, TimeoutError, EndpointError: each says what to do.
     """
     from marl.session import session
     from marl.start import Start

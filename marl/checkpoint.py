@@ -31,10 +31,20 @@ class Manifest:
     """Relative path -> size in bytes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Which checkpoints stay."""
+
+    newest: int
+    """So many of the last ones ..."""
+    best: int | None = None
+    """... and this step's."""
+
+
 def write(
-    folder: Path, manifest: tuple[int, int], state: dict[str, Any], save_policies: Callable[[Path], None], keep: int
+    folder: Path, manifest: tuple[int, int], state: dict[str, Any], save_policies: Callable[[Path], None], keep: Keep
 ) -> Path:
-    """Write checkpoint `step` under `folder`, then remove all but the newest `keep`.
+    """Write checkpoint `step` under `folder`, then remove all but those to keep.
 
     Args:
         manifest: step, and the length of metrics.jsonl in bytes.
@@ -60,8 +70,8 @@ def write(
     return target
 
 
-def tidy(folder: Path, keep: int) -> None:
-    """Remove all whole checkpoints but the newest `keep`, and what is half written or half removed.
+def tidy(folder: Path, keep: Keep) -> None:
+    """Remove all whole checkpoints but those to keep, and what is half written or half removed.
 
     Raises:
         FolderError: if that cannot be done.
@@ -76,8 +86,10 @@ def _seal(beside: Path, record: dict[str, Any]) -> None:
     (beside / "manifest.json").write_text(json.dumps(record | {"files": files}, indent=1))
 
 
-def _prune(folder: Path, keep: int) -> None:
-    for old in whole(folder)[:-keep]:
+def _prune(folder: Path, keep: Keep) -> None:
+    for old in whole(folder)[: -keep.newest]:
+        if old == keep.best:
+            continue
         # Renamed first: a run that is killed meanwhile must not leave half a checkpoint under a checkpoint's name.
         going = (folder / f"{old:06d}").rename(folder / f".{old:06d}.old")
         shutil.rmtree(going)

@@ -22,9 +22,14 @@ def check(scenario: Scenario) -> None:
         *_references(scenario),
         *_seats(scenario),
         *_weights(scenario),
+        *_remote(scenario),
         *_learning(scenario),
+        *_pace(scenario),
         *_credit(scenario),
         *_evaluation(scenario),
+        *_held_out(scenario),
+        *_best(scenario),
+        *_alarms(scenario),
     ]
     if problems:
         raise ValueError("\n".join(problems))
@@ -90,6 +95,29 @@ def _weights(scenario: Scenario) -> Iterator[str]:
             )
 
 
+def _remote(scenario: Scenario) -> Iterator[str]:
+    deadline_s, evaluate = scenario.schedule.deadline_s, scenario.evaluate
+    for name, policy in scenario.policies.items():
+        engine = policy.engine
+        if engine.longest_s > deadline_s:
+            yield (
+                f"schedule.deadline_s: {deadline_s:g} s, but policies.{name}.engine may take {engine.longest_s:g} s "
+                "with all its retries; give more, or the engine a smaller timeout_s or fewer retries"
+            )
+        if not engine.token_level and (evaluate.nashconv or evaluate.optimal):
+            yield (
+                f"evaluate.{'nashconv' if evaluate.nashconv else 'optimal'}: engine {engine.kind!r} of policies.{name} "
+                "cannot say how likely a move is; measure `against` instead"
+            )
+    for name, role in scenario.roles.items():
+        speaker = scenario.policies.get(role.policy)
+        if speaker and not speaker.engine.token_level and role.history != "fresh":
+            yield (
+                f"roles.{name}.history: {role.history!r}, but engine {speaker.engine.kind!r} of "
+                f"policies.{role.policy} cannot continue token ids; use 'fresh'"
+            )
+
+
 def _learning(scenario: Scenario) -> Iterator[str]:
     if not any(policy.learner for policy in scenario.policies.values()):
         yield f"policies: nothing to train: give one of {', '.join(scenario.policies)} a learner"
@@ -97,16 +125,21 @@ def _learning(scenario: Scenario) -> Iterator[str]:
         roles = [role for role in scenario.roles.values() if role.policy == name]
         if policy.learner and roles and not any(role.trainable for role in roles):
             yield f"policies.{name}.learner: no role with `trainable: true` speaks with this policy"
-    for name, role, learner in _taught(scenario):
+    for name, role, learner in scenario.taught():
         yield from _sampling(f"roles.{name}.sampling", role, learner)
 
 
-def _taught(scenario: Scenario) -> Iterator[tuple[str, RoleConfig, LearnerConfig]]:
-    """(name, role, who learns from what it says)"""
-    for name, role in scenario.roles.items():
-        policy = scenario.policies.get(role.policy)
-        if role.trainable and policy and policy.learner:
-            yield name, role, policy.learner
+def _pace(scenario: Scenario) -> Iterator[str]:
+    steps = scenario.schedule.steps
+    for name, policy in scenario.policies.items():
+        if policy.learner and not policy.updates(steps):
+            yield (
+                f"policies.{name}: never learns in schedule.steps {steps}: update_every {policy.update_every}, "
+                f"alternate {policy.alternate or 'null'}; choose fewer steps an update, or an earlier start"
+            )
+        if policy.learner is None and (policy.update_every > 1 or policy.alternate):
+            field = "update_every" if policy.update_every > 1 else "alternate"
+            yield f"policies.{name}.{field}: a policy without a learner has no updates; give it one, or remove this"
 
 
 def _sampling(field: str, role: RoleConfig, learner: LearnerConfig) -> Iterator[str]:
@@ -124,7 +157,7 @@ def _sampling(field: str, role: RoleConfig, learner: LearnerConfig) -> Iterator[
 def _rules(scenario: Scenario) -> dict[str, CreditRule]:
     """The rules that a learner learns by: field -> rule. Imitation knows none, and a default may be unused."""
     own = scenario.credit.roles
-    taught = [name for name, _, learner in _taught(scenario) if learner.judged]
+    taught = [name for name, _, learner in scenario.taught() if learner.judged]
     return {f"credit.roles.{n}" if n in own else "credit": own.get(n, scenario.credit) for n in taught}
 
 
@@ -150,3 +183,44 @@ def _evaluation(scenario: Scenario) -> Iterator[str]:
     for name in evaluate.against:
         if name not in opponents:
             yield f"evaluate.against.{name}: no such opponent in game {game.kind!r}; {nearest(name, opponents)}"
+
+
+def _held_out(scenario: Scenario) -> Iterator[str]:
+    game, evaluate = scenario.game, scenario.evaluate
+    if evaluate.held_out:
+        try:
+            have = len(game.held_out(evaluate.held_out))
+        except ValueError:
+            return  # a game that cannot be made is told of by its seats
+        if have < evaluate.held_out:
+            which = f"{have} starts" if have else "no starts"
+            yield f"evaluate.held_out: {evaluate.held_out}, but game {game.kind!r} holds {which} out of training"
+    elif evaluate.greedy:
+        yield "evaluate.greedy: true, but nothing is held out to be played so; give evaluate.held_out"
+
+
+def _best(scenario: Scenario) -> Iterator[str]:
+    evaluate, name = scenario.evaluate, scenario.evaluate.best_by
+    if name is None:
+        if evaluate.patience:
+            yield f"evaluate.patience: {evaluate.patience}, but nothing says what is best; give evaluate.keep_best"
+        return
+    scopes = {"held_out": evaluate.held_out, "held_out_greedy": evaluate.greedy, "optimal": evaluate.optimal}
+    scopes |= dict.fromkeys(("nashconv", "value"), evaluate.nashconv) | evaluate.against
+    measured = [f"eval/{scope}" for scope, asked in scopes.items() if asked]
+    if not any(f"{name}/".startswith(f"{scope}/") for scope in measured):
+        choices = f"choices below {', '.join(measured)}" if measured else "nothing is evaluated; give evaluate.held_out"
+        yield f"evaluate.keep_best: nothing measures {name!r}; {choices}"
+
+
+def _alarms(scenario: Scenario) -> Iterator[str]:
+    alarms = scenario.alarms
+    if alarms is None:
+        return
+    for name in alarms.roles:
+        if name not in scenario.roles:
+            yield _unknown(f"alarms.roles.{name}", name, "role", scenario.roles)
+    thresholds = [of for role in scenario.roles if (of := alarms.of(role))]
+    for kind in alarms.stop:
+        if all(each.of_kind(kind) is None for each in thresholds):
+            yield f"alarms.stop: {kind!r}, but this alarm is off for every role; give alarms.{kind} a threshold"

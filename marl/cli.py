@@ -72,11 +72,19 @@ def train(
 
 
 @app.command()
-def check(scenario: File, overrides: Overrides = None) -> None:
+def check(
+    scenario: File,
+    overrides: Overrides = None,
+    graders: Annotated[bool, typer.Option(help="Also try its verifiers on answers whose verdict is known.")] = False,
+) -> None:
     """Check a scenario without loading a weight."""
     checked = load(scenario, overrides or ())
     learning = [name for name, policy in checked.policies.items() if policy.learner]
     typer.echo(f"{scenario}: fine; game {checked.game.kind}, trains {', '.join(learning)}")
+    if graders:
+        from marl.graders import check_graders
+
+        typer.echo(f"{scenario}: graders: {check_graders(checked)} verdicts as they must be")
 
 
 @app.command(name="eval")
@@ -85,11 +93,14 @@ def evaluate(
     against: Annotated[str | None, typer.Option(help="random, what the game exports (nash, ...), or a run.")] = None,
     episodes: Annotated[int, typer.Option(min=1, help="How many to play.")] = 1000,
     step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the newest.")] = None,
+    best: Annotated[bool, typer.Option("--best", help="The best one, by the scenario's evaluate.keep_best.")] = False,
 ) -> None:
-    """Measure a trained run: against opponents, and exactly where the game allows it."""
-    from marl.measure import measure, render
+    """Measure a trained run: on held-out starts, against opponents, and exactly where the game allows it."""
+    from marl.measure import best_step, measure, render
 
-    typer.echo(render(measure(run, against, episodes, step)))
+    if best and step is not None:
+        raise ScenarioError(f"--step {step} names a checkpoint and --best another one: give one of them")
+    typer.echo(render(measure(run, against, episodes, best_step(run) if best else step)))
 
 
 @app.command(name="play")

@@ -17,6 +17,10 @@ class RunError(Exception):
     """Ends a run with a message that says what to do; the command line shows it without a traceback."""
 
 
+class EndpointError(RunError):
+    """A remote endpoint does not answer, or would cost more than it may; the message names policy and URL."""
+
+
 class FolderError(RunError):
     """Something in a run's folder cannot be written or read; the message names it."""
 

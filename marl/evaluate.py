@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean
 
 from marl.engines.scripted import Random
+from marl.held_out import HeldOut
+from marl.intervals import normal, wilson
 from marl.protocols import Engine, EngineConfig, GameConfig, RoleConfig
 from marl.rollout import Cast, Episode, seed_of
 from marl.scenario import Scenario
@@ -19,7 +21,6 @@ LEGAL_MASS = 0.98
 """Exact figures count only if the policy puts at least this much probability on canonical legal moves."""
 EXACT = ("eval/nashconv", "eval/optimal")
 """Figures worked out from move probabilities."""
-_Z = NormalDist().inv_cdf(0.975)
 
 
 def counts(metrics: Mapping[str, float]) -> bool:
@@ -48,17 +49,19 @@ class Evaluator:
         game, cast, seats = scenario.game, table.cast, scenario.seats
         self._tree = grow(game, cast, seats) if self._settings.nashconv else None
         self._positions = positions(game, cast, seats) if self._settings.optimal else []
+        many, greedy = self._settings.held_out, self._settings.greedy
+        self._held_out = HeldOut(scenario, table, many, greedy=greedy) if many else None
 
     @property
     def measures(self) -> bool:
         """Whether there is anything to measure."""
-        return bool(self._tree or self._positions or self._settings.against)
+        return bool(self._tree or self._positions or self._settings.against or self._held_out)
 
     def __call__(self, step: int) -> Metrics:
         metrics = figures(self._tree, self._positions, self._table)
         for opponent, episodes in self._settings.against.items():
             metrics |= against(self._scenario, self._table, opponent, (episodes, step))
-        return metrics
+        return metrics | (self._held_out() if self._held_out else {})
 
 
 def figures(tree: Tree | None, found: Sequence[Position], table: Table) -> Metrics:
@@ -164,23 +167,13 @@ class Results:
 
 def score(returns: Sequence[float]) -> Metrics:
     """Mean with its 95 % interval (normal), win, draw and loss rates with theirs (Wilson 1927)."""
-    n = len(returns)
-    half = _Z * stdev(returns) / math.sqrt(n) if n > 1 else math.inf
-    metrics: Metrics = {"episodes": float(n), "mean": fmean(returns)}
-    metrics |= {"mean_low": metrics["mean"] - half, "mean_high": metrics["mean"] + half}
+    n, (low, mean, high) = len(returns), normal(returns)
+    metrics: Metrics = {"episodes": float(n), "mean": mean, "mean_low": low, "mean_high": high}
     signs = [(value > 0) - (value < 0) for value in returns]
     for kind, sign in (("win", 1), ("draw", 0), ("loss", -1)):
         low, rate, high = wilson(signs.count(sign), n)
         metrics |= {kind: rate, f"{kind}_low": low, f"{kind}_high": high}
     return metrics
-
-
-def wilson(hits: int, n: int) -> tuple[float, float, float]:
-    """Lower bound, rate and upper bound of a proportion, at 95 %."""
-    rate = hits / n
-    centre = (rate + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
-    half = _Z * math.sqrt(rate * (1 - rate) / n + _Z**2 / (4 * n**2)) / (1 + _Z**2 / n)
-    return centre - half, rate, centre + half
 
 
 def match(scenario: Scenario, table: Table, opponents: Opponents, how: tuple[int, int]) -> Results:
@@ -212,7 +205,8 @@ def _doubled(scenario: Scenario, table: Table, opponents: Opponents) -> Table:
     }
     engines = {_OTHER + policy: engine for policy, engine in opponents.engines.items()}
     cast = Cast({**scenario.roles, **others}, table.cast.seed)
-    return Table(scenario.game, cast, {**table.engines, **engines}, table.deadline_s)
+    aliases = {_OTHER + policy: policy for policy in opponents.engines}
+    return Table(scenario.game, cast, {**table.engines, **engines}, table.deadline_s, aliases)
 
 
 _OTHER = "opponent:"

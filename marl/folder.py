@@ -8,11 +8,13 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import FileLock, Timeout
 
 from marl.checkpoint import CheckpointError, damage, read, set_aside, steps
 from marl.errors import FolderError, Writing
@@ -47,6 +49,28 @@ class RunFolder:
             self.metrics.touch()
             _replace(self.path / "environment.json", json.dumps(environment(scenario), indent=1) + "\n")
             _replace(self.path / "scenario.yaml", dump(scenario))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the folder, and keep others from training in it; the operating system lets go if this process dies.
+
+        Raises:
+            FolderError: if another process trains here, or the folder cannot be written.
+        """
+        file = self.path / ".lock"
+        lock = FileLock(file, blocking=False)
+        with Writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            try:
+                lock.acquire()
+            except Timeout:
+                owner = file.read_text().strip() or "another one"
+                raise FolderError(f"{self.path} is being trained by process {owner}") from None
+            file.write_text(str(os.getpid()))
+        try:
+            yield
+        finally:
+            lock.release()
 
     @property
     def started(self) -> bool:

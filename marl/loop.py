@@ -13,16 +13,20 @@ from types import FrameType
 from typing import Protocol
 
 from marl import checkpoint
+from marl.alarms import Alarm, Collapse, Watch
 from marl.batch import collect
-from marl.errors import FolderError, NonFinite
+from marl.best import Best
+from marl.errors import EndpointError, FolderError, NonFinite
 from marl.evaluate import Evaluator
 from marl.failed import keep
 from marl.folder import RunFolder
+from marl.graph import Trajectory
 from marl.protocols import Evidence
 from marl.rollout import GameError, seed_of
 from marl.run import Run
-from marl.types import Metrics, Sample
-from marl.view.metrics import summarize
+from marl.types import Metrics, Sample, Turn
+from marl.view.metrics import spending, summarize
+from marl.view.signs import favourite
 
 
 class Monitor(Protocol):
@@ -82,23 +86,52 @@ class Training:
     def __init__(self, run: Run, folder: RunFolder, monitors: Sequence[Monitor]) -> None:
         self.run, self.folder, self.monitors = run, folder, monitors
         self._evaluator = Evaluator(run.scenario, run.table)
+        self._best, self._watch = Best(run.scenario.evaluate), Watch.over(run.scenario)
         self._saved = 0
         """Step of the newest checkpoint. Step 0 needs none: it follows from the scenario."""
 
     def __call__(self, stop: Interrupt) -> bool:
-        """Train to the end; False if it was interrupted before."""
-        run, schedule = self.run, self.run.scenario.schedule
-        if run.step == 0:
-            self._finish({}, Clock())
-        while run.step < schedule.steps and not stop.asked:
-            clock = Clock()
-            self._finish(self._step(clock), clock)
-            if run.step % run.scenario.checkpoint.every == 0:
-                self.save()
-        self.save()
-        return run.step == schedule.steps
+        """Train to the end; False if it was interrupted before.
 
-    def _step(self, clock: Clock) -> Metrics:
+        Raises:
+            Collapse: if an alarm that ends the run is raised; after a checkpoint.
+        """
+        if self.run.step == 0:
+            self._finish({}, Clock())
+        while not self._done and not stop.asked:
+            self._advance()
+        self.save()
+        if self._best.given_up:
+            self._say(self._best.why)
+        return self._done
+
+    @property
+    def _done(self) -> bool:
+        return self.run.step == self.run.scenario.schedule.steps or self._best.given_up
+
+    def _advance(self) -> None:
+        clock = Clock()
+        metrics, trajectories = self._step(clock)
+        held, raised = self._watch(metrics)
+        self._finish(metrics | held, clock)
+        if self.run.step % self.run.scenario.checkpoint.every == 0 or self.run.step == self._best.step:
+            self.save()
+        self._heed(raised, trajectories)
+
+    def _heed(self, raised: Sequence[Alarm], trajectories: Sequence[Trajectory]) -> None:
+        """Shout alarms; one that ends the run does so after a checkpoint."""
+
+        def turns(role: str) -> Iterator[Turn]:
+            return (turn for trajectory in trajectories for turn in trajectory.turns if turn.role == role)
+
+        messages = {alarm: alarm.message(favourite(turns(alarm.role))) for alarm in raised}
+        for message in messages.values():
+            self._say(message)
+        if fatal := [message for alarm, message in messages.items() if self._watch.ends_run(alarm)]:
+            self.save()
+            raise Collapse(f"stopped after step {self.run.step}, with a checkpoint (alarms.stop): {'; '.join(fatal)}")
+
+    def _step(self, clock: Clock) -> tuple[Metrics, Sequence[Trajectory]]:
         run, step, dropped = self.run, self.run.step, self.run.table.dropped
         with clock("step"):
             with clock("play"), self._saving():
@@ -110,30 +143,36 @@ class Training:
                 judgement = run.judge(evidence)
                 batches = collect(trajectories, judgement, run.scenario.roles, readings)
             metrics = summarize(trajectories) | {"episode/dropped": float(run.table.dropped - dropped)}
-            metrics |= judgement.metrics
+            metrics |= run.experience.metrics() | judgement.metrics
+            due = run.pace(step, batches)
             with clock("learn"):
-                for name in run.learners:
-                    metrics |= self._learn(name, batches.get(name, []))
+                for name, samples in due.items():
+                    metrics |= self._learn(name, samples)
             with clock("publish"):
-                for name in run.learners:
+                for name in due:
                     run.publish(name, step + 1)
         run.step += 1
         with clock("record"):
             if self._recorded(run.step):
                 self.folder.record(run.step, trajectories)
-        return metrics
+        return metrics, trajectories
 
     def _finish(self, metrics: Metrics, clock: Clock) -> None:
         """Evaluate if it is time, and write the step's row; if evaluation fails, the row without it."""
         measured: Metrics = {}
 
         def log() -> None:
-            tokens = {"step/tokens": float(sum(self.run.table.tokens.values()))}
-            self._log(metrics | measured | tokens | clock.metrics)
+            tokens = dict(self.run.table.tokens)
+            evaluated = tokens.pop("eval", 0)
+            sampled = {"step/tokens": float(sum(tokens.values())), "step/eval_tokens": float(evaluated)}
+            spent = spending(self.run.table.spent, "total_")
+            self._log(metrics | measured | sampled | spent | clock.metrics)
 
         if self._due:
             with clock("evaluate"), self._saving(log):
                 measured = self._evaluator(self.run.step)
+            self._best.expect(measured)
+            self._best.take(self.run.step, measured)
         log()
 
     def _learn(self, name: str, samples: list[Sample]) -> Metrics:
@@ -167,14 +206,18 @@ class Training:
         for monitor in self.monitors:
             monitor.log(self.run.step, metrics)
 
+    def _say(self, message: str) -> None:
+        for monitor in self.monitors:
+            monitor.say(message)
+
     def save(self) -> None:
         """Write a checkpoint of the steps done, unless there is one."""
         run = self.run
         if self._saved == run.step:
             return
         manifest = (run.step, self.folder.metrics.stat().st_size)
-        many = run.scenario.checkpoint.keep
-        checkpoint.write(self.folder.checkpoints, manifest, run.state_dict(), run.save_policies, many)
+        stays = checkpoint.Keep(run.scenario.checkpoint.keep, self._best.step)
+        checkpoint.write(self.folder.checkpoints, manifest, run.state_dict(), run.save_policies, stays)
         self._saved = run.step
 
     def resume(self, step: int) -> None:
@@ -188,6 +231,10 @@ class Training:
                     f"checkpoint {step:06d} does not fit the changed scenario: it has no {error}"
                 ) from error
             self.run.step = self._saved = step
+        # Neither has a state of its own: what they know is in the rows.
+        for row in self.folder.rows():
+            self._best.take(row["step"], row)
+            self._watch(row)
 
     @contextmanager
     def _saving(self, first: Callable[[], None] = lambda: None) -> Iterator[None]:
@@ -198,7 +245,7 @@ class Training:
         before = self.run.played()
         try:
             yield
-        except (GameError, TimeoutError):
+        except (GameError, TimeoutError, EndpointError):
             self.run.unplay(before)
             first()
             self.save()

@@ -5,15 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from marl.best import Best
 from marl.evaluate import LEGAL_MASS, Opponents, counts, figures, match, positions
 from marl.folder import RunFolder
+from marl.held_out import HeldOut
 from marl.load import ScenarioError
-from marl.parts import find
-from marl.run import engines, lay, use_threads
+from marl.run import engines, lay, sources, use_threads
 from marl.scenario import PolicyConfig, Scenario
 from marl.simulator import Table
 from marl.tree import grow
 from marl.types import Metrics
+
+
+def best_step(folder: Path) -> int:
+    """The step at which the run was best, by its `evaluate.keep_best`.
+
+    Raises:
+        ScenarioError: if it says nothing of that, or was best before its first checkpoint.
+    """
+    home = RunFolder(folder)
+    best = Best.of(home.scenario().evaluate, home.rows())
+    if not best.step:
+        why = "no evaluate.keep_best was measured" if best.step is None else f"{best.figure} was best before training"
+        raise ScenarioError(f"{folder}: no best checkpoint: {why}")
+    return best.step
 
 
 def restore(folder: Path, step: int | None = None) -> tuple[Scenario, Table]:
@@ -32,25 +47,25 @@ def restore(folder: Path, step: int | None = None) -> tuple[Scenario, Table]:
         raise ScenarioError(f"{folder}: no checkpoint of step {chosen}; there are: {have}")
     use_threads(scenario.schedule.threads)
     policies = {name: _frozen(policy, saved / name) for name, policy in scenario.policies.items()}
-    sources = {name: p.model.prepare(scenario, name) if p.model else None for name, p in policies.items()}
-    return scenario, lay(scenario, engines(policies, sources))
+    return scenario, lay(scenario, engines(policies, sources(scenario, policies)))
 
 
 def _frozen(policy: PolicyConfig, folder: Path) -> PolicyConfig:
     """The policy as it is in a checkpoint; one that never learnt is as it always was."""
     if policy.learner is None or policy.model is None:
         return policy
-    held = policy.model.model_dump(include={"dtype", "device", "attention", "trust_remote_code"})
-    model = find("models", "pretrained").model_validate({"kind": "pretrained", "path": str(folder), **held})
-    return policy.model_copy(update={"model": model, "learner": None})
+    return policy.model_copy(update={"model": policy.model.saved(folder), "learner": None})
 
 
 def measure(folder: Path, against: str | None, episodes: int, step: int | None) -> Metrics:
-    """Exact figures where the game allows them, and play against `against` (an opponent's name or a run)."""
+    """Exact figures where the game allows them, play on held-out starts where it has any, and against `against` (an
+    opponent's name or a run)."""
     scenario, table = restore(folder, step)
     game, cast, seats = scenario.game, table.cast, scenario.seats
     tree = grow(game, cast, seats) if game.starts() is not None else None
     metrics = figures(tree, positions(game, cast, seats), table)
+    if game.held_out(1):
+        metrics |= HeldOut(scenario, table, episodes, greedy=scenario.evaluate.greedy)()
     if against is not None:
         opponents = _opponents(scenario, against)
         metrics |= match(scenario, table, opponents, (episodes, 0)).metrics(f"eval/{Path(against).name}")

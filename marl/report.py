@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
+from marl.best import Best
 from marl.evaluate import LEGAL_MASS
 from marl.folder import RunFolder
+from marl.scenario import Evaluate
 from marl.view.chart import chart
+from marl.view.metrics import held_out_measures
 
 _TITLES = {
     "eval/nashconv": "NashConv",
@@ -14,24 +19,93 @@ _TITLES = {
     "eval/random/win": "Wins against random",
     "eval/minimax/draw": "Draws against minimax",
 }
+_OF_A_ROLE = ("illegal", "tokens", "entropy")
+Row = Mapping[str, Any]
+Figures = Mapping[str, Sequence[tuple[int, float]]]
 
 
-def closing(folder: RunFolder, finished: bool) -> str:
-    """The curve of the run's main figure, and each figure's start and end (mean of the last tenth)."""
+def closing(folder: RunFolder, finished: bool, evaluate: Evaluate | None = None) -> str:
+    """The curve of the run's main figure; each figure's start and end (mean of the last tenth), each role's, what was
+    best, and the alarms that there were."""
     rows = list(folder.rows())
-    figures = {name: [(r["step"], r[name]) for r in rows if name in r] for name in _TITLES}
-    figures = {name: curve for name, curve in figures.items() if curve}
     steps = rows[-1]["step"] if rows else 0
+    titles = _titles(rows)
+    figures = {name: curve for name in titles if (curve := [(r["step"], r[name]) for r in rows if name in r])}
     lines = [] if finished else [f"stopped at step {steps}; go on with: marl train ... --resume auto"]
     if figures:
         lines += ["", chart(next(iter(figures.values()))), ""]
-    masses = [r["eval/legal_mass"] for r in rows if "eval/legal_mass" in r and r["step"] >= 0.9 * steps]
+    lines += _measured(rows, figures, titles)
+    lines += _roles(rows)
+    lines += _best(folder, Best.of(evaluate or Evaluate(), rows))
+    lines += _alarms(rows)
+    return "\n".join([*lines, f"run folder: {folder.path}"])
+
+
+def _titles(rows: Sequence[Row]) -> dict[str, str]:
+    """Metric -> what a person calls it; in the order in which they are told."""
+    names = {name: None for row in rows for name in row if name.startswith("eval/")}
+    titles = {name: title for name, title in _TITLES.items() if name in names}
+    for name in held_out_measures(names):
+        _, scope, measure = name.split("/")
+        titles[name] = f"{measure} on held-out starts" + (", greedy" if scope.endswith("greedy") else "")
+    return titles
+
+
+def _measured(rows: Sequence[Row], figures: Figures, titles: Mapping[str, str]) -> Iterator[str]:
+    masses = [r["eval/legal_mass"] for r in _last(rows) if "eval/legal_mass" in r]
     mass = f" (legal mass {fmean(masses):.3f})" if masses else ""
+    late = _last(rows)[0]["step"] if rows else 0
     for name, curve in figures.items():
         # A run that was stopped may have been measured last before its last tenth.
-        end = fmean([value for step, value in curve if step >= 0.9 * steps] or [curve[-1][1]])
-        shown = mass if name in ("eval/nashconv", "eval/optimal") else ""
-        lines.append(f"{_TITLES[name]} {curve[0][1]:.3f} -> {end:.3f}{shown}")
+        end = fmean([value for step, value in curve if step >= late] or [curve[-1][1]])
+        shown = mass if name in ("eval/nashconv", "eval/optimal") else _interval(rows, name)
+        yield f"{titles[name]} {curve[0][1]:.3f} -> {end:.3f}{shown}"
     if masses and min(masses) < LEGAL_MASS:
-        lines.append(f"the exact figure does not count: the legal mass fell below {LEGAL_MASS}")
-    return "\n".join([*lines, f"run folder: {folder.path}"])
+        yield f"the exact figure does not count: the legal mass fell below {LEGAL_MASS}"
+
+
+def _interval(rows: Sequence[Row], name: str) -> str:
+    """Of the last measurement."""
+    bounds = [(row[f"{name}_low"], row[f"{name}_high"]) for row in rows if f"{name}_low" in row]
+    return f" (last [{bounds[-1][0]:.3f}, {bounds[-1][1]:.3f}])" if bounds else ""
+
+
+def _last(rows: Sequence[Row]) -> list[Row]:
+    """Of the last tenth."""
+    return [row for row in rows if row["step"] >= 0.9 * rows[-1]["step"]]
+
+
+def _roles(rows: Sequence[Row]) -> Iterator[str]:
+    """For each role that a model speaks for: what it was paid and how it spoke, at the first step and at the end."""
+    names = {name: None for row in rows for name in row if name.startswith("role/")}
+    for role in sorted({name.split("/")[1] for name in names if name.endswith("/entropy")}):
+        paid = [name for name in names if name.startswith(f"role/{role}/reward/")]
+        told = [_change(rows, name) for name in (*paid, *(f"role/{role}/{figure}" for figure in _OF_A_ROLE))]
+        yield f"role {role}: {', '.join(filter(None, told))}"
+
+
+def _change(rows: Sequence[Row], name: str) -> str:
+    values = [row[name] for row in rows if name in row]
+    if not values:
+        return ""
+    end = fmean([row[name] for row in _last(rows) if name in row] or values[-1:])
+    return f"{name.split('/', 2)[2]} {values[0]:.3g} -> {end:.3g}"
+
+
+def _best(folder: RunFolder, best: Best) -> Iterator[str]:
+    if best.step is None:
+        return
+    where = folder.checkpoints / f"{best.step:06d}"
+    kept = str(where) if where.is_dir() else "before training" if best.step == 0 else "its checkpoint is not kept"
+    yield f"best {best.figure} {best.value:.3f} at step {best.step}: {kept}"
+    if best.given_up:
+        yield best.why
+
+
+def _alarms(rows: Sequence[Row]) -> Iterator[str]:
+    names = sorted({name for row in rows for name in row if name.startswith("alarm/")})
+    for name in names:
+        _, role, kind = name.split("/")
+        held = [row["step"] for row in rows if row.get(name)]
+        goes_on = ", to the end" if held[-1] == rows[-1]["step"] else ""
+        yield f"ALARM role {role}: {kind}, in {len(held)} steps from {held[0]} to {held[-1]}{goes_on}"

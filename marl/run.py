@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from marl.graph import Trajectory
 from marl.judge import Judge
-from marl.protocols import Brief, Engine, Experience, Learner, Source
+from marl.pace import Pace
+from marl.protocols import Brief, Engine, Experience, Learner, ModelConfig, Source
 from marl.rollout import Cast, seed_of
 from marl.scenario import PolicyConfig, Scenario
 from marl.simulator import Table
-from marl.types import Deal, Reading, TurnId
+from marl.types import Deal, Reading, TurnId, Usage
 
 
 @dataclass
@@ -27,7 +28,12 @@ class Run:
     experience: Experience
     step: int = 0
     """Steps done."""
-    versions: dict[str, int] = field(default_factory=dict)
+    versions: dict[str, int] = field(init=False)
+    pace: Pace = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.versions = dict.fromkeys(self.learners, 0)
+        self.pace = Pace(self.scenario.policies)
 
     def deal(self, step: int) -> list[Deal]:
         """The starts of one step: groups share a seed, so their episodes begin alike."""
@@ -74,7 +80,10 @@ class Run:
         return {
             "learners": {name: learner.state_dict() for name, learner in self.learners.items()},
             "judge": self.judge.state_dict(),
+            "pace": self.pace.state_dict(),
             "versions": dict(self.versions),
+            # Not part of what `unplay` takes back: money that was spent stays spent.
+            "spent": {name: asdict(usage) for name, usage in self.table.spent.items()},
             **self.played(),
         }
 
@@ -95,22 +104,26 @@ class Run:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.judge.load_state_dict(state["judge"])
+        self.pace.load_state_dict(state["pace"])
         self.unplay(state)
+        self.table.restore_spent({name: Usage(**usage) for name, usage in state["spent"].items()})
         for name, learner in self.learners.items():
             learner.load_state_dict(state["learners"][name])
-            self.publish(name, state["versions"].get(name, 0))
+            self.publish(name, state["versions"][name])
 
 
 def build(scenario: Scenario) -> Run:
     """Load weights and put the parts of a run together."""
     use_threads(scenario.schedule.threads)
     schedule = scenario.schedule
-    sources = {name: _source(scenario, name) for name in scenario.policies}
-    table = lay(scenario, engines(scenario.policies, sources))
+    weights = sources(scenario, scenario.policies)
+    table = lay(scenario, engines(scenario.policies, weights))
     learners = {
-        name: policy.learner.build(Brief(name, source, schedule.steps, seed_of(schedule.seed, "learner", name)))
+        name: policy.learner.build(
+            Brief(name, source, policy.updates(schedule.steps), seed_of(schedule.seed, "learner", name))
+        )
         for name, policy in scenario.policies.items()
-        if policy.learner and (source := sources[name])
+        if policy.learner and (source := weights[name])
     }
     return Run(scenario, table, learners, Judge(scenario.credit), scenario.experience.build())
 
@@ -124,21 +137,40 @@ def lay(scenario: Scenario, speakers: Mapping[str, Engine], seed: int | None = N
     return table
 
 
+def sources(scenario: Scenario, policies: Mapping[str, PolicyConfig]) -> dict[str, Source | None]:
+    """Where each policy's weights come from."""
+    return {name: p.model.prepare(scenario, (name,)) if p.model else None for name, p in policies.items()}
+
+
 def engines(policies: Mapping[str, PolicyConfig], sources: Mapping[str, Source | None]) -> dict[str, Engine]:
-    """An engine for each policy; those that never learn and are alike share one."""
-    shared: dict[str, Engine] = {}
-    speakers: dict[str, Engine] = {}
+    """An engine for each policy. Those with a base in common share one; so do those that never learn and are alike."""
+    together: dict[Hashable, list[str]] = {}
     for name, policy in policies.items():
-        alike = policy.model_dump_json() if policy.learner is None else name
-        if alike not in shared:
-            shared[alike] = policy.engine.build(sources[name])
-        speakers[name] = shared[alike]
-    return speakers
+        together.setdefault(_alike(name, policy, sources[name]), []).append(name)
+    speakers: dict[str, Engine] = {}
+    for names in together.values():
+        engine = _engine(policies[names[0]], {name: sources[name] for name in names})
+        speakers |= dict.fromkeys(names, engine)
+    return {name: speakers[name] for name in policies}
 
 
-def _source(scenario: Scenario, name: str) -> Source | None:
-    model = scenario.policies[name].model
-    return model.prepare(scenario, name) if model else None
+def _engine(policy: PolicyConfig, sources: Mapping[str, Source | None]) -> Engine:
+    """One for all policies in `sources`, which are like `policy`."""
+    if _base(policy):
+        return policy.engine.serve({name: source for name, source in sources.items() if source})
+    return policy.engine.build(next(iter(sources.values())))
+
+
+def _alike(name: str, policy: PolicyConfig, source: Source | None) -> Hashable:
+    """Equal for policies that one engine can speak for."""
+    if base := _base(policy):
+        return base.model_dump_json(), policy.engine.model_dump_json()
+    # Equal settings may mean different weights: a tiny model is warmed up for what its policy says.
+    return name if policy.learner else (policy.engine.model_dump_json(), source)
+
+
+def _base(policy: PolicyConfig) -> ModelConfig | None:
+    return policy.model.shared() if policy.model and policy.engine.serves else None
 
 
 def use_threads(threads: int | None) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveInt, ValidationInfo, field_validator, model_validator
 
+from marl.alarms import Alarms
 from marl.checks import check
 from marl.config import Config
 from marl.parts import Part
@@ -21,6 +23,27 @@ from marl.protocols import (
 )
 
 
+class Alternate(Config):
+    """Steps in which a policy learns, so that policies can take turns; in the others it stays as it is."""
+
+    period: PositiveInt
+    start: int = Field(default=0, ge=0)
+    """The first step (from 0) of each period ..."""
+    steps: PositiveInt
+    """... and how many."""
+
+    @model_validator(mode="after")
+    def _within(self) -> Self:
+        if self.start + self.steps > self.period:
+            raise ValueError(
+                f"steps: {self.steps} from step {self.start} on are more than the period of {self.period} has"
+            )
+        return self
+
+    def includes(self, step: int) -> bool:
+        return self.start <= step % self.period < self.start + self.steps
+
+
 class PolicyConfig(Config):
     """One set of weights that speaks. Without a learner it stays as it is."""
 
@@ -30,6 +53,18 @@ class PolicyConfig(Config):
         default={"kind": "transformers"}, validate_default=True
     )  # type: ignore[assignment]
     learner: Annotated[LearnerConfig | None, Part("trainers", LearnerConfig, optional=True)] = None
+    update_every: PositiveInt = 1
+    """The samples of so many steps are gathered and learnt from at once."""
+    alternate: Alternate | None = None
+    """Steps in which it learns; None: all."""
+
+    def learns_in(self, step: int) -> bool:
+        """Whether what is said in `step` (from 0) is learnt from."""
+        return self.learner is not None and (self.alternate is None or self.alternate.includes(step))
+
+    def updates(self, steps: int) -> int:
+        """How often it learns in a run of so many steps; samples that the end finds waiting are not learnt from."""
+        return sum(map(self.learns_in, range(steps))) // self.update_every
 
 
 class CreditRule(Config):
@@ -73,7 +108,7 @@ class Schedule(Config):
 
 
 class Evaluate(Config):
-    """What to measure every so many steps, before the first and after the last."""
+    """What to measure every so many steps, before the first and after the last; which checkpoint is best by it."""
 
     every: PositiveInt = 50
     nashconv: bool = False
@@ -82,6 +117,22 @@ class Evaluate(Config):
     """Mean probability of an optimal move over all positions that have one; the game must know them."""
     against: dict[str, PositiveInt] = Field(default_factory=dict)
     """Opponent (`random`, or one that the game exports) -> episodes."""
+    held_out: PositiveInt | None = None
+    """Episodes on starts that training never deals: the same ones with the same seeds every time."""
+    greedy: bool = False
+    """Play those at temperature 0, too."""
+    keep_best: str | None = None
+    """Keep the checkpoint at which this was best: a measure on held-out starts, or an `eval/...` metric."""
+    goal: Literal["max", "min"] = "max"
+    """Which is better."""
+    patience: PositiveInt | None = None
+    """End the run when so many evaluations have brought nothing better."""
+
+    @property
+    def best_by(self) -> str | None:
+        """Full name of the metric of `keep_best`."""
+        name = self.keep_best
+        return f"eval/held_out/{name}" if name and "/" not in name else name
 
 
 class Checkpoint(Config):
@@ -108,8 +159,17 @@ class Scenario(Config):
     schedule: Schedule
     evaluate: Evaluate = Evaluate()
     checkpoint: Checkpoint = Checkpoint()
+    alarms: Alarms | None = Alarms()
+    """When to warn that a role is collapsing. Null: never."""
     track: tuple[Literal["wandb", "mlflow", "trackio"], ...] = ()
     """Trackers to send metrics to, beside metrics.jsonl and TensorBoard's event files."""
+
+    def taught(self) -> Iterator[tuple[str, RoleConfig, LearnerConfig]]:
+        """(name, role, who learns from what it says)"""
+        for name, role in self.roles.items():
+            policy = self.policies.get(role.policy)
+            if role.trainable and policy and policy.learner:
+                yield name, role, policy.learner
 
     @field_validator("seats")
     @classmethod

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from marl.alarms import Collapse
 from marl.folder import RunFolder
 from marl.loop import Monitor
 from marl.report import closing
@@ -53,5 +54,8 @@ def session(
         finished = train(scenario, home.path, start, monitors)
     except KeyboardInterrupt:
         finished = False
-    watch.say(closing(home, finished))
+    except Collapse:
+        watch.say(closing(home, False, scenario.evaluate))
+        raise
+    watch.say(closing(home, finished, scenario.evaluate))
     return finished

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from weakref import WeakValueDictionary
 
 from marl.graph import Trajectory
-from marl.protocols import Engine, Game, GameConfig
+from marl.protocols import Engine, Game, GameConfig, Service
 from marl.rollout import Cast, Episode, GameError
-from marl.types import Completion, Deal, Failure, Request, Ticket, Turn, TurnId
+from marl.types import Completion, Deal, Failure, Request, Ticket, Turn, TurnId, Usage
+
+_IDLE_S = 2e-4
+"""A round over all engines that is shorter than this did no arithmetic: one forward of a tiny model takes longer."""
 
 
 class Table:
-    """A game, who sits at it, and the engines that speak for them. Reads weights, never writes them."""
+    """A game, who sits at it, and the engines that speak for them. Reads weights, never writes them.
 
-    def __init__(self, game: GameConfig, cast: Cast, engines: Mapping[str, Engine], deadline_s: float = 600.0) -> None:
+    `aliases`: policy -> what its engine calls it, where that is another name.
+    """
+
+    def __init__(
+        self,
+        game: GameConfig,
+        cast: Cast,
+        engines: Mapping[str, Engine],
+        deadline_s: float = 600.0,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
         self.game, self.cast, self.engines, self.deadline_s = game, cast, engines, deadline_s
         self.may_drop = 0
         """How many episodes of a run may be dropped because the game raised, before that ends the run."""
@@ -27,10 +40,19 @@ class Table:
         self.tokens: Counter[str] = Counter()
         """Sampled tokens by purpose: train, eval, credit."""
         self._idle: list[Game] = []
-        self._line = _Line(engines, deadline_s)
+        self._line = _Line(engines, deadline_s, aliases or {})
         # What can be forked: every episode that somebody still holds.
         self._known: WeakValueDictionary[str, Trajectory] = WeakValueDictionary()
         self._branches: dict[str, Counter[tuple[TurnId, str | None]]] = {}
+
+    def beside(self, cast: Cast, engines: Mapping[str, Engine] | None = None) -> Table:
+        """Another table with the same game and engines, and more of them: tokens are counted together, drops are not.
+
+        What goes wrong there is never dropped, so that it takes nothing from what this one may drop.
+        """
+        other = Table(self.game, cast, {**self.engines, **(engines or {})}, self.deadline_s)
+        other.tokens = self.tokens
+        return other
 
     def play(self, deals: Sequence[Deal]) -> list[Trajectory]:
         """Play episodes to their end, all at once; returned in deal order."""
@@ -72,6 +94,18 @@ class Table:
             raise ValueError(f"turn {turn.id}: no role {turn.role!r} here; roles: {', '.join(self.cast.roles)}")
         role = self.cast.roles[turn.role]
         return replace(turn.request, policy=role.policy, sampling=role.sampling)
+
+    @property
+    def spent(self) -> dict[str, Usage]:
+        """What the answers of policies that are paid for have cost in this run."""
+        services = {policy: engine for policy, engine in self.engines.items() if isinstance(engine, Service)}
+        return {policy: engine.spent.get(policy, Usage()) for policy, engine in services.items()}
+
+    def restore_spent(self, spent: Mapping[str, Usage]) -> None:
+        """Go on from what an interrupted run had spent."""
+        for policy, engine in self.engines.items():
+            if isinstance(engine, Service) and policy in spent:
+                engine.spent[policy] = spent[policy]
 
     def _begin(self, start: Callable[[], Episode]) -> Episode | None:
         try:
@@ -151,7 +185,8 @@ class Table:
 class _Line:
     """The way to the engines and back: which policy was asked what, and how long to wait for it."""
 
-    def __init__(self, engines: Mapping[str, Engine], deadline_s: float) -> None:
+    def __init__(self, engines: Mapping[str, Engine], deadline_s: float, aliases: Mapping[str, str]) -> None:
+        self._aliases = dict(aliases)
         self._engines = {id(engine): engine for engine in engines.values()}
         self._speakers = {policy: id(engine) for policy, engine in engines.items()}
         self._waiting: dict[int, dict[Ticket, str]] = {name: {} for name in self._engines}
@@ -161,6 +196,8 @@ class _Line:
     def submit(self, request: Request) -> Ticket:
         ticket, engine = next(self._tickets), self._speakers[request.policy]
         self._waiting[engine][ticket] = request.policy
+        if request.policy in self._aliases:
+            request = replace(request, policy=self._aliases[request.policy])
         self._engines[engine].submit(ticket, request)
         return ticket
 
@@ -173,21 +210,34 @@ class _Line:
         until = time.monotonic() + self._deadline_s
         while not (answers := self._step()):
             if time.monotonic() > until:
-                owing = Counter(policy for asked in self._waiting.values() for policy in asked.values())
                 raise TimeoutError(
                     f"no answer within {self._deadline_s:g} s (schedule.deadline_s); open requests by policy: "
-                    + ", ".join(f"{policy}: {many}" for policy, many in sorted(owing.items()))
+                    + ", ".join(self._owing())
                 )
         return answers
 
+    def _owing(self) -> Iterator[str]:
+        owing = Counter(policy for asked in self._waiting.values() for policy in asked.values())
+        for policy, many in sorted(owing.items()):
+            engine = self._engines[self._speakers[policy]]
+            yield f"{policy}: {many}" + (f" (of {engine.address})" if isinstance(engine, Service) else "")
+
     def _step(self) -> list[tuple[Ticket, Completion | Failure]]:
-        busy = [(self._engines[name], asked) for name, asked in self._waiting.items() if asked]
-        # One engine may sleep until it has something; several take short turns, so that none holds up the others.
-        patience = min(1.0, self._deadline_s) if len(busy) == 1 else 0.01
+        busy = [name for name, asked in self._waiting.items() if asked]
+        if len(busy) == 1:
+            return self._stepped(busy, min(1.0, self._deadline_s))
+        started = time.monotonic()
+        answers = self._stepped(busy, 0.0)
+        # Only where nobody computes may each sleep a little: a sleep in one engine would hold up the others.
+        if not answers and time.monotonic() - started < _IDLE_S:
+            answers = self._stepped(busy, 0.01)
+        return answers
+
+    def _stepped(self, busy: Iterable[int], wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
         answers = []
-        for engine, asked in busy:
-            for ticket, said in engine.step(patience):
-                if asked.pop(ticket, None) is not None:
+        for name in busy:
+            for ticket, said in self._engines[name].step(wait_s):
+                if self._waiting[name].pop(ticket, None) is not None:
                     answers.append((ticket, said))
         return answers
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from marl import checkpoint
+from marl.best import Best
 from marl.folder import RunFolder
 from marl.load import ScenarioError
 from marl.loop import Interrupt, Monitor, Training
@@ -16,12 +17,19 @@ from marl.scenario import Scenario
 
 
 def train(scenario: Scenario, folder: Path, how: Start, monitors: Sequence[Monitor]) -> bool:
-    """Train a scenario in a folder; returns whether it went to the end."""
+    """Train a scenario in a folder, which is held meanwhile; returns whether it went to the end."""
     home = RunFolder(folder)
+    how.expect(home)
+    with home.held():
+        return _train(scenario, home, how, monitors)
+
+
+def _train(scenario: Scenario, home: RunFolder, how: Start, monitors: Sequence[Monitor]) -> bool:
     step = how.prepare(home, scenario)
     if step >= scenario.schedule.steps:
         home.rewind(step)
-        checkpoint.tidy(home.checkpoints, scenario.checkpoint.keep)
+        best = Best.of(scenario.evaluate, home.rows())
+        checkpoint.tidy(home.checkpoints, checkpoint.Keep(scenario.checkpoint.keep, best.step))
         with _followed(home, monitors, [*how.notes, f"complete at step {step}: nothing to do"]):
             return True
     # Weights are loaded before anything is cut back: what cannot be loaded changes no file.
@@ -54,6 +62,13 @@ class Start:
         self._resume, self._force, self._overwrite = resume, force, overwrite
         self.notes: list[str] = []
 
+    def expect(self, folder: RunFolder) -> None:
+        """Raises:
+        ScenarioError: if a checkpoint is asked for where there is no run; nothing is made there, then.
+        """
+        if self._resume not in (None, "auto") and not folder.started:
+            raise ScenarioError(f"--resume {self._resume}: no run in {folder.path}")
+
     def prepare(self, folder: RunFolder, scenario: Scenario) -> int:
         """Make or check the folder; returns the step to go on from.
 
@@ -65,8 +80,6 @@ class Start:
         if folder.started and self._overwrite:
             folder.clear()
         if not folder.started:
-            if self._resume not in (None, "auto"):
-                raise ScenarioError(f"--resume {self._resume}: no run in {folder.path}")
             folder.create(scenario)
             return 0
         if self._resume is None:

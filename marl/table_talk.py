@@ -15,7 +15,7 @@ from marl.graph import Trajectory, write_trajectories
 from marl.load import ScenarioError
 from marl.protocols import RoleConfig
 from marl.rollout import Cast, seed_of
-from marl.run import engines, lay, use_threads
+from marl.run import engines, lay, sources, use_threads
 from marl.scenario import Scenario
 from marl.simulator import Table
 from marl.types import Deal
@@ -60,8 +60,7 @@ def _restored(folder: Path) -> tuple[Scenario, Table]:
 def _untrained(scenario: Scenario) -> Table:
     use_threads(scenario.schedule.threads)
     policies = {name: policy.model_copy(update={"learner": None}) for name, policy in scenario.policies.items()}
-    sources = {name: p.model.prepare(scenario, name) if p.model else None for name, p in policies.items()}
-    return lay(scenario, engines(policies, sources))
+    return lay(scenario, engines(policies, sources(scenario, policies)))
 
 
 def _with_person(scenario: Scenario, table: Table, seat: str) -> Table:

@@ -74,6 +74,29 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """What was spent on answers from outside; sums are totals."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+    """In the currency of the engine's prices."""
+    tries: int = 0
+    """How often it was asked, retries included."""
+    failed: int = 0
+    """Requests that were given up."""
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cost + other.cost,
+            self.tries + other.tries,
+            self.failed + other.failed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """What a policy said, token for token."""
 
@@ -86,6 +109,8 @@ class Completion:
     finish: Finish
     versions: tuple[int, int] = (0, 0)
     """Weights that sampled the first and the last token."""
+    usage: Usage | None = None
+    """What it took, where that is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +119,8 @@ class Failure:
 
     finish: Literal["overflow", "aborted"]
     reason: str
+    usage: Usage | None = None
+    """What was spent all the same."""
 
 
 @dataclass(frozen=True, slots=True)

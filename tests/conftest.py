@@ -27,3 +27,9 @@ def desk(whole: Desk, tmp_path: Path) -> Desk:
 
     (tmp_path / "cache").symlink_to(whole.path / "cache")
     return Desk(tmp_path, whole.scenario)
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of made models that tests share."""
+    return tmp_path_factory.mktemp("made")

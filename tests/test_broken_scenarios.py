@@ -21,8 +21,8 @@ CUT_OFF = (
 )
 
 TYPOS = {
-    "gamee={}": "gamee: unknown field 'gamee'; did you mean 'game'? choices: checkpoint, credit, evaluate, experience, "
-    "game, policies, roles, schedule, seats, track",
+    "gamee={}": "gamee: unknown field 'gamee'; did you mean 'game'? choices: alarms, checkpoint, credit, evaluate, "
+    "experience, game, policies, roles, schedule, seats, track",
     "schedule.stepz=5": "schedule.stepz: unknown field 'stepz'; did you mean 'steps'? choices: deadline_s, group_size, "
     "groups, max_drops, on_error, rotate_seats, seed, steps, threads",
     "game.illega=1": "game.illega: unknown field 'illega'; did you mean 'illegal'? choices: illegal, kind",

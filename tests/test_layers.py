@@ -18,6 +18,7 @@ HEAVY = ("torch", "transformers", "vllm", "ray")
 LIGHT = """
     marl.config marl.types marl.protocols marl.parts marl.graph marl.rollout marl.scenario marl.load marl.checks
     marl.explain marl.simulator marl.judge marl.batch marl.tree marl.evaluate marl.run marl.cli marl.table_talk
+    marl.alarms marl.best marl.held_out marl.intervals marl.pace
     marl.engines.scripted marl.engines.transformers marl.engines.tiny marl.engines.models marl.engines.warm_up
     marl.engines.adapter
     marl.engines.folder marl.experience.rollouts marl.experience.file trainers.settings
@@ -26,8 +27,10 @@ LIGHT = """
     credit.assign credit.baseline games.base games.kuhn_poker games.nim games.tic_tac_toe
     marl.experience.pool games.tasks.arithmetic games.tasks.countdown games.tasks.strings games.tasks.logic_grids
     games.tasks.code games.tasks.tables games.verifiers.countdown
-    marl.engines.remote marl.engines.rules marl.graders games.verifiers.text games.verifiers.form games.verifiers.numeric
-    games.verifiers.mathematics
+    marl.engines.remote marl.engines.rules marl.graders games.verifiers.text games.verifiers.form
+    games.verifiers.numeric games.verifiers.mathematics games.taboo games.communication
+    games.team.settings marl.templating
+    marl.sandbox games.tools games.verifiers.unit_tests
 """
 
 

@@ -81,7 +81,7 @@ class Learner:
         return named_tensors(self.model)
 
     def save(self, folder: Path) -> None:
-        """A Hugging Face folder: weights in safetensors, settings, tokenizer."""
+        """A Hugging Face folder: weights in safetensors, settings, tokenizer. Of an adapter, a PEFT folder."""
         self.model.save_pretrained(folder)
         self.brief.source.tokenizer().save_pretrained(folder)
 
@@ -90,7 +90,7 @@ class Learner:
         return {
             "updates": self.updates,
             "minibatch": self._minibatch,
-            "model": snapshot(self.model),
+            "model": snapshot(dict(self.publish())),
             "optimizer": self._optimizer.state_dict(),
             "objective": self.objective.state_dict(),
         }
@@ -99,7 +99,7 @@ class Learner:
         """Continue where `state` was taken."""
         self.updates, self._skip = int(state["updates"]), int(state["minibatch"])
         self._minibatch = self._skip
-        restore(self.model, state["model"])
+        restore(dict(self.publish()), state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self.objective.load_state_dict(state["objective"])
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -156,7 +156,8 @@ def can_share(model: Any) -> bool:
 
 def drops_out(model: Any) -> bool:
     """Whether training is random. A shared prompt would draw once what its rows ought to draw one by one."""
-    return any("drop" in name and value for name, value in _settings(model).items())
+    modules = any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
+    return modules or any("drop" in name and value for name, value in _settings(model).items())
 
 
 def _settings(model: Any) -> dict[str, Any]:

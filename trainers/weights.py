@@ -9,23 +9,23 @@ from torch import Tensor, nn
 
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and saved buffers; tied ones once."""
-    for name, parameter in model.named_parameters():
-        yield name, parameter.detach()
+    """What learning changes: parameters, tied ones once, and saved buffers. Of an adapter on a frozen base, its own."""
+    parameters = dict(model.named_parameters())
+    learnt = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+    yield from ((name, parameter.detach()) for name, parameter in learnt.items())
     buffers = dict(model.named_buffers())
-    if buffers:
+    if buffers and len(learnt) == len(parameters):
         yield from ((name, tensor) for name, tensor in model.state_dict().items() if name in buffers)
 
 
-def snapshot(model: nn.Module) -> dict[str, Tensor]:
+def snapshot(own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A copy in main memory, which later updates do not change."""
-    return {name: tensor.to("cpu", copy=True) for name, tensor in named_tensors(model)}
+    return {name: tensor.to("cpu", copy=True) for name, tensor in own.items()}
 
 
 @torch.no_grad()
-def restore(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy `tensors` into the model, whose names must be the same."""
-    own = dict(named_tensors(model))
+def restore(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """Copy `tensors` into a model's `own`, whose names must be the same."""
     if own.keys() != tensors.keys():
         raise ValueError(f"weights do not fit the model: {sorted(own.keys() ^ tensors.keys())} are only on one side")
     for name, tensor in own.items():

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_SPECIAL = ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "lora_bias")
+"""What changes how an adapter's matrices are used."""
 
 
 def check_folder(folder: Path) -> None:
@@ -31,6 +35,28 @@ def check_folder(folder: Path) -> None:
         raise ValueError("has no weights: no model.safetensors")
     for path in sorted(folder.glob("*.safetensors")):
         _header(path)
+
+
+def check_adapter(folder: Path, wanted: Mapping[str, float]) -> None:
+    """Make sure that `folder` holds a plain LoRA adapter as PEFT saves it, made with the settings `wanted`.
+
+    Raises:
+        ValueError: saying what is missing, broken or different.
+    """
+    if not folder.is_dir():
+        raise ValueError("there is no such folder")
+    absent = [name for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS) if not (folder / name).is_file()]
+    if absent:
+        raise ValueError(f"is not a PEFT folder: it has no {', '.join(absent)}")
+    settings = _json(folder / ADAPTER_CONFIG)
+    if settings.get("peft_type") != "LORA":
+        raise ValueError(f"holds an adapter of type {settings.get('peft_type')}; only LORA can be used")
+    if special := [name for name in _SPECIAL if settings.get(name)]:
+        raise ValueError(f"was made with {', '.join(special)}; only plain LoRA can be used")
+    for name, value in wanted.items():
+        if settings.get(name) != value:
+            raise ValueError(f"was made with {name}={settings.get(name)}, not {value}")
+    _header(folder / ADAPTER_WEIGHTS)
 
 
 def parameters(folder: Path) -> int:

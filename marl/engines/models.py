@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from marl.engines.folder import check_folder, parameters
-from marl.protocols import ModelConfig, Source
+from marl.protocols import ModelConfig
 
 if TYPE_CHECKING:
     from marl.scenario import Scenario
@@ -21,7 +22,7 @@ Attention = Literal["sdpa", "eager"]
 class Checkpoint:
     """A causal language model and its tokenizer, in a folder or on a hub."""
 
-    policy: str
+    policy: str = field(compare=False)
     """Who asks, for error messages."""
     path: str
     dtype: Dtype = "float32"
@@ -61,6 +62,12 @@ class HeldModel(ModelConfig):
         """Weights at `path`, held like this."""
         return Checkpoint(policy, str(path), self.dtype, self.device, trust_remote_code, self.attention)
 
+    @abstractmethod
+    def prepare(self, scenario: Scenario, policies: Sequence[str]) -> Checkpoint: ...
+
+    def saved(self, folder: Path) -> Pretrained:
+        return Pretrained(path=str(folder), dtype=self.dtype, device=self.device, attention=self.attention)
+
 
 class Pretrained(HeldModel):
     """A model that exists already."""
@@ -79,9 +86,12 @@ class Pretrained(HeldModel):
             except ValueError as error:
                 yield f"path: {self.path!r}: {error}"
 
-    def prepare(self, scenario: Scenario, policy: str) -> Source:
+    def saved(self, folder: Path) -> Pretrained:
+        return self.model_copy(update={"path": str(folder)})
+
+    def prepare(self, scenario: Scenario, policies: Sequence[str]) -> Checkpoint:
         folder = self._folder()
-        checkpoint = self.checkpoint(policy, folder or self.path, trust_remote_code=self.trust_remote_code)
+        checkpoint = self.checkpoint(policies[0], folder or self.path, trust_remote_code=self.trust_remote_code)
         if folder is not None:
             try:
                 check_folder(folder)

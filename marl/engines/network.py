@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from marl.engines.kv import SlotCache
+from marl.engines.prompts import Prompt
+from marl.engines.voices import Voices
 
 _LOGITS_AT_ONCE = 1 << 26
 """Elements (256 MiB in float32)."""
@@ -30,7 +34,8 @@ class Prefilled:
 class Network:
     """A model whose layers all keep ordinary keys and values, full or in a sliding window."""
 
-    def __init__(self, model: Any, prefill_tokens: int) -> None:
+    def __init__(self, voices: Voices, prefill_tokens: int) -> None:
+        self.voices, model = voices, voices.model
         self.model = model.requires_grad_(False).eval()
         self.device, self.dtype, self.prefill_tokens = model.device, model.dtype, prefill_tokens
         self.layers = _layers(model)
@@ -48,15 +53,15 @@ class Network:
     def cache(self) -> SlotCache:
         return SlotCache(self.layers)
 
-    def batches(self, prompts: Sequence[tuple[int, ...]]) -> Iterator[list[int]]:
+    def batches(self, prompts: Sequence[Prompt]) -> Iterator[list[int]]:
         """Indices of prompts that are read together: similar lengths, at most `prefill_tokens` with padding.
 
         Each prompt gets logits at every length in its batch, so different lengths must not be too many either.
         """
         batch: list[int] = []
         lengths: set[int] = set()
-        for index in sorted(range(len(prompts)), key=lambda index: len(prompts[index])):
-            length, rows = len(prompts[index]), len(batch) + 1
+        for index in sorted(range(len(prompts)), key=lambda index: len(prompts[index].ids)):
+            length, rows = len(prompts[index].ids), len(batch) + 1
             logits = rows * len(lengths | {length}) * self.vocabulary
             if batch and (rows * length > self.prefill_tokens or logits > _LOGITS_AT_ONCE):
                 yield batch
@@ -66,10 +71,12 @@ class Network:
         if batch:
             yield batch
 
-    def prefill(self, prompts: Sequence[tuple[int, ...]]) -> Prefilled:
+    def prefill(self, prompts: Sequence[Prompt]) -> Prefilled:
         """Read prompts, padded on the right: causal attention never looks there, so no mask is needed."""
-        ends = [len(ids) - 1 for ids in prompts]
-        ids_PL = torch.tensor([(*ids, *[0] * (max(ends) + 1 - len(ids))) for ids in prompts], device=self.device)
+        self.voices.aim(voices_of(prompts))
+        texts = [prompt.ids for prompt in prompts]
+        ends = [len(ids) - 1 for ids in texts]
+        ids_PL = torch.tensor([(*ids, *[0] * (max(ends) + 1 - len(ids))) for ids in texts], device=self.device)
         wanted = sorted(set(ends))
         cache = DynamicCache()
         logits_PUV = self.model(
@@ -84,9 +91,12 @@ class Network:
         kv = [(layer.keys, layer.values) for layer in cast("list[Any]", cache.layers)]
         return Prefilled(kv, logits_PUV[rows_P, last_P])
 
-    def extend(self, cache: SlotCache, ids_NQ: Tensor, positions_NQ: Tensor, length: int) -> Tensor:
+    def extend(
+        self, cache: SlotCache, ids_NQ: Tensor, positions_NQ: Tensor, length: int, voices_N: NDArray[np.int64]
+    ) -> Tensor:
         """Logits [N, Q, V] after new tokens of rows [0, N); `length` is the largest position plus 1."""
         cache.aim(positions_NQ, length)
+        self.voices.aim(voices_N)
         return self.model(
             input_ids=ids_NQ,
             attention_mask=self._masks(positions_NQ, length),
@@ -123,14 +133,21 @@ class Network:
         """
         ids = [index % self.vocabulary for index in (3, 5, 7, 11, 13, 17)]
         cache = self.cache()
-        cache.store(self.prefill([tuple(ids[:2]), tuple(ids[:5])]).kv, [0, 1], [0, 1])
+        cache.store(self.prefill([Prompt(tuple(ids[:2])), Prompt(tuple(ids[:5]))]).kv, [0, 1], [0, 1])
         step_NQ = torch.tensor([[ids[2]], [ids[5]]], device=self.device)
-        cached_NV = self.extend(cache, step_NQ, torch.tensor([[2], [5]], device=self.device), 6)[:, 0].float()
+        positions_NQ = torch.tensor([[2], [5]], device=self.device)
+        cached_NV = self.extend(cache, step_NQ, positions_NQ, 6, np.zeros(2, np.int64))[:, 0].float()
+        self.voices.aim(np.zeros(1, np.int64))
         plain_LV = self.model(input_ids=torch.tensor([ids], device=self.device), use_cache=False).logits[0].float()
         wanted_NV = plain_LV[[2, 5]]
         spread = (wanted_NV - wanted_NV.mean(-1, keepdim=True)).norm()
         if not bool((cached_NV - wanted_NV).norm() <= 0.1 * spread + 1e-3):
             raise ValueError(f"{_name(self.model)}: cached decoding disagrees with a plain forward; use another engine")
+
+
+def voices_of(prompts: Iterable[Prompt]) -> NDArray[np.int64]:
+    """Who reads each prompt."""
+    return np.array([prompt.voice for prompt in prompts], np.int64)
 
 
 def _layers(model: Any) -> int:

@@ -15,7 +15,7 @@ from marl.engines.prompts import Prompt, Prompts, Stops
 from marl.engines.sampling import Shaping, drawn, log_distribution
 from marl.engines.scoring import scores
 from marl.engines.slots import Job, Slots
-from marl.engines.weights import copy_weights
+from marl.engines.voices import Solo, Voices
 from marl.types import Completion, Failure, Finish, Request, Ticket
 
 if TYPE_CHECKING:
@@ -27,18 +27,16 @@ Answer = tuple[Ticket, Completion | Failure]
 
 
 class Sampler:
-    """One set of weights, one tokenizer. Each `step` decodes one token of every active row."""
+    """One model, one tokenizer. Each `step` decodes one token of every active row."""
 
-    def __init__(self, model: Any, tokenizer: Any, settings: Transformers) -> None:
+    def __init__(self, model: Any, tokenizer: Any, settings: Transformers, voices: Voices | None = None) -> None:
         _check_vocabulary(model, tokenizer)
-        self.network = Network(model, settings.prefill_tokens)
+        self.voices = voices or Solo(model)
+        self.network = Network(self.voices, settings.prefill_tokens)
         self.context = _context(model, settings.max_context)
         ends = _ends(model, tokenizer)
         self.prompts = Prompts(tokenizer, ends)
         self.stops = Stops(self.prompts)
-        self.version = 0
-        self._owner: str | None = None
-        """The policy whose weights were loaded."""
         self._ends_E = np.array(sorted(ends), np.int64)
         self._queue: list[tuple[Ticket, Job]] = []
         self._refused: list[Answer] = []
@@ -53,7 +51,7 @@ class Sampler:
         """Take a request; lower tickets are served first."""
         if ticket in self._tickets:
             raise ValueError(f"ticket {ticket} was submitted before and has not been answered")
-        prompt = self.prompts.prompt(request)
+        prompt = self.prompts.prompt(request, self.voices.of(request.policy))
         forced = 0 if request.forced is None else len(self.prompts.forced(request.forced))
         room = self.context - len(prompt.ids)
         self._tickets.add(ticket)
@@ -80,14 +78,9 @@ class Sampler:
         """Copy weights in place. What is being said goes on with the new ones (see `Completion.versions`).
 
         Raises:
-            ValueError: if they do not fit, or if another policy's weights were loaded before.
+            ValueError: if they do not fit, or if those held here are another policy's.
         """
-        if self._owner not in (None, policy):
-            raise ValueError(
-                f"policy {policy!r} has weights of its own, but this engine holds those of {self._owner!r}"
-            )
-        copy_weights(self.network.model, weights)
-        self._owner, self.version = policy, version
+        self.voices.load(policy, weights, version)
 
     @torch.inference_mode()
     def step(self, wait_s: float) -> list[Answer]:
@@ -113,10 +106,10 @@ class Sampler:
         if not jobs:
             return []
         said = [self.prompts.forced(job.request.forced or "") for job in jobs]
-        versions = (self.version, self.version)
+        now = [(self._version(job), self._version(job)) for job in jobs]
         return [
             (job.ticket, Completion(job.request.forced or "", job.prompt.ids, ids, logprobs, "stop", versions))
-            for job, ids, logprobs in zip(jobs, said, scores(self.network, jobs, said), strict=True)
+            for job, ids, logprobs, versions in zip(jobs, said, scores(self.network, jobs, said), now, strict=True)
         ]
 
     def _decoded(self, new: Sequence[Job]) -> list[Answer]:
@@ -140,14 +133,14 @@ class Sampler:
         positions_NQ = torch.tensor(slots.lengths_S[:rows, None], device=device)
         slots.lengths_S[:rows] += 1
         length = int(slots.lengths_S[:rows].max())
-        return self.network.extend(self._cache, ids_NQ, positions_NQ, length)[:, -1]
+        return self.network.extend(self._cache, ids_NQ, positions_NQ, length, slots.voices_S[:rows])[:, -1]
 
     def _started(self, jobs: Sequence[Job]) -> Tensor:
         """Give jobs their slots and prompts; logits [N, V] of their first tokens."""
-        held = {job.prompt: row for row, job in enumerate(self._slots.jobs) if job.version == self.version}
+        held = {job.prompt: row for row, job in enumerate(self._slots.jobs) if job.version == self._version(job)}
         wanted: dict[Prompt, list[int]] = {}
         for row, job in enumerate(jobs):
-            job.version = self.version
+            job.version = self._version(job)
             wanted.setdefault(job.prompt, []).append(row)
         first = len(self._slots.jobs)
         for prompt in [prompt for prompt in wanted if prompt in held]:
@@ -167,8 +160,8 @@ class Sampler:
     def _read(self, wanted: list[tuple[Prompt, list[int]]], jobs: Sequence[Job]) -> None:
         """Prefill prompts and copy them to all rows that start with them."""
         first = len(self._slots.jobs)
-        for batch in self.network.batches([prompt.ids for prompt, _ in wanted]):
-            prefilled = self.network.prefill([wanted[index][0].ids for index in batch])
+        for batch in self.network.batches([prompt for prompt, _ in wanted]):
+            prefilled = self.network.prefill([wanted[index][0] for index in batch])
             pairs = [(source, row) for source, index in enumerate(batch) for row in wanted[index][1]]
             self._cache.store(prefilled.kv, [source for source, _ in pairs], [first + row for _, row in pairs])
             logits = prefilled.logits_PV.unbind()
@@ -180,7 +173,11 @@ class Sampler:
         slots = self._slots
         said_N, logprobs = tokens_N.numpy(force=True), logprobs_N.numpy(force=True)
         if np.isnan(logprobs).any():
-            raise FloatingPointError(f"version {self.version} of the weights gives logits that are not numbers")
+            job = slots.jobs[int(np.isnan(logprobs).argmax())]
+            raise FloatingPointError(
+                f"version {self._version(job)} of the weights of policy {job.request.policy!r} gives logits that are "
+                "not numbers"
+            )
         slots.record(said_N, logprobs)
         rows = len(slots.jobs)
         stopped_N = (said_N[:, None] == self._ends_E).any(1)
@@ -200,8 +197,11 @@ class Sampler:
         text = self.prompts.text(token_ids)
         if job.request.sampling.stop:
             text = self.stops.cut(job.request.sampling.stop, text)
-        versions = (job.version, self.version)
+        versions = (job.version, self._version(job))
         return job.ticket, Completion(text, job.prompt.ids, token_ids, logprobs, finish, versions)
+
+    def _version(self, job: Job) -> int:
+        return self.voices.versions[job.prompt.voice]
 
     def _free(self, rows: Sequence[int]) -> None:
         if not rows:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from marl.engines.kv import SlotCache
-from marl.engines.network import Network
+from marl.engines.network import Network, voices_of
 from marl.engines.prompts import Prompt
 from marl.engines.sampling import Shaping, log_distribution
 from marl.engines.slots import Job
@@ -18,7 +18,7 @@ def scores(network: Network, jobs: Sequence[Job], said: Sequence[tuple[int, ...]
     """For each job, the log-probability of each token of `said` after its prompt, under its sampling distribution."""
     found: list[tuple[float, ...]] = [()] * len(jobs)
     prompts = list(dict.fromkeys(job.prompt for job in jobs))
-    for batch in network.batches([prompt.ids for prompt in prompts]):
+    for batch in network.batches(prompts):
         together = [prompts[index] for index in batch]
         members = {prompt: row for row, prompt in enumerate(together)}
         rows = [index for index, job in enumerate(jobs) if job.prompt in members]
@@ -36,7 +36,7 @@ def _picked(jobs: Sequence[Job], said: Sequence[tuple[int, ...]], rows: list[int
 
 def _after(network: Network, prompts: Sequence[Prompt], said: Said) -> list[tuple[float, ...]]:
     """Texts after prompts that are read in one forward."""
-    prefilled = network.prefill([prompt.ids for prompt in prompts])
+    prefilled = network.prefill(prompts)
     rows = {prompt: row for row, prompt in enumerate(prompts)}
     order = sorted(range(len(said)), key=lambda index: len(said[index][1]))
     found: list[tuple[float, ...]] = [()] * len(said)
@@ -65,7 +65,8 @@ def _logits(network: Network, cache: SlotCache, said: Said, first_NV: Tensor) ->
     starts_N1 = torch.tensor([[len(job.prompt.ids)] for job, _ in said], device=device)
     positions_NQ = starts_N1 + torch.arange(longest - 1, device=device)
     length = max(len(job.prompt.ids) for job, _ in said) + longest - 1
-    return torch.cat([first_NV[:, None], network.extend(cache, ids_NQ, positions_NQ, length)], 1)
+    voices_N = voices_of(job.prompt for job, _ in said)
+    return torch.cat([first_NV[:, None], network.extend(cache, ids_NQ, positions_NQ, length, voices_N)], 1)
 
 
 def _chosen(logits_NTV: Tensor, said: Said) -> list[tuple[float, ...]]:

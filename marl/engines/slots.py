@@ -40,6 +40,8 @@ class Slots:
         self.counts_S = np.zeros(slots, np.int64)
         """Tokens said."""
         self.limits_S = np.zeros(slots, np.int64)
+        self.voices_S = np.zeros(slots, np.int64)
+        """Whose weights speak."""
         self.keys_S = np.zeros(slots, np.uint64)
         self.tokens_ST = np.zeros((slots, 64), np.int64)
         self.logprobs_ST = np.zeros((slots, 64), np.float32)
@@ -55,6 +57,7 @@ class Slots:
         self.lengths_S[rows] = [len(job.prompt.ids) for job in jobs]
         self.counts_S[rows] = 0
         self.limits_S[rows] = [job.limit for job in jobs]
+        self.voices_S[rows] = [job.prompt.voice for job in jobs]
         self.keys_S[rows] = stream_keys([job.request.seed for job in jobs])
 
     def last(self, rows: int) -> NDArray[np.int64]:
@@ -87,7 +90,7 @@ class Slots:
             self.jobs[hole] = self.jobs[tail]
         del self.jobs[keep:]
         if holes:
-            for array in (self.lengths_S, self.counts_S, self.limits_S, self.keys_S):
+            for array in (self.lengths_S, self.counts_S, self.limits_S, self.voices_S, self.keys_S):
                 array[holes] = array[tails]
             said = int(self.counts_S[holes].max())
             for table in (self.tokens_ST, self.logprobs_ST):

@@ -5,20 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from marl.engines.models import HeldModel
+from marl.engines.models import Checkpoint, HeldModel
 from marl.engines.warm_up import WarmUp, random_play, texts, warmed
-from marl.protocols import Source
 
 if TYPE_CHECKING:
     from marl.scenario import Scenario
 
-_FORMAT = 1
+_FORMAT = 2
 """Raise it when the same settings build something else."""
 _HELD = {"kind", "dtype", "device", "attention", "warm_up"}
 _EXAMPLES = 256
@@ -63,10 +62,10 @@ class Tiny(HeldModel):
             raise ValueError(f"heads: {self.heads} is no multiple of kv_heads: {self.kv_heads}")
         return self
 
-    def prepare(self, scenario: Scenario, policy: str) -> Source:
+    def prepare(self, scenario: Scenario, policies: Sequence[str]) -> Checkpoint:
         played = random_play(scenario, _EXAMPLES, self.seed)
-        base = self.folder(texts(played, scenario, policy))
-        return self.checkpoint(policy, warmed(base, self.warm_up, scenario, policy) if self.warm_up else base)
+        base = self.folder(texts(played, scenario, policies))
+        return self.checkpoint(policies[0], warmed(base, self.warm_up, scenario, policies) if self.warm_up else base)
 
     def folder(self, corpus: Iterable[str]) -> Path:
         """The built model; built on first use and kept in `~/.cache/marl` (or in `MARL_CACHE`).

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from pydantic import Field
 
 from marl.protocols import Engine, EngineConfig, Source
+
+if TYPE_CHECKING:
+    from marl.engines.adapter import Adapted
 
 
 class Transformers(EngineConfig):
@@ -14,6 +18,7 @@ class Transformers(EngineConfig):
 
     kind: str = "transformers"
     speaks_for_models: ClassVar[bool] = True
+    serves: ClassVar[bool] = True
     slots: int = Field(256, ge=1)
     """Rows decoded at once."""
     max_context: int | None = Field(None, ge=2)
@@ -27,3 +32,13 @@ class Transformers(EngineConfig):
         if source is None:
             raise ValueError("engine 'transformers' speaks for a model: give the policy a `model`")
         return Sampler(source.model(), source.tokenizer(), self)
+
+    def serve(self, sources: Mapping[str, Source]) -> Engine:
+        from marl.engines.lora import same_tensors
+        from marl.engines.mixed_lora import MixedLora
+        from marl.engines.sampler import Sampler
+
+        adapted = cast("Mapping[str, Adapted]", sources)
+        one = next(iter(adapted.values()))
+        voices = MixedLora(same_tensors(one.base), {policy: source.model() for policy, source in adapted.items()})
+        return Sampler(voices.model, one.tokenizer(), self, voices)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,23 +52,24 @@ def random_play(scenario: Scenario, episodes: int, seed: int) -> list[Trajectory
     return table.play([Deal(name, name, seed_of(seed, name), scenario.seats) for name in names])
 
 
-def texts(trajectories: list[Trajectory], scenario: Scenario, policy: str) -> set[str]:
-    """All that a policy read and said."""
-    mine = {name for name, role in scenario.roles.items() if role.policy == policy}
+def texts(trajectories: list[Trajectory], scenario: Scenario, policies: Sequence[str]) -> set[str]:
+    """All that these policies read and said."""
+    mine = {name for name, role in scenario.roles.items() if role.policy in policies}
     turns = [turn for trajectory in trajectories for turn in trajectory.turns if turn.role in mine]
     read = {message.content for turn in turns for message in turn.request.messages}
-    return read | {turn.completion.text for turn in turns}
+    tools = {tool.name for name in mine for tool in scenario.roles[name].tools}
+    return read | tools | {turn.completion.text for turn in turns}
 
 
-def warmed(base: Path, settings: WarmUp, scenario: Scenario, policy: str) -> Path:
-    """The model in `base`, taught the format of what `policy` says in `scenario`; kept beside it in the cache."""
+def warmed(base: Path, settings: WarmUp, scenario: Scenario, policies: Sequence[str]) -> Path:
+    """The model in `base`, taught the format of what `policies` say in `scenario`; kept beside it in the cache."""
     game = scenario.model_dump(mode="json", include={"game", "seats", "roles"})
-    identity = [_FORMAT, base.name, settings.model_dump(mode="json"), game, policy]
+    identity = [_FORMAT, base.name, settings.model_dump(mode="json"), game, "+".join(policies)]
     name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     folder = base.parent / f"{base.name}-{name}"
     if not folder.is_dir():
         with tempfile.TemporaryDirectory(dir=base.parent, prefix=f".{folder.name}-") as beside:
-            made = _teach(Path(beside), base, settings, (scenario, policy))
+            made = _teach(Path(beside), base, settings, (scenario, policies))
             publish(made, folder)
     return folder
 
@@ -81,34 +83,38 @@ def publish(made: Path, folder: Path) -> None:
             raise
 
 
-def _teach(beside: Path, base: Path, settings: WarmUp, what: tuple[Scenario, str]) -> Path:
+def _teach(beside: Path, base: Path, settings: WarmUp, what: tuple[Scenario, Sequence[str]]) -> Path:
     from marl.graph import write_trajectories
     from marl.load import validate
     from marl.start import Start, train
     from marl.view.console import Teaching
 
-    scenario, policy = what
+    scenario, (student, *_) = what
     recorded = beside / "random.jsonl.zst"
     write_trajectories(recorded, random_play(scenario, settings.episodes, settings.seed))
     taught = validate(lesson(settings, what, (base, recorded)), "warm-up")
-    if not train(taught, beside / "run", Start(), [Teaching(policy, settings.steps)]):
+    if not train(taught, beside / "run", Start(), [Teaching(student, settings.steps)]):
         # Half taught is not taught; the run that wants this model has not begun.
         raise KeyboardInterrupt
-    return beside / "run" / "checkpoints" / f"{settings.steps:06d}" / "policies" / policy
+    return beside / "run" / "checkpoints" / f"{settings.steps:06d}" / "policies" / student
 
 
-def lesson(settings: WarmUp, what: tuple[Scenario, str], files: tuple[Path, Path]) -> dict[str, Any]:
-    """The warm-up as a scenario: the same game and roles, only `policy` learns, from recorded play."""
-    scenario, policy = what
+def lesson(settings: WarmUp, what: tuple[Scenario, Sequence[str]], files: tuple[Path, Path]) -> dict[str, Any]:
+    """The warm-up as a scenario: the same game and roles; from recorded play, the first policy learns what all of
+    `what`'s say."""
+    scenario, policies = what
     base, recorded = files
     data = scenario.model_dump(mode="json", include={"game", "seats", "roles"})
     learner = {"kind": "sft", "lr": settings.lr, "schedule": "linear", "betas": [0.9, 0.99]}
-    policies: dict[str, Any] = {name: {"engine": {"kind": "random"}} for name in scenario.policies}
-    policies[policy] = {"model": {"kind": "pretrained", "path": str(base)}, "learner": learner}
+    speakers: dict[str, Any] = {
+        name: {"engine": {"kind": "random"}} for name in scenario.policies if name not in policies
+    }
+    speakers[policies[0]] = {"model": {"kind": "pretrained", "path": str(base)}, "learner": learner}
     for role in data["roles"].values():
-        role["trainable"] = role["policy"] == policy
+        role["trainable"] = role["policy"] in policies
+        role["policy"] = policies[0] if role["trainable"] else role["policy"]
     return data | {
-        "policies": policies,
+        "policies": speakers,
         "credit": {"baseline": {"kind": "none"}},
         "experience": {"kind": "file", "path": str(recorded)},
         "schedule": {

@@ -35,6 +35,7 @@ from marl.protocols.speech import (
     Engine,
     EngineConfig,
     ModelConfig,
+    Service,
     Source,
 )
 from marl.protocols.tasks import Split, TaskConfig, Tasks, ToolConfig, VerifierConfig
@@ -61,6 +62,7 @@ __all__ = [
     "ModelConfig",
     "Refusal",
     "RoleConfig",
+    "Service",
     "Simulator",
     "Source",
     "Split",

@@ -42,6 +42,9 @@ class Experience(Stateful, Protocol):
     """What supplies a step's trajectories."""
 
     def gather(self, deals: Sequence[Deal], simulator: Simulator) -> list[Trajectory]: ...
+    def metrics(self) -> Metrics:
+        """What it says of itself after a step."""
+        ...
 
 
 class ExperienceConfig(Component):

@@ -45,16 +45,24 @@ class VerifierConfig(Component):
     group: ClassVar[str] = "verifiers"
     grades: ClassVar[bool] = True
     """Whether it tells right from wrong; False for those that look at form or length alone."""
+    imports: ClassVar[tuple[str, ...]] = ()
+    """Modules that take long to import: loaded once, before any clock starts."""
     timeout_s: PositiveFloat = 10.0
 
     @abstractmethod
     def __call__(self, case: Case) -> Verdict: ...
+
+    def phrase(self, answer: str) -> str:
+        """A text that says `answer` where this verifier looks for it."""
+        return answer
 
 
 class ToolConfig(Component):
     """Something that a speaker may call. Pure, and run like a verifier: in a process that can be killed."""
 
     group: ClassVar[str] = "tools"
+    imports: ClassVar[tuple[str, ...]] = ()
+    """Modules that take long to import: loaded once, before any clock starts."""
     timeout_s: PositiveFloat = 10.0
 
     @abstractmethod

@@ -13,6 +13,7 @@ from rich.table import Table
 from marl.folder import RunFolder
 from marl.types import Metrics
 from marl.view.chart import spark
+from marl.view.metrics import held_out_measures
 
 _SHOWN = ("eval/nashconv", "eval/legal_mass", "eval/optimal", "eval/random/win", "eval/minimax/draw")
 _QUIET_S = 5.0
@@ -21,8 +22,10 @@ _QUIET_S = 5.0
 def notable(metrics: Mapping[str, float]) -> dict[str, float]:
     """The few numbers of a step that a person looks at first."""
     names = [name for name in _SHOWN if name in metrics]
+    names += held_out_measures(metrics)
+    names += sorted(n for n in metrics if n.startswith(("episode/measure/", "alarm/")))
     names += sorted(n for n in metrics if n.startswith("episode/return/"))
-    names += sorted(n for n in metrics if n.endswith("/illegal") and "/reward/" not in n)
+    names += sorted(n for n in metrics if n.startswith("role/") and n.endswith("/illegal") and "/reward/" not in n)
     names += sorted(n for n in metrics if n.startswith("policy/") and n.endswith(("/loss", "/entropy", "/kl_sampler")))
     return {name: metrics[name] for name in names}
 

@@ -10,6 +10,7 @@ from marl.evaluate import EXACT, counts
 from marl.folder import RunFolder
 from marl.load import ScenarioError
 from marl.view.chart import Curve, chart, draw
+from marl.view.metrics import held_out_measures
 
 _DEFAULTS = ("eval/nashconv", "eval/optimal", "eval/random/win", "eval/minimax/draw", "eval/legal_mass")
 
@@ -22,7 +23,8 @@ def plot(runs: Sequence[Path], metrics: Sequence[str], out: Path | None) -> str:
     """
     rows = {_label(run): _rows(run) for run in runs}
     known = sorted({name for lines in rows.values() for row in lines for name in row if name != "step"})
-    chosen = list(metrics) or [name for name in _DEFAULTS if name in known] or known[:4]
+    usual = [name for name in _DEFAULTS if name in known] + held_out_measures(known)
+    chosen = list(metrics) or usual or known[:4]
     for name in chosen:
         if name not in known:
             raise ScenarioError(f"--metric {name}: not in these runs; they have: {', '.join(known) or 'nothing yet'}")

@@ -88,7 +88,7 @@ class ClockedEngine(Transformers):
         if not self.share:
             known = sampler.prompts.prompt
             # Prompts are told apart by identity, so a copy is another prompt.
-            sampler.prompts.prompt = lambda request: Prompt(known(request).ids)
+            sampler.prompts.prompt = lambda *asked: Prompt(known(*asked).ids)
         return sampler
 
 

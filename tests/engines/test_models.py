@@ -24,7 +24,7 @@ def copy(words: Checkpoint, tmp_path: Path) -> Path:
 
 
 def prepared(path: Path | str) -> Checkpoint:
-    return cast(Checkpoint, Pretrained(path=str(path)).prepare(NO_SCENARIO, "actor"))
+    return cast(Checkpoint, Pretrained(path=str(path)).prepare(NO_SCENARIO, ("actor",)))
 
 
 def test_settings_are_imported_without_torch() -> None:
@@ -48,7 +48,7 @@ def test_each_copy_of_a_model_is_its_own(copy: Path) -> None:
 
 def test_weights_are_held_in_the_wanted_type(copy: Path) -> None:
     settings = Pretrained(path=str(copy), dtype="bfloat16", device="cpu", attention="eager")
-    model = settings.prepare(NO_SCENARIO, "actor").model()
+    model = settings.prepare(NO_SCENARIO, ("actor",)).model()
     assert model.dtype == torch.bfloat16
     assert model.config._attn_implementation == "eager"
 

@@ -234,7 +234,10 @@ def test_a_wait_that_is_asked_for_is_kept(serve: Serve) -> None:
     assert 0.3 <= time.monotonic() - started < DEADLINE_S
 
 
-@pytest.mark.parametrize("wait", ["86400", email.utils.formatdate(time.time() + 86400, usegmt=True), "-1", "nan", "x"])
+TOMORROW = email.utils.formatdate(time.time() + 86400, usegmt=True)
+
+
+@pytest.mark.parametrize("wait", ["86400", TOMORROW, "-1", "nan", "x"], ids=["seconds", "date", "past", "nan", "text"])
 def test_no_wait_is_longer_than_a_try(wait: str, serve: Serve) -> None:
     started = time.monotonic()
     answers(engine(serve(sends(b"", 429, retry_after=wait), says())), ask())

@@ -28,7 +28,7 @@ class Table(ModelConfig):
 
     kind: str = "table"
 
-    def prepare(self, scenario: Any, policy: str) -> Source:
+    def prepare(self, scenario: Any, policies: Sequence[str]) -> Source:
         return Empty()
 
 

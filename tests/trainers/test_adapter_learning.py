@@ -1,0 +1,198 @@
+"""A learner whose model is an adapter on a shared base: only the adapter learns, and everything else holds as ever."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from learning_samples import Plan, Source, alone, brief, distance, gradient, make, said, same, sample, turn, weights
+from torch import Tensor
+
+from marl.engines.adapter import Adapted, Adapter
+from marl.engines.models import Checkpoint, Pretrained
+from marl.errors import NonFinite
+from marl.protocols import Brief
+from trainers import plans
+from trainers.batches import collate, vocabulary_logprobs
+from trainers.rows import Row
+from trainers.settings import Anchor, Grpo, Sft
+from trainers.texts import can_share, drops_out
+
+FULL = {
+    "lr": 1e-2,
+    "magnet": Anchor(coefficient=0.5, final=0.1),
+    "proximal": Anchor(coefficient=0.5, refresh=2),
+    "entropy": 0.01,
+}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    folder = tmp_path_factory.mktemp("base") / "model"
+    Source().model().save_pretrained(folder)
+    return Checkpoint("actor", str(folder))
+
+
+def adapter(base: Checkpoint, policy: str = "actor", **settings: Any) -> Brief:
+    source = Adapted(policy, Adapter(base=Pretrained(path=base.path), **settings), base)
+    return replace(brief(), policy=policy, source=source)
+
+
+def frozen(learner: Any) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in learner.model.named_parameters() if not p.requires_grad}
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares prompts however little it saves."""
+    monkeypatch.setattr(plans, "PASS", dict.fromkeys(plans.PASS, 0.0))
+    monkeypatch.setattr(plans, "GAIN", 0.0)
+
+
+@pytest.mark.parametrize("settings", [Grpo(**FULL), Sft(lr=1e-2)], ids=["grpo", "sft"])
+def test_only_the_adapter_moves(base: Checkpoint, settings: Any) -> None:
+    learner, other = settings.build(adapter(base)), settings.build(adapter(base, "other"))
+    before, still, others = frozen(learner), weights(learner), weights(other)
+    for seed in range(3):
+        learner.update(make(Plan(), seed=seed))
+    assert same(frozen(learner), before)
+    assert same(weights(other), others)
+    after = weights(learner)
+    assert after.keys() == still.keys()
+    assert all("lora_" in name and not torch.equal(after[name], still[name]) for name in after)
+
+
+def test_two_learners_and_their_anchors_hold_the_base_once(base: Checkpoint) -> None:
+    learners = [Grpo(**FULL).build(adapter(base, name)) for name in ("one", "other")]
+    models = [model for each in learners for model in (each.model, *each.objective.anchors._copies.values())]
+    places = {p.data_ptr() for model in models for name, p in model.named_parameters() if "lora" not in name}
+    own = {p.data_ptr() for model in models for name, p in model.named_parameters() if "lora" in name}
+    assert len(models) == 6
+    assert len(places) == len(list(Source().model().parameters()))
+    assert len(own) == 6 * len(weights(learners[0]))
+
+
+def test_state_holds_the_adapter_alone_and_a_restored_learner_continues_bit_for_bit(base: Checkpoint) -> None:
+    settings = Grpo(minibatches=3, epochs=2, schedule="cosine", **FULL)
+    learner, other = (settings.build(adapter(base, dropout=0.2)) for _ in range(2))
+    for i in range(3):
+        learner.update(make(Plan(), seed=i))
+    state = learner.state_dict()
+    names = weights(learner).keys()
+    assert state["model"].keys() == state["optimizer"].keys() == names
+    assert all(copied.keys() == names for copied in state["objective"]["anchors"].values())
+    learned = [learner.update(make(Plan(), seed=i)) for i in (3, 4)]
+    torch.rand(7)
+    other.load_state_dict(state)
+    assert [other.update(make(Plan(), seed=i)) for i in (3, 4)] == learned
+    assert same(weights(other), weights(learner))
+
+
+def test_a_reference_is_the_base_until_it_is_refreshed(base: Checkpoint) -> None:
+    learner = Grpo(lr=1e-2, reference=Anchor(coefficient=0.1)).build(adapter(base))
+    first = learner.update(make(Plan()))
+    last = learner.update(make(Plan(), seed=1))
+    assert first["kl_reference"] == pytest.approx(0, abs=1e-6)
+    assert last["kl_reference"] > 1e-5
+    rows = [Row((1, 2, 3), (4, 5))]
+    anchored = learner.objective.anchors.logprobs(collate(rows, torch.device("cpu")))["reference"]
+    assert torch.allclose(anchored, alone(Source().model(), (1, 2, 3), (4, 5)).log_softmax(-1), atol=1e-5)
+
+
+def test_shared_prompts_give_the_same_gradients(base: Checkpoint, eager: None) -> None:
+    samples = [sample((1, 2, 3, n % 2), (n % 5, 7, n), (-3.5,) * 3, advantage=n - 3.5, turn=n) for n in range(8)]
+    taught = Grpo(**FULL).build(adapter(base))
+    taught.update(make(Plan()))  # an adapter that has not learnt yet gives A no gradient
+    found = []
+    for share in (True, False):
+        learner = Grpo(**FULL, share_prompts=share).build(adapter(base))
+        assert can_share(learner.model)
+        learner.load_state_dict(taught.state_dict())
+        found.append(gradient_by_name(learner, samples))
+    shared, plain = found
+    assert shared.keys() == plain.keys() == weights(taught).keys()
+    assert max(distance(shared[name], plain[name]) for name in plain) < 1e-5
+
+
+def test_the_gradient_is_that_of_the_merged_weights(base: Checkpoint) -> None:
+    """dL/dB = alpha / rank dL/dW Aᵀ, where W is the layer's whole weight."""
+    samples = make(Plan())
+    found = gradient_by_name(Grpo().build(adapter(base, alpha=24)), samples)
+    first = weights(Grpo().build(adapter(base, alpha=24)))
+    whole = dict(zip(dict(Source().model().named_parameters()), split(gradient(Grpo(), samples)), strict=True))
+    for name, grad in found.items():
+        layer, _, which = name.removesuffix(".default.weight").rpartition(".")
+        if which == "lora_B":
+            expected = 3 * whole[f"{layer}.weight"] @ first[name.replace("lora_B", "lora_A")].T
+            assert distance(grad, expected) < 1e-4
+        else:
+            assert not grad.any(), "B is zero at first"
+
+
+def gradient_by_name(learner: Any, samples: Any) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    clip = learner._optimizer.clip
+
+    def catch() -> Tensor:
+        found.update({n: p.grad.clone() for n, p in learner.model.named_parameters() if p.grad is not None})
+        return clip()
+
+    learner._optimizer.clip = catch
+    learner.update(samples)
+    return found
+
+
+def split(flat: Tensor) -> list[Tensor]:
+    shapes = [p.shape for p in Source().model().parameters()]
+    parts = flat.split([shape.numel() for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def test_dropout_is_noticed_and_readings_are_without_it(base: Checkpoint) -> None:
+    learner = Sft(lr=1e-2).build(adapter(base, dropout=0.5))
+    learner.update(make(Plan()))
+    assert drops_out(learner.model)
+    assert not drops_out(Sft().build(adapter(base)).model)
+    one = turn((1, 2, 3), (4, 5))
+    assert said(learner, one) == said(learner, one)
+
+
+def test_merging_and_micro_batches_change_nothing(base: Checkpoint) -> None:
+    samples = make(Plan(distinct=8, count=20))
+    kinds = [{}, {"merge": False}, {"micro_tokens": 20}]
+    learners = [Grpo(lr=1e-3, **kind).build(adapter(base)) for kind in kinds]
+    for learner in learners:
+        for seed in range(2):
+            learner.update(make(Plan(), seed=seed))
+        learner.update(samples)
+    for learner in learners[1:]:
+        for name, tensor in weights(learners[0]).items():
+            assert distance(weights(learner)[name], tensor) < 1e-3
+
+
+def test_a_number_that_is_not_finite_is_blamed_on_its_sample(base: Checkpoint) -> None:
+    learner = Grpo().build(adapter(base))
+    before = weights(learner)
+    good = sample((1, 2), (3, 4), (-3.0, -3.7))
+    bad = sample((1, 2), (5, 6), (-3.0, float("nan")), turn=1)
+    with pytest.raises(NonFinite, match="turn 1"):
+        learner.update([good, bad])
+    assert same(weights(learner), before)
+
+
+def test_what_is_saved_is_a_peft_folder(base: Checkpoint, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    learner = Sft(lr=1e-2).build(adapter(base))
+    learner.update(make(Plan()))
+    learner.model.save_pretrained(tmp_path)
+    assert not list(tmp_path.glob("model*"))
+    loaded = PeftModel.from_pretrained(Source().model(), str(tmp_path)).eval()
+    rows = [Row((1, 2, 3), (4, 5))]
+    batch = collate(rows, torch.device("cpu"))
+    with torch.no_grad():
+        expected = vocabulary_logprobs(learner.model.eval(), batch)
+    assert torch.allclose(alone(loaded, (1, 2, 3), (4, 5)).log_softmax(-1), expected, atol=1e-5)

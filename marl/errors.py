@@ -8,8 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from safetensors import SafetensorError
-
 from marl.types import Sample, TurnId
 
 
@@ -34,8 +32,9 @@ class Writing:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        # A full disk is an OSError in Python, a SafetensorError in safetensors and a bare Exception in tokenizers.
-        if isinstance(error, OSError | SafetensorError) or kind is Exception:
+        # A full disk is an OSError in Python, a SafetensorError in safetensors (which this module does without) and a
+        # bare Exception in tokenizers.
+        if isinstance(error, OSError) or kind is Exception or (kind and kind.__name__ == "SafetensorError"):
             raise FolderError(f"{self.path} cannot be written: {error}") from error
 
 

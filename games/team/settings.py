@@ -53,7 +53,7 @@ class TeamConfig(GameConfig):
     """What to report of every episode beside its rewards, such as `success: solver.correct`."""
     unreadable: Unreadable = Unreadable()
 
-    @field_validator("rewards", mode="before")
+    @field_validator("rewards", mode="before", json_schema_input_type=dict[str, dict[str, Payment | str | float]])
     @classmethod
     def _bare(cls, rewards: Any) -> Any:
         if not isinstance(rewards, Mapping):

@@ -52,7 +52,7 @@ class Stage(Config):
         """The role of which each agent here has one for itself."""
         return self.verifies or self.each
 
-    @field_validator("hears", mode="before")
+    @field_validator("hears", mode="before", json_schema_input_type=str | list[str] | dict[str, str])
     @classmethod
     def _unconditional(cls, hears: Any) -> Any:
         if isinstance(hears, str):

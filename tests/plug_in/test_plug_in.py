@@ -46,11 +46,40 @@ KUHN: dict[str, Any] = COINS | {
     "schedule": {"steps": 40, "groups": 32, "group_size": 8, "seed": 1},
     "checkpoint": {"every": 40, "trajectories": 0.1},
 }
+LEARNER = COINS["policies"]["learner"]
+SPELLING: dict[str, Any] = {
+    "game": {
+        "kind": "team",
+        "task": {"kind": "outside.letters:Successors"},
+        "stages": [
+            {"role": "speller", "legal": [*"abcdefghi"]},
+            {"role": "verifier", "verifies": "speller", "scores": ["near"]},
+        ],
+        "rewards": {"speller": {"near": "own.near"}},
+        "measures": {"success": "speller.near == 1"},
+    },
+    "roles": {
+        "speller": {"kind": "outside.letters:Speller", "policy": "learner"},
+        "verifier": {"kind": "verifier", "policy": "checker"},
+    },
+    "policies": {
+        "learner": LEARNER,
+        "checker": {"engine": {"kind": "verifiers", "checks": {"near": {"kind": "outside.letters:Near"}}}},
+    },
+    "credit": COINS["credit"],
+    "schedule": {"steps": 15, "groups": 16, "group_size": 8},
+    "checkpoint": {"every": 15, "trajectories": 1.0},
+}
 ENTRY_POINTS = """
 [marl.games]
 matching_coins = outside.coins:MatchingCoins
+[marl.tasks]
+successors = outside.letters:Successors
+[marl.verifiers]
+near = outside.letters:Near
 [marl.roles]
 terse = outside.coins:Terse
+speller = outside.letters:Speller
 [marl.credit]
 last = outside.coins:Last
 [marl.engines]
@@ -198,3 +227,47 @@ def test_a_tabular_learner_reaches_the_exact_best_response_to_a_frozen_uniform_p
     frozen = [turn.completion for t in read_trajectories(late) for turn in t.turns if turn.role == "other"]
     assert {(said.logprobs, said.versions) for said in frozen} == {((math.log(0.5),), (0, 0))}
     assert not (tmp_path / "run/checkpoints/000040/policies/frozen").exists()
+
+
+# --- in a team, with verifiers in processes of their own ---------------------------------------------------------
+
+RIGHT = {"a": "b", "c": "d", "e": "f", "g": "h"}
+
+
+def spelt(run: Path) -> dict[str, str]:
+    """Problem -> the likeliest answer of the table that a run has learnt."""
+    learnt = json.loads((run / "checkpoints/000015/policies/learner/table.json").read_text())
+    return {state.split("\n")[1]: max(row, key=row.__getitem__) for state, row in learnt.items()}
+
+
+def test_a_task_a_verifier_and_a_role_from_outside_train_in_a_team(tmp_path: Path) -> None:
+    assert marl.train(validate(SPELLING), tmp_path)
+    assert spelt(tmp_path) == RIGHT
+    first, *_ = sorted((tmp_path / "trajectories").iterdir())
+    worth = {0: 1.0, 1: 0.5}
+    for trajectory in read_trajectories(first):
+        said, verdict = trajectory.turns
+        assert said.action is not None
+        off = abs(ord(said.action) - ord(said.problem) - 1)
+        assert trajectory.returns.get("speller", 0.0) == worth.get(off, 0.0)
+        assert json.loads(verdict.completion.text)["why"] == {"near": f"{off} off"}
+
+
+def test_installed_tasks_verifiers_and_roles_train_in_a_team(tmp_path: Path, installed: Path) -> None:
+    assert "outside" not in named(SPELLING)
+    (tmp_path / "spelling.yaml").write_text(named(SPELLING))
+    words = ("-m", "marl", "train", tmp_path / "spelling.yaml", "--out", tmp_path / "run")
+    done = command(*words, path=installed)
+    assert done.returncode == 0, done.stderr
+    assert spelt(tmp_path / "run") == RIGHT
+
+
+def test_a_verifier_beside_the_command_is_found_by_the_process_that_runs_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from outside.letters import Near\n\n\nclass Mine(Near): ...\n")
+    (tmp_path / "spelling.yaml").write_text(yaml.safe_dump(SPELLING).replace("outside.letters:Near", "mine:Mine"))
+    code = (
+        "import sys; sys.path.remove(''); sys.argv = ['marl', 'check', 'spelling.yaml', '--graders'];"
+        "import marl.cli; marl.cli.main()"
+    )
+    done = command("-c", code, cwd=tmp_path)
+    assert done.stdout.endswith("spelling.yaml: graders: 16 verdicts as they must be\n"), done.stderr

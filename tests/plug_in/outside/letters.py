@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from string import ascii_lowercase
-from typing import Any
-
-from marl.protocols import RoleConfig, Split, TaskConfig, Tasks, ToolConfig, VerifierConfig, View
+from marl.protocols import RoleConfig, Split, TaskConfig, Tasks, VerifierConfig, View
 from marl.types import Case, Message, Problem, Verdict
+
+LETTERS = "abcdefgh"
 
 
 class Successors(TaskConfig):
-    """Which letter comes next? Even letters are trained on, odd ones held out."""
+    """Which letter comes next? Every other letter is held out."""
 
     kind: str = "successors"
 
@@ -19,18 +17,14 @@ class Successors(TaskConfig):
         return self
 
     def size(self, split: Split) -> int:
-        return 12
+        return len(LETTERS) // 2
 
     def problem(self, split: Split, index: int) -> Problem:
-        return _after(2 * index + (split == "held_out"))
+        letter = LETTERS[2 * index + (split == "held_out")]
+        return Problem(letter, letter, chr(ord(letter) + 1), (letter,))
 
     def posed(self, text: str) -> Problem | None:
         return None
-
-
-def _after(number: int) -> Problem:
-    letter, follower = ascii_lowercase[number], ascii_lowercase[number + 1]
-    return Problem(letter, letter, follower, (letter,))
 
 
 class Near(VerifierConfig):
@@ -39,24 +33,14 @@ class Near(VerifierConfig):
     kind: str = "near"
 
     def __call__(self, case: Case) -> Verdict:
-        gold, said = case.problem.answer, case.answer or ""
-        if said == gold:
-            return Verdict(1.0)
-        off = abs(ord(said) - ord(gold)) if len(said) == 1 else 26
-        return Verdict(0.5 if off == 1 else 0.0, f"{off} letters off")
-
-
-class Alphabet(ToolConfig):
-    """The alphabet from a letter on."""
-
-    kind: str = "alphabet"
-
-    def __call__(self, arguments: Mapping[str, Any]) -> str:
-        return ascii_lowercase[ascii_lowercase.index(arguments["after"]) :]
+        if not case.answer or len(case.answer) > 1:
+            return Verdict(0.0, "no letter")
+        off = abs(ord(case.answer) - ord(case.problem.answer))
+        return Verdict({0: 1.0, 1: 0.5}.get(off, 0.0), f"{off} off")
 
 
 class Speller(RoleConfig):
-    """Says one letter."""
+    """Says a letter and nothing else."""
 
     kind: str = "speller"
 
@@ -64,7 +48,7 @@ class Speller(RoleConfig):
         return (Message("user", view.observation["text"]),)
 
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
-        return text if len(text) == 1 else None
+        return text if legal is None or text in legal else None
 
     def phrase(self, move: str) -> str:
         return move

@@ -26,13 +26,17 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format
 
 bench: $(VENV)/.dev
-	for bench in check turns sampler self_play train_vs_trl; do \
+	for bench in check turns sampler self_play train_vs_trl adapters; do \
 		echo "== $$bench"; $(BIN)/python tests/bench/$$bench.py --out tests/bench/results/$$bench.json || exit 1; \
 	done
 
 learning: $(VENV)/.dev
 	for task in kuhn nim tic_tac_toe; do \
 		$(BIN)/python tests/bench/learning.py $$task --out tests/bench/results/$${task}_self_play.json || exit 1; \
+	done
+	for team in team_arithmetic train_solver_only train_solver_only_adapters train_solver_only_shared \
+			sage r_zero debate solver_critic code_team critic_verdict; do \
+		$(BIN)/python tests/bench/learning.py $$team --out tests/bench/results/$$team.json || exit 1; \
 	done
 
 schema: $(VENV)/.dev

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quiz_game import Told
 
 from marl.alarms import Alarms, Watch
 from marl.graph import Trajectory
@@ -17,7 +18,6 @@ from marl.types import Request
 from marl.view.metrics import summarize
 from marl.view.signs import favourite
 from tests.games.team.sums import Sums, dealt, seated, team
-from tests.quiz_game import Told
 
 AGREEMENT = "(own.move == 'yes') == solver.correct"
 CRITIC = {"role": "critic", "hears": ["solver"], "legal": ["yes", "no"]}

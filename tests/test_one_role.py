@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -121,3 +122,15 @@ def test_what_a_role_that_does_not_learn_is_paid_changes_no_byte(tmp_path: Path)
     assert all(one != other for one, other in zip(*paid, strict=True))
     assert weights[0] == weights[1]
     assert any(name.endswith("model.safetensors") for name in weights[0])
+
+
+# Few problems, so that a small model learns some of them in a minute.
+FEW = ("game.task={kind: arithmetic, numbers: [1, 19], style: expanded, train: 60, held_out: 40}", "evaluate.every=150")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["train_solver_only", "train_solver_only_adapters", "train_solver_only_shared"])
+def test_the_solver_gets_better_while_nobody_else_learns(name: str, tmp_path: Path) -> None:
+    run = build(small(name, *FEW, steps=150, groups=16, group_size=8))
+    success = [row["episode/measure/success"] for row in trained(run, tmp_path)[1:]]
+    assert fmean(success[-15:]) > fmean(success[:15]) + 0.1

@@ -1,6 +1,8 @@
-"""What self-play learns, seed by seed: one run of a scenario per seed, measured at its start and its end.
+"""What a scenario learns, seed by seed: one run per seed, measured at its start and its end.
 
-    python tests/bench/learning.py kuhn|nim|tic_tac_toe [--seeds 0 1 2] [--budget 1.0] [--out FILE] [a.b=c ...]
+    python tests/bench/learning.py kuhn|nim|tic_tac_toe|TEAM [--seeds 0 1 2] [--budget 1.0] [--out FILE] [a.b=c ...]
+
+TEAM is a scenario file with held-out problems, such as team_arithmetic: all its held-out measures are reported.
 
 Runs go to runs/learning/. `--budget 0.1` does a tenth of the steps (CI does that with one seed).
 """
@@ -19,7 +21,12 @@ from marl.folder import RunFolder
 from marl.measure import measure
 from marl.scenario import Scenario
 
-TASKS = {"kuhn": "kuhn_self_play", "nim": "nim_self_play", "tic_tac_toe": "tic_tac_toe_self_play"}
+GAMES_OF = {"kuhn": "kuhn_self_play", "nim": "nim_self_play", "tic_tac_toe": "tic_tac_toe_self_play"}
+TEAMS = (
+    *("team_arithmetic", "train_solver_only", "train_solver_only_adapters", "train_solver_only_shared"),
+    *("sage", "r_zero", "debate", "solver_critic", "code_team", "critic_verdict"),
+)
+TASKS = GAMES_OF | {name: name for name in TEAMS}
 GAMES = 1000
 BEFORE = ("eval/random/win", "eval/minimax/draw")
 RUNS = ROOT / "runs" / "learning"
@@ -52,6 +59,17 @@ def played(run: Path, task: str) -> dict[str, float]:
     return figures
 
 
+def held_out(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Measures on held-out problems before training and at the end, with 95 % intervals, and steps with an alarm."""
+    measured = [row for row in rows if "eval/held_out/episodes" in row]
+    names = [name for name in measured[0] if name.startswith("eval/held_out/") and name.count("/") == 2]
+    figures = {}
+    for when, row in (("start", measured[0]), ("end", measured[-1])):
+        figures |= {f"{name.removeprefix('eval/')}/{when}": row[name] for name in names if name in row}
+    alarms = {name for row in rows for name in row if name.startswith("alarm/")}
+    return figures | {name: sum(row.get(name, 0.0) for row in rows) for name in sorted(alarms)}
+
+
 def learn(task: str, seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
     """Train one seed and measure it."""
     run = RUNS / f"{task}_{seed}"
@@ -65,6 +83,8 @@ def learn(task: str, seed: int, budget: float, overrides: list[str]) -> dict[str
     for name in ("eval/nashconv", "eval/optimal"):
         if name in rows[0]:
             figures |= {f"{name}/{key}": round(value, 4) for key, value in exact(name, rows).items()}
+    if "eval/held_out/episodes" in rows[0]:
+        figures |= {name: round(value, 4) for name, value in held_out(rows).items()}
     before = {f"before/{key[5:]}": value for key, value in rows[0].items() if key in BEFORE}
     return figures | {key: round(value, 4) for key, value in (before | played(run, task)).items()}
 

@@ -12,6 +12,7 @@ from marl.held_out import HeldOut
 from marl.intervals import normal, wilson
 from marl.protocols import Engine, EngineConfig, GameConfig, RoleConfig
 from marl.rollout import Cast, Episode, seed_of
+from marl.run import rule_bound
 from marl.scenario import Scenario
 from marl.simulator import Table
 from marl.tree import Strategy, Tree, grow, nash_conv, values
@@ -141,10 +142,11 @@ class Opponents:
 
     @classmethod
     def scripted(cls, scenario: Scenario, name: str) -> Opponents:
-        """A player that the game exports, or `random`, in every seat."""
-        engine = opponent(scenario.game, name).build(None)
+        """A player that the game exports, or `random`, in every seat but those that are bound by rules."""
         roles = {agent: scenario.roles[role] for agent, role in scenario.seats.items()}
-        return cls({agent: role.model_copy(update={"policy": name}) for agent, role in roles.items()}, {name: engine})
+        rules = rule_bound(scenario.policies)
+        seated = {a: r if r.policy in rules else r.model_copy(update={"policy": name}) for a, r in roles.items()}
+        return cls(seated, {**rules, name: opponent(scenario.game, name).build(None)})
 
 
 def against(scenario: Scenario, table: Table, name: str, how: tuple[int, int]) -> Metrics:

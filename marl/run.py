@@ -173,6 +173,12 @@ def _base(policy: PolicyConfig) -> ModelConfig | None:
     return policy.model.shared() if policy.model and policy.engine.serves else None
 
 
+def rule_bound(policies: Mapping[str, PolicyConfig]) -> dict[str, Engine]:
+    """Engines for those policies whose answers follow from the question alone, such as verifiers: no player takes their
+    seats, random or other."""
+    return {name: policy.engine.build(None) for name, policy in policies.items() if policy.engine.rule_bound}
+
+
 def use_threads(threads: int | None) -> None:
     """Let torch use this many threads; None leaves it as it is."""
     import torch

@@ -15,7 +15,7 @@ from marl.graph import Trajectory, write_trajectories
 from marl.load import ScenarioError
 from marl.protocols import RoleConfig
 from marl.rollout import Cast, seed_of
-from marl.run import engines, lay, sources, use_threads
+from marl.run import engines, lay, rule_bound, sources, use_threads
 from marl.scenario import Scenario
 from marl.simulator import Table
 from marl.types import Deal
@@ -29,7 +29,8 @@ def table_for(what: Scenario | Path, *, random: bool) -> tuple[Scenario, Table]:
     """A scenario's game with its policies as they start out, a run's as they ended, or with random players."""
     if random:
         scenario = RunFolder(what).scenario() if isinstance(what, Path) else what
-        return scenario, lay(scenario, dict.fromkeys(scenario.policies, Random().build(None)))
+        players = dict.fromkeys(scenario.policies, Random().build(None))
+        return scenario, lay(scenario, players | rule_bound(scenario.policies))
     return _restored(what) if isinstance(what, Path) else (what, _untrained(what))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -36,7 +37,7 @@ class Random(ScriptedConfig):
     kind: str = "random"
 
     def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
-        return dict.fromkeys(moves, 1 / len(moves))
+        return _evenly(moves)
 
 
 class Tabular(ScriptedConfig):
@@ -55,10 +56,15 @@ class Tabular(ScriptedConfig):
         return table
 
     def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
-        row = self.table.get(state) or dict.fromkeys(moves, 1 / len(moves))
+        row = self.table.get(state) or _evenly(moves)
         if unknown := set(row) - set(moves):
             raise ValueError(f"tabular: state {state!r} gives {sorted(unknown)}, but the legal moves are {list(moves)}")
         return row
+
+
+def _evenly(moves: tuple[str, ...]) -> Mapping[str, float]:
+    """The same probability for each; a move that is listed twice has it twice."""
+    return {move: many / len(moves) for move, many in Counter(moves).items()}
 
 
 class Left(RunError):  # noqa: N818 (says what happened)
@@ -121,13 +127,14 @@ class ScriptedEngine:
         self._answers: list[tuple[Ticket, Completion | Failure]] = []
 
     def submit(self, ticket: Ticket, request: Request) -> None:
+        # An example that is given twice is played twice as often.
+        moves = tuple(request.options or request.examples)
         if not request.options and request.examples:
             request = replace(request, options={text: text for text in request.examples})
         if not request.options and request.forced is None:
             raise ValueError(
                 f"policy {request.policy!r}: a scripted player needs a finite list of legal moves, or examples of moves"
             )
-        moves = tuple(request.options or ())
         chances = self._script.probabilities(request.state, moves) if moves else {}
         self._answers.append(
             (ticket, _score(request, chances) if request.forced is not None else _say(request, chances))

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +16,7 @@ from marl.engines.models import Checkpoint, HeldModel
 from marl.engines.warm_up import WarmUp, random_play, texts, warmed
 
 if TYPE_CHECKING:
+    from marl.graph import Trajectory
     from marl.scenario import Scenario
 
 _FORMAT = 2
@@ -63,7 +65,7 @@ class Tiny(HeldModel):
         return self
 
     def prepare(self, scenario: Scenario, policies: Sequence[str]) -> Checkpoint:
-        played = random_play(scenario, _EXAMPLES, self.seed)
+        played = _examples(scenario.model_dump_json(), self.seed)
         base = self.folder(texts(played, scenario, policies))
         return self.checkpoint(policies[0], warmed(base, self.warm_up, scenario, policies) if self.warm_up else base)
 
@@ -83,6 +85,14 @@ class Tiny(HeldModel):
         if not folder.is_dir():
             build_tiny(self, folder, texts)
         return folder
+
+
+@lru_cache(maxsize=1)
+def _examples(scenario_json: str, seed: int) -> list[Trajectory]:
+    # Kept, since every policy of a scenario asks for the same.
+    from marl.scenario import Scenario
+
+    return random_play(Scenario.model_validate_json(scenario_json), _EXAMPLES, seed)
 
 
 def cache_folder() -> Path:

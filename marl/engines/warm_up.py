@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from marl.graph import Trajectory
     from marl.scenario import Scenario
 
-_FORMAT = 2
+_FORMAT = 3
 """Raise it when the same settings teach something else."""
 
 
@@ -41,13 +41,11 @@ def random_play(scenario: Scenario, episodes: int, seed: int) -> list[Trajectory
     """Episodes of the scenario's game in which every role plays uniformly random legal moves."""
     from marl.engines.scripted import Random
     from marl.rollout import seed_of
-    from marl.run import lay
+    from marl.run import lay, rule_bound
     from marl.types import Deal
 
-    random = Random().build(None)
-    rules = {name: policy.engine for name, policy in scenario.policies.items() if policy.engine.rule_bound}
-    speakers = dict.fromkeys(scenario.policies, random) | {name: rule.build(None) for name, rule in rules.items()}
-    table = lay(scenario, speakers, seed)
+    players = dict.fromkeys(scenario.policies, Random().build(None))
+    table = lay(scenario, players | rule_bound(scenario.policies), seed)
     names = [f"random.{i}" for i in range(episodes)]
     return table.play([Deal(name, name, seed_of(seed, name), scenario.seats) for name in names])
 

@@ -1,7 +1,8 @@
 """A process that runs verifiers and tools, so that it can be killed: `python -m marl.engines.worker FD MEMORY`.
 
 JSON over the socket FD. First come the parts, name -> [module, class, settings], which are loaded and acknowledged;
-then one question at a time, each answered by `{"value": ...}` or `{"error": "..."}`. The process ends with its parent.
+then one question at a time, each answered by `{"value": ...}` or `{"error": "..."}`, with `"fatal": true` if the fault is
+not the answer's but this machine's, such as a sandbox that cannot be had. The process ends with its parent.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from marl.errors import RunError
 from marl.protocols import ToolConfig, VerifierConfig
 from marl.types import Case, Verdict
 
@@ -31,6 +33,7 @@ class Caught:
     """Notes whatever is raised inside, instead of passing it on: here that is a finding about the answer."""
 
     error = ""
+    fatal = False
 
     def __enter__(self) -> Caught:
         return self
@@ -39,7 +42,7 @@ class Caught:
         if kind is None or not issubclass(kind, Exception):
             return False
         # The message of an unhappy library may be as long as its input.
-        self.error = f"{kind.__name__}: {str(error)[:300]}"
+        self.error, self.fatal = f"{kind.__name__}: {str(error)[:300]}", issubclass(kind, RunError)
         return True
 
 
@@ -92,9 +95,8 @@ def main() -> None:
         value = None
         with Caught() as caught:
             value = answer(parts[name], question)
-        connection.send_bytes(
-            json.dumps({"error": f"raised {caught.error}"} if caught.error else {"value": value}).encode()
-        )
+        failed = {"error": f"raised {caught.error}", "fatal": caught.fatal}
+        connection.send_bytes(json.dumps(failed if caught.error else {"value": value}).encode())
 
 
 def _bind(memory: int) -> None:

@@ -39,6 +39,8 @@ class Outcome(NamedTuple):
 
     value: Any = None
     error: str = ""
+    fatal: bool = False
+    """Whether the fault is not the answer's."""
 
 
 @dataclass(eq=False, slots=True)
@@ -79,7 +81,7 @@ class Worker:
         """The answer, or what kept it from coming. At most `job.timeout_s` after the process is up.
 
         Raises:
-            WorkerError: if the process does not come up.
+            WorkerError: if the process does not come up, or if the part cannot do its work here, whatever the answer.
         """
         connection = self._ready()
         with self._lock:
@@ -91,13 +93,16 @@ class Worker:
             if not connection.poll(job.timeout_s):
                 self._kill()
                 return Outcome(error=f"timed out after {job.timeout_s:g} s")
-            return Outcome(**json.loads(connection.recv_bytes()))
+            outcome = Outcome(**json.loads(connection.recv_bytes()))
         except (EOFError, OSError):
             self._kill()
             return Outcome(error="the process that ran it died")
         finally:
             with self._lock:
                 self._job = None
+        if outcome.fatal:
+            raise WorkerError(f"{job.part} {outcome.error}")
+        return outcome
 
     def cancel(self, job: Job) -> None:
         """Give up `job`, and kill the process if it is at it."""

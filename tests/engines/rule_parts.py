@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from marl.errors import RunError
 from marl.protocols import ToolConfig, VerifierConfig
 from marl.types import Case, Verdict
 
@@ -50,6 +51,9 @@ class Says(VerifierConfig):
 
     def _memory(self, rest: str) -> float:
         return len(bytearray(2**40))
+
+    def _refuse(self, rest: str) -> float:
+        raise RunError("no sandbox here")
 
     def _exit(self, rest: str) -> float:
         os._exit(3)

@@ -220,6 +220,11 @@ def test_a_part_that_cannot_be_loaded_ends_the_run_and_says_why() -> None:
         answers(rules, 1)
 
 
+def test_a_fault_that_is_not_the_answers_ends_the_run_instead_of_failing_the_answer() -> None:
+    with pytest.raises(WorkerError, match="says raised RunError: no sandbox here"):
+        verdicts(engine(), "refuse")
+
+
 def test_a_part_that_no_worker_can_import_is_refused_before_the_run() -> None:
     class Local(VerifierConfig):
         kind: str = "local"

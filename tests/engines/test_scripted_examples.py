@@ -11,8 +11,9 @@ from marl.types import Completion, Message, Request
 
 def test_an_example_that_is_given_twice_is_played_twice_as_often() -> None:
     engine = Random().build(None)
+    moves = ("right", "right", "wrong")
     for seed in range(3000):
-        request = Request("p", (Message("user", "?"),), Sampling(), seed * 2**53 // 3000, examples=("right", "right", "wrong"))
+        request = Request("p", (Message("user", "?"),), Sampling(), seed * 2**53 // 3000, examples=moves)
         engine.submit(seed, request)
     said = Counter(said.text for _, said in engine.step(0) if isinstance(said, Completion))
     assert abs(said["right"] / 3000 - 2 / 3) < 0.04

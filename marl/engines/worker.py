@@ -1,8 +1,8 @@
 """A process that runs verifiers and tools, so that it can be killed: `python -m marl.engines.worker FD MEMORY`.
 
 JSON over the socket FD. First come the parts, name -> [module, class, settings], which are loaded and acknowledged;
-then one question at a time, each answered by `{"value": ...}` or `{"error": "..."}`, with `"fatal": true` if the fault is
-not the answer's but this machine's, such as a sandbox that cannot be had. The process ends with its parent.
+then one question at a time, each answered by `{"value": ...}` or `{"error": "..."}`, with `"fatal": true` if the fault
+is not the answer's but this machine's, such as a sandbox that cannot be had. The process ends with its parent.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def main() -> None:
     line.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     line.add_argument("--budget", type=float, default=1.0)
     line.add_argument("overrides", nargs="*")
-    given = line.parse_args()
+    given = line.parse_intermixed_args()
     runs = [learn(given.task, seed, given.budget, given.overrides) for seed in given.seeds]
     report({"runs": runs}, given.out, seeds=given.seeds, scenario=TASKS[given.task], budget=given.budget)
 

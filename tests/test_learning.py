@@ -40,3 +40,20 @@ def test_tic_tac_toe_self_play_beats_random_more_often_after_a_tenth_of_the_budg
     figures = tenth("tic_tac_toe")
     assert figures["before/random/win"] < 0.5
     assert figures["random/win_low"] > 0.5
+
+
+@pytest.mark.parametrize(("team", "least"), [("team_arithmetic", 0.38), ("train_solver_only", 0.45), ("sage", 0.18)])
+def test_a_team_gets_better_on_problems_it_never_trained_on_in_a_tenth_of_the_budget(team: str, least: float) -> None:
+    figures = tenth(team)
+    assert figures["held_out/success/start"] < figures["held_out/success/end"]
+    assert figures["held_out/success/end"] > least
+
+
+@pytest.mark.parametrize(("team", "least"), [("debate", 0.3), ("solver_critic", 0.24), ("r_zero", 0.42)])
+def test_a_team_keeps_what_it_could_do_in_its_first_dozen_updates(team: str, least: float) -> None:
+    assert tenth(team)["held_out/success/end"] > least
+
+
+def test_a_critic_that_is_paid_for_each_right_verdict_is_on_its_way_to_one_verdict_after_ten_updates() -> None:
+    figures = tenth("critic_verdict")
+    assert figures["held_out/says_yes/end"] < 0.2 < figures["held_out/says_yes/start"]

@@ -56,4 +56,4 @@ def test_a_team_keeps_what_it_could_do_in_its_first_dozen_updates(team: str, lea
 
 def test_a_critic_that_is_paid_for_each_right_verdict_is_on_its_way_to_one_verdict_after_ten_updates() -> None:
     figures = tenth("critic_verdict")
-    assert figures["held_out/says_yes/end"] < 0.2 < figures["held_out/says_yes/start"]
+    assert figures["held_out/says_yes/end"] < 0.35 < figures["held_out/says_yes/start"]

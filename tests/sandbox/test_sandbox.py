@@ -51,6 +51,8 @@ def test_good_code(way: str, program: str, printed: str) -> None:
 
 
 def test_libraries_that_are_asked_for_can_be_imported(way: str) -> None:
+    if Path(sys.prefix).is_relative_to("/tmp"):
+        pytest.skip("what lies in /tmp is hidden by the sandbox's own scratch folder")
     packages = Path(pydantic.__file__).parents[1]
     program = "import typing_inspection as t; print(t.__name__); open(t.__file__, 'a')"
     ran = run(Sandbox(how=way, wall_s=20, libraries=(packages,)), program)

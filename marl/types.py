@@ -10,6 +10,8 @@ from marl.config import Sampling
 
 TurnId = tuple[str, int]
 """(episode id, index in the episode); unique in a run."""
+CALL = "call "
+"""Begins a move that is a tool call; its JSON follows."""
 Ticket = int
 """Names one submitted request; engines serve lower tickets first."""
 Metrics = dict[str, float]

@@ -6,12 +6,11 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from marl.types import CALL
 from roles import parsing
 from roles.base import BaseRole, TemplateText
 from roles.schemas import check_schema
 
-_CALL = "call "
-"""What begins a move that calls a tool; its JSON follows."""
 _TAKEN = ("think", "tool_call")
 
 
@@ -56,7 +55,7 @@ class AnsweringRole(BaseRole):
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
         if self.tools and parsing.calls(text):
             call = parsing.tool_call(text)
-            move = None if call is None else _CALL + parsing.compact(call)
+            move = None if call is None else CALL + parsing.compact(call)
         else:
             said = self.read(text)
             move = None if said is None else self.meant(said)
@@ -64,7 +63,7 @@ class AnsweringRole(BaseRole):
 
     def phrase(self, move: str) -> str:
         if self.tools and _is_call(move):
-            return f"<tool_call>{move.removeprefix(_CALL)}</tool_call>"
+            return f"<tool_call>{move.removeprefix(CALL)}</tool_call>"
         return self.write(self.worded(move))
 
     def meant(self, said: str) -> str | None:
@@ -111,7 +110,7 @@ _PLAIN = {
 
 def _is_call(move: str) -> bool:
     """Whether the move is a call just as `parse` hands it on; an answer may begin with the same word."""
-    text = move.removeprefix(_CALL)
+    text = move.removeprefix(CALL)
     if text == move:
         return False
     call = parsing.tool_call(f"<tool_call>{text}</tool_call>")

@@ -14,13 +14,10 @@ from games.team.expressions import evaluate, names_in, number, render
 from games.team.stages import Keep, Stage
 from games.team.workflow import walk
 from marl.cases import state_of
-from marl.types import Findings, Problem
+from marl.types import CALL, Findings, Problem
 
 if TYPE_CHECKING:
     from games.team.settings import Payment, TeamConfig
-
-CALL = "call "
-"""Begins the move that is a tool call, followed by its JSON."""
 
 
 class Team(TextGame):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from marl.protocols import RoleConfig, Split, TaskConfig, Tasks, VerifierConfig, View
-from marl.types import Case, Message, Problem, Verdict
+from marl.protocols import Split, TaskConfig, Tasks, VerifierConfig
+from marl.types import Case, Problem, Verdict
+from outside.coins import Terse
 
 LETTERS = "abcdefgh"
 
@@ -39,16 +40,7 @@ class Near(VerifierConfig):
         return Verdict({0: 1.0, 1: 0.5}.get(off, 0.0), f"{off} off")
 
 
-class Speller(RoleConfig):
+class Speller(Terse):
     """Says a letter and nothing else."""
 
     kind: str = "speller"
-
-    def messages(self, view: View) -> tuple[Message, ...]:
-        return (Message("user", view.observation["text"]),)
-
-    def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
-        return text if legal is None or text in legal else None
-
-    def phrase(self, move: str) -> str:
-        return move

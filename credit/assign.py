@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
+from credit.teams import check_disjoint, named_teams
 from marl.protocols import AssignConfig, Evidence
 from marl.types import Advantage, Credit, Reward, TurnId
 
@@ -62,26 +63,16 @@ class Flow(AssignConfig):
 
     @model_validator(mode="after")
     def _disjoint(self) -> Self:
-        agents = [agent for team in self.teams for agent in team]
-        for agent in agents:
-            if agents.count(agent) > 1:
-                raise ValueError(f"teams: {agent!r} is in more than one: {[list(team) for team in self.teams]}")
+        check_disjoint(self.teams)
         return self
 
     def __call__(self, evidence: Evidence) -> Credit:
         credit: Credit = {}
         for trajectory in evidence.trajectories:
-            for team in self._teams(trajectory):
+            for team in named_teams(self.teams, trajectory, list(trajectory.deal.seats)):
                 worth = self._worth(trajectory, team)
                 credit.update((t.id, Advantage(worth.get(t.id, 0.0))) for t in trajectory.turns if t.agent in team)
         return credit
-
-    def _teams(self, trajectory: Trajectory) -> list[frozenset[str]]:
-        agents = set(trajectory.deal.seats)
-        teamed = {agent for team in self.teams for agent in team}
-        if strangers := sorted(teamed - agents):
-            raise ValueError(f"teams: no agent {strangers[0]!r} in this game; agents: {', '.join(sorted(agents))}")
-        return [frozenset(team) for team in self.teams] + [frozenset({agent}) for agent in sorted(agents - teamed)]
 
     def _worth(self, trajectory: Trajectory, team: frozenset[str]) -> dict[TurnId, float]:
         worth: dict[TurnId, float] = defaultdict(float)

@@ -168,6 +168,14 @@ def _credit(scenario: Scenario) -> Iterator[str]:
                 f"schedule.group_size: 1, but {field}.baseline {rule.baseline.kind!r} compares episodes with the same "
                 "start; use 2 or more, or another baseline (role_average, none)"
             )
+    for name, _, learner in scenario.taught():
+        rule = scenario.credit.roles.get(name, scenario.credit)
+        if learner.judged and (lacks := sorted((rule.assign.needs | rule.baseline.needs) - learner.reads)):
+            field = f"credit.roles.{name}" if name in scenario.credit.roles else "credit"
+            yield (
+                f"{field}: {rule.assign.kind!r} and {rule.baseline.kind!r} need {', '.join(lacks)} of what role "
+                f"{name!r} says, but its learner {learner.kind!r} reads {', '.join(sorted(learner.reads))}"
+            )
 
 
 def _evaluation(scenario: Scenario) -> Iterator[str]:

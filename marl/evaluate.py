@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from marl.cast import Cast, seed_of
 from marl.engines.scripted import Random
 from marl.held_out import HeldOut
 from marl.intervals import normal, wilson
 from marl.protocols import Engine, EngineConfig, GameConfig, RoleConfig
-from marl.rollout import Cast, Episode, seed_of
+from marl.rollout import Episode
 from marl.run import rule_bound
 from marl.scenario import Scenario
 from marl.simulator import Table
@@ -35,7 +36,7 @@ def move_probabilities(table: Table, requests: Sequence[Request]) -> list[dict[s
     Under the role's own sampling settings, the end token included. What is missing to 1 is anything else it may say.
     """
     asked = [(i, move, text) for i, r in enumerate(requests) for move, text in (r.options or {}).items()]
-    scored = table.score([replace(requests[i], forced=text) for i, _, text in asked])
+    scored = table.score([replace(requests[i], forced=text) for i, _, text in asked], "eval")
     chances: list[dict[str, float]] = [{} for _ in requests]
     for (i, move, _), said in zip(asked, scored, strict=True):
         chances[i][move] = math.exp(math.fsum(said.logprobs)) if isinstance(said, Completion) else 0.0

@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
+from marl.cast import seed_of
 from marl.graph import Trajectory
 from marl.intervals import interval
-from marl.protocols import RoleConfig
-from marl.rollout import Cast, seed_of
 from marl.scenario import Scenario
 from marl.simulator import Table
 from marl.types import Deal, Metrics
@@ -32,7 +31,7 @@ class HeldOut:
         ]
         self._tables = {SAMPLED: table.beside(table.cast)}
         if greedy:
-            self._tables[GREEDY] = table.beside(_greedy(table.cast))
+            self._tables[GREEDY] = table.greedy()
 
     def __call__(self) -> Metrics:
         """Measures with intervals; returns, manners and signs of collapse without."""
@@ -54,11 +53,3 @@ def told(trajectories: Sequence[Trajectory]) -> Metrics:
 
 def _mean_return(trajectories: Iterable[Trajectory], agent: str) -> float:
     return fmean(trajectory.returns.get(agent, 0.0) for trajectory in trajectories)
-
-
-def _greedy(cast: Cast) -> Cast:
-    return Cast({name: _most_likely(role) for name, role in cast.roles.items()}, cast.seed)
-
-
-def _most_likely(role: RoleConfig) -> RoleConfig:
-    return role.model_copy(update={"sampling": role.sampling.model_copy(update={"temperature": 0.0})})

@@ -16,13 +16,13 @@ from marl import checkpoint
 from marl.alarms import Alarm, Collapse, Watch
 from marl.batch import collect
 from marl.best import Best
+from marl.cast import seed_of
 from marl.errors import EndpointError, FolderError, NonFinite
 from marl.evaluate import Evaluator
 from marl.failed import keep
 from marl.folder import RunFolder
 from marl.graph import Trajectory
-from marl.protocols import Evidence
-from marl.rollout import GameError, seed_of
+from marl.rollout import GameError
 from marl.run import Run
 from marl.types import Metrics, Sample, Turn
 from marl.view.metrics import spending, summarize
@@ -139,8 +139,7 @@ class Training:
             with clock("read"):
                 readings = run.read(trajectories)
             with clock("judge"):
-                evidence = Evidence(trajectories, run.scenario.game.kind, readings, run.table)
-                judgement = run.judge(evidence)
+                judgement = run.judge(run.evidence(trajectories, readings))
                 batches = collect(trajectories, judgement, run.scenario.roles, readings)
             metrics = summarize(trajectories) | {"episode/dropped": float(run.table.dropped - dropped)}
             metrics |= run.experience.metrics() | judgement.metrics

@@ -18,7 +18,10 @@ from pydantic_core import CoreSchema, core_schema
 
 from marl.config import Component, nearest, wrong
 
-GROUPS = ("games", "tasks", "verifiers", "tools", "roles", "models", "engines", "credit", "trainers", "experience")
+GROUPS = (
+    *("games", "tasks", "verifiers", "tools", "roles", "models", "engines"),
+    *("experience", "credit", "baselines", "trainers"),
+)
 _registered: dict[str, dict[str, type[Component]]] = {group: {} for group in GROUPS}
 
 

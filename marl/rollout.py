@@ -3,53 +3,15 @@ once is a loop over their open questions, each sent to the engine that speaks fo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from types import TracebackType
 
+from marl.cast import Cast, seed_of
 from marl.errors import RunError
 from marl.graph import Trajectory
-from marl.protocols import Game, RoleConfig, Tool, View
-from marl.types import Completion, Deal, Failure, Info, Request, Reward, Turn, TurnId
-
-
-def seed_of(*parts: object) -> int:
-    """64 random bits that depend on all `parts`, on any machine the same."""
-    return int.from_bytes(blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest(), "little")
-
-
-class Cast:
-    """Who speaks how: roles by name, and the seed of everything they say."""
-
-    def __init__(self, roles: Mapping[str, RoleConfig], seed: int) -> None:
-        self.roles, self.seed = roles, seed
-        self._options: dict[tuple[str, tuple[str, ...]], dict[str, str]] = {}
-
-    def options(self, role: str, legal: tuple[str, ...] | None) -> Mapping[str, str] | None:
-        """Legal move -> the text with which `role` says it."""
-        if legal is None:
-            return None
-        known = self._options.get((role, legal))
-        if known is None:
-            known = self._options[role, legal] = {move: self.roles[role].phrase(move) for move in legal}
-        return known
-
-    def request(self, role: str, view: View, seed: int) -> Request:
-        """What `role` asks its policy in the situation `view`."""
-        speaker = self.roles[role]
-        return Request(
-            policy=speaker.policy,
-            messages=speaker.messages(view),
-            sampling=speaker.sampling,
-            seed=seed,
-            options=self.options(role, view.info["legal"]),
-            state=view.info["state"],
-            continues=speaker.continues(view),
-            examples=tuple([speaker.phrase(move) for move in view.info.get("examples", ())]),
-            tools=_schemas(speaker.tools) if speaker.tools else (),
-        )
+from marl.protocols import Game, View
+from marl.types import Completion, Deal, Failure, Fork, Info, Request, Reward, Turn, TurnId
 
 
 class GameError(RunError):
@@ -96,6 +58,22 @@ class _Memory:
     """Those turns."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Script:
+    """What a fork decides of what is said."""
+
+    muted: Mapping[str, Completion]
+    kept: Mapping[tuple[str, int], Turn]
+    """(agent, how many turns it had before) -> its turn in the episode that was left."""
+
+    def answer(self, agent: str, question: _Question, nth: int) -> Completion | None:
+        """None: the policy is to be asked."""
+        if agent in self.muted:
+            return self.muted[agent]
+        then = self.kept.get((agent, nth))
+        return then.completion if then and _asked(then.request) == _asked(question.request) else None
+
+
 class Episode:
     """One game in progress."""
 
@@ -103,6 +81,7 @@ class Episode:
         self.game, self.cast = game, cast
         self._open: dict[str, _Question] = {}
         self._memory = {agent: _Memory() for agent in deal.seats}
+        self._script: _Script | None = None
         self.trajectory = Trajectory(deal, "")
         with _Blame(self):
             game.reset(seed=deal.seed, options=deal.options)
@@ -110,12 +89,26 @@ class Episode:
         self.over = False
 
     def asks(self) -> list[tuple[str, Request]]:
-        """New questions: to the agent to move, and to those whose observations are final now."""
+        """New questions: to the agent to move, and to those whose observations are final now.
+
+        Those that a fork's script answers are not among them; they may have ended the episode.
+        """
+        asked: list[tuple[str, Request]] = []
+        while not self.over and (new := self._new()):
+            for agent, question in new:
+                said = self._script and self._script.answer(agent, question, len(self._memory[agent].turns))
+                if said is None:
+                    asked.append((agent, question.request))
+                elif not self.over:
+                    self.answer(agent, said)
+        return asked
+
+    def _new(self) -> list[tuple[str, _Question]]:
         self._pose()
         new = [(agent, question) for agent, question in self._open.items() if not question.sent]
         for _, question in new:
             question.sent = True
-        return [(agent, question.request) for agent, question in new]
+        return new
 
     def answer(self, agent: str, said: Completion | Failure) -> None:
         """Take an answer; answers are played in the game's order, whatever order they come in."""
@@ -139,8 +132,21 @@ class Episode:
         """Play `action` for the agent to move, as if it had said so; None is an answer that says nothing."""
         self._pose()
         agent = self.game.agent_selection
-        text = (self._open[agent].request.options or {}).get(action, action) if action else ""
-        self.answer(agent, Completion(text, (), (), (), "stop"))
+        self.answer(agent, self._saying(agent, action))
+
+    def follow(self, fork: Fork, past: Trajectory) -> None:
+        """From here on, those whom `fork` gives something to say say it, without being asked."""
+        muted = {agent: self._saying(agent, action) for agent, action in fork.muted}
+        kept: dict[tuple[str, int], Turn] = {}
+        if fork.keeps:
+            kept = {(turn.agent, turn.nth): turn for turn in past.turns if turn.id != fork.turn}
+        self._script = _Script(muted, kept)
+        if fork.action is not None:
+            self.force(fork.action)
+
+    def _saying(self, agent: str, action: str | None) -> Completion:
+        role = self.cast.roles[self.trajectory.deal.seats[agent]]
+        return Completion(role.phrase(action) if action else "", (), (), (), "stop" if action else "aborted")
 
     def replay(self, past: Trajectory, until: TurnId) -> None:
         """Play the turns of `past` before `until` again, exactly, keeping their ids."""
@@ -232,12 +238,13 @@ class Episode:
         self.trajectory.end = "terminated" if any(game.terminations.values()) or not game.agents else "truncated"
 
 
+def _asked(request: Request) -> tuple[object, ...]:
+    """All that an answer depends on, beside weights and luck."""
+    return request.messages, request.continues, request.options, request.state
+
+
 def _place(turn: Turn) -> int:
     return turn.id[1]
-
-
-def _schemas(tools: tuple[Tool, ...]) -> tuple[str, ...]:
-    return tuple(json.dumps({"type": "function", "function": tool.model_dump(mode="json")}) for tool in tools)
 
 
 def _done(game: Game, agent: str) -> bool:

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from marl.cast import Cast, seed_of
 from marl.graph import Trajectory
 from marl.judge import Judge
 from marl.pace import Pace
-from marl.protocols import Brief, Engine, Experience, Learner, ModelConfig, Source
-from marl.rollout import Cast, seed_of
+from marl.protocols import Brief, Engine, Evidence, Experience, Learner, ModelConfig, Source
 from marl.scenario import PolicyConfig, Scenario
 from marl.simulator import Table
 from marl.types import Deal, Reading, TurnId, Usage
@@ -57,14 +57,27 @@ class Run:
         roles = self.scenario.roles
         readings: dict[TurnId, Reading] = {}
         for name, learner in self.learners.items():
-            if not self.judge.needs | learner.needs:
+            wanted = (self.judge.needs & self._reads(name)) | learner.needs
+            if not wanted:
                 continue
             turns = [
                 t for tr in trajectories for t in tr.turns if roles[t.role].policy == name and roles[t.role].trainable
             ]
             turns = [turn for turn in turns if turn.completion.prompt_ids]
-            readings.update(zip((turn.id for turn in turns), learner.read(turns), strict=True))
+            readings.update(zip((turn.id for turn in turns), learner.read(turns, wanted), strict=True))
         return readings
+
+    def _reads(self, policy: str) -> frozenset[str]:
+        learner = self.scenario.policies[policy].learner
+        return learner.reads if learner else frozenset()
+
+    def evidence(self, trajectories: Sequence[Trajectory], readings: Mapping[TurnId, Reading]) -> Evidence:
+        """All that credit may look at."""
+        scenario = self.scenario
+        rules = {name for name, role in scenario.roles.items() if scenario.policies[role.policy].engine.rule_bound}
+        return Evidence(
+            trajectories, scenario.game.kind, readings, self.table, frozenset(rules), scenario.schedule.seed
+        )
 
     def publish(self, name: str, version: int) -> None:
         """Hand a learner's new weights to the engine that speaks with them."""

@@ -73,7 +73,7 @@ class CreditRule(Config):
     assign: Annotated[AssignConfig, Part("credit", AssignConfig)] = Field(
         default={"kind": "outcome"}, validate_default=True
     )  # type: ignore[assignment]
-    baseline: Annotated[BaselineConfig, Part("credit", BaselineConfig)] = Field(
+    baseline: Annotated[BaselineConfig, Part("baselines", BaselineConfig)] = Field(
         default={"kind": "group"}, validate_default=True
     )  # type: ignore[assignment]
     scale: float = Field(default=1.0, gt=0)

@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from weakref import WeakValueDictionary
 
+from marl.cast import Cast
 from marl.graph import Trajectory
 from marl.protocols import Engine, Game, GameConfig, Service
-from marl.rollout import Cast, Episode, GameError
-from marl.types import Completion, Deal, Failure, Request, Ticket, Turn, TurnId, Usage
+from marl.rollout import Episode, GameError
+from marl.types import Completion, Deal, Failure, Fork, Purpose, Request, Ticket, Turn, TurnId, Usage
 
 _IDLE_S = 2e-4
 """A round over all engines that is shorter than this did no arithmetic: one forward of a tiny model takes longer."""
@@ -38,12 +39,12 @@ class Table:
         """How many episodes of a run may be dropped because the game raised, before that ends the run."""
         self.dropped = 0
         self.tokens: Counter[str] = Counter()
-        """Sampled tokens by purpose: train, eval, credit."""
+        """Tokens sampled or scored, by purpose: train, eval, credit."""
         self._idle: list[Game] = []
         self._line = _Line(engines, deadline_s, aliases or {})
         # What can be forked: every episode that somebody still holds.
         self._known: WeakValueDictionary[str, Trajectory] = WeakValueDictionary()
-        self._branches: dict[str, Counter[tuple[TurnId, str | None]]] = {}
+        self._branches: dict[str, Counter[Fork]] = {}
 
     def beside(self, cast: Cast, engines: Mapping[str, Engine] | None = None) -> Table:
         """Another table with the same game and engines, and more of them: tokens are counted together, drops are not.
@@ -57,7 +58,8 @@ class Table:
     def play(self, deals: Sequence[Deal]) -> list[Trajectory]:
         """Play episodes to their end, all at once; returned in deal order."""
         self._branches = {name: counts for name, counts in self._branches.items() if name in self._known}
-        return self._finish([self._begin(partial(self._dealt, deal)) for deal in deals])
+        played = self._finish([self._begin(partial(self._dealt, deal)) for deal in deals])
+        return [trajectory for trajectory in played if trajectory]
 
     def fork(self, turn_id: TurnId, n: int, action: str | None = None) -> list[Trajectory]:
         """Play `n` continuations from just before a turn of an earlier episode, after `action` if one is given.
@@ -68,17 +70,36 @@ class Table:
         Raises:
             ValueError: if the turn is of no episode that was played here and is still held.
         """
-        past = self._known.get(turn_id[0])
-        if past is None:
-            raise ValueError(f"fork: no episode {turn_id[0]!r} at hand; only what was played here can be forked")
-        branches = self._branches.setdefault(past.id, Counter())
-        first = branches[turn_id, action] + 1
-        branches[turn_id, action] += n
-        starts = [partial(self._branch, past, turn_id, branch, action) for branch in range(first, first + n)]
-        return self._finish([self._begin(start) for start in starts])
+        return self.branch([Fork(turn_id, action, n=n)])[0]
 
-    def score(self, requests: Sequence[Request]) -> list[Completion | Failure]:
-        """Log-probabilities of each request's `forced` text, in order."""
+    def branch(self, forks: Sequence[Fork]) -> list[list[Trajectory]]:
+        """Play the courses of all `forks` at once; the same way as in `fork`, which names no more than one.
+
+        Raises:
+            ValueError: if a turn is of no episode that was played here and is still held.
+        """
+        starts = [self._starts(fork) for fork in forks]
+        courses = iter(self._finish([self._begin(start) for group in starts for start in group]))
+        return [[course for course in islice(courses, len(group)) if course] for group in starts]
+
+    def hold(self, trajectories: Sequence[Trajectory]) -> None:
+        """Make recorded episodes of this very game ready to be forked, for as long as somebody else holds them."""
+        self._known.update((trajectory.id, trajectory) for trajectory in trajectories)
+
+    def _starts(self, fork: Fork) -> list[Callable[[], Episode]]:
+        past = self._known.get(fork.turn[0])
+        if past is None:
+            raise ValueError(f"fork: no episode {fork.turn[0]!r} at hand; only what was played here can be forked")
+        branches, alike = self._branches.setdefault(past.id, Counter()), replace(fork, n=1)
+        first = branches[alike] + 1
+        branches[alike] += fork.n
+        return [partial(self._branch, past, fork, branch) for branch in range(first, first + fork.n)]
+
+    def score(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Completion | Failure]:
+        """Log-probabilities of each request's `forced` text, in order; one without such a text is answered.
+
+        The tokens are counted under `purpose`.
+        """
         asked = {self._line.submit(request): index for index, request in enumerate(requests)}
         scored: dict[int, Completion | Failure] = {}
         try:
@@ -86,7 +107,12 @@ class Table:
                 scored.update((asked.pop(ticket), said) for ticket, said in self._line.answers())
         finally:
             self._line.cancel(asked)
+        self.tokens[purpose] += sum(len(said.token_ids) for said in scored.values() if isinstance(said, Completion))
         return [scored[index] for index in range(len(requests))]
+
+    def greedy(self) -> Table:
+        """The same, but everybody says what is most likely."""
+        return self.beside(self.cast.greedy())
 
     def address(self, turn: Turn) -> Request:
         """The request of a recorded turn, put to the policy that speaks for its role here."""
@@ -117,15 +143,15 @@ class Table:
     def _dealt(self, deal: Deal) -> Episode:
         return Episode(self._game(), deal, self.cast)
 
-    def _branch(self, past: Trajectory, turn_id: TurnId, branch: int, action: str | None) -> Episode:
-        name = f"{past.id}~{turn_id[1]}.{action or ''}.{branch}"
+    def _branch(self, past: Trajectory, fork: Fork, branch: int) -> Episode:
+        name = f"{past.id}~{fork.turn[1]}.{_course(fork)}.{branch}"
         episode = self._dealt(replace(past.deal, episode=name, purpose="credit", branch=branch))
-        episode.replay(past, turn_id)
-        if action is not None:
-            episode.force(action)
+        episode.replay(past, fork.turn)
+        episode.follow(fork, past)
         return episode
 
-    def _finish(self, episodes: Sequence[Episode | None]) -> list[Trajectory]:
+    def _finish(self, episodes: Sequence[Episode | None]) -> list[Trajectory | None]:
+        """None for what was dropped."""
         asked: dict[Ticket, tuple[Episode, str]] = {}
         try:
             for episode in episodes:
@@ -138,7 +164,7 @@ class Table:
                         self._tell(episode, agent, said, asked)
         finally:
             self._line.cancel(asked)
-        return [self._close(episode) for episode in episodes if episode and episode.over]
+        return [self._close(episode) if episode and episode.over else None for episode in episodes]
 
     def _tell(
         self, episode: Episode, agent: str, said: Completion | Failure, asked: dict[Ticket, tuple[Episode, str]]
@@ -153,8 +179,9 @@ class Table:
             self._drop(error)
 
     def _go_on(self, episode: Episode, asked: dict[Ticket, tuple[Episode, str]]) -> None:
+        new = episode.asks()
         if not episode.over:
-            for agent, request in episode.asks():
+            for agent, request in new:
                 asked[self._line.submit(request)] = episode, agent
         elif episode.waits:
             self._abandon(episode, asked)
@@ -180,6 +207,12 @@ class Table:
         self._idle.append(episode.game)
         self._known[episode.trajectory.id] = episode.trajectory
         return episode.trajectory
+
+
+def _course(fork: Fork) -> str:
+    """What a fork does, as a part of its episodes' names."""
+    muted = [f"{agent}={action or ''}" for agent, action in fork.muted]
+    return ",".join([fork.action or "", *muted, *(["kept"] if fork.keeps else [])])
 
 
 class _Line:

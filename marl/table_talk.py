@@ -8,13 +8,13 @@ from statistics import fmean
 
 from rich.console import Console
 
+from marl.cast import Cast, seed_of
 from marl.config import nearest
 from marl.engines.scripted import Human, Random
 from marl.folder import RunFolder
 from marl.graph import Trajectory, write_trajectories
 from marl.load import ScenarioError
 from marl.protocols import RoleConfig
-from marl.rollout import Cast, seed_of
 from marl.run import engines, lay, rule_bound, sources, use_threads
 from marl.scenario import Scenario
 from marl.simulator import Table

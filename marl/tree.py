@@ -7,8 +7,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from marl.cast import Cast
 from marl.protocols import GameConfig, Start
-from marl.rollout import Cast, Episode
+from marl.rollout import Episode
 from marl.types import Deal, Request
 
 Strategy = Mapping["Situation", Mapping[str, float]]

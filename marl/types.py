@@ -17,6 +17,8 @@ Ticket = int
 Metrics = dict[str, float]
 Finish = Literal["stop", "length", "overflow", "aborted"]
 End = Literal["no", "terminated", "truncated"]
+Purpose = Literal["train", "eval", "credit"]
+"""What tokens are spent for."""
 
 
 class Observation(TypedDict):
@@ -163,10 +165,26 @@ class Deal:
     """Of the game."""
     seats: Mapping[str, str]
     """Agent -> role."""
-    purpose: Literal["train", "eval", "credit"] = "train"
+    purpose: Purpose = "train"
     branch: int = 0
     options: Mapping[str, Any] | None = None
     """Handed to the game's `reset`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Another course of an earlier episode, from just before one of its turns."""
+
+    turn: TurnId
+    action: str | None = None
+    """The move that is played at that turn; None: whatever its policy says now."""
+    muted: tuple[tuple[str, str | None], ...] = ()
+    """(agent, the move it plays from here on whenever it is asked; None: it says nothing)"""
+    keeps: bool = False
+    """Whether an agent that is asked, word for word, what it was asked in that episode answers as it did then. Who
+    is asked something else always answers anew."""
+    n: int = 1
+    """How many."""
 
 
 @dataclass(frozen=True, slots=True)

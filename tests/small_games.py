@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from games.base import IllegalMove, TextGame, TextGameConfig
+from marl.cast import Cast
 from marl.protocols import Engine, GameConfig, RoleConfig, Start
-from marl.rollout import Cast
 from marl.simulator import Table
 from marl.types import Completion, Deal, Failure, Request, Ticket
 from roles.player import Player

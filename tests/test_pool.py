@@ -12,10 +12,10 @@ import pytest
 from small_games import Voice, table
 
 from games.base import TextGame, TextGameConfig
+from marl.cast import seed_of
 from marl.experience.pool import Curriculum, Pool, Starts
 from marl.graph import Trajectory
 from marl.protocols import Simulator
-from marl.rollout import seed_of
 from marl.simulator import Table
 from marl.state import load_state, save_state
 from marl.types import Deal, Findings, Request

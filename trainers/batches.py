@@ -5,7 +5,7 @@ Shape suffixes: B = rows, T = completion tokens, N = completion tokens of all ro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trainers.rows import Floats, Row
-from trainers.texts import Texts, logits, shared_texts, whole_texts
+from trainers.texts import Texts, logits, logits_and_ends, whole_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,18 @@ class Batch:
         return values_N.new_zeros(self.mask_BT.shape).masked_scatter(self.mask_BT, values_N)
 
 
-def collate(rows: Sequence[Row], device: torch.device, share: bool = False) -> Batch:
-    """Stack rows of different lengths, padded on the right. `share`: to read each distinct prompt once."""
+Layout = Callable[[Sequence[Row], Tensor, Tensor, torch.device], Texts]
+
+
+def collate(rows: Sequence[Row], device: torch.device, layout: Layout = whole_texts) -> Batch:
+    """Stack rows of different lengths, padded on the right. `layout` says what is computed of them and once only."""
     if any(not row.prompt_ids for row in rows):
         raise ValueError("a completion needs a prompt of at least one token")
     lengths_B = torch.tensor([len(row.token_ids) for row in rows])
     mask_BT = torch.arange(int(lengths_B.max())) < lengths_B[:, None]
     rows_N, t_N = mask_BT.nonzero(as_tuple=True)
     return Batch(
-        texts=(shared_texts if share else whole_texts)(rows, rows_N, t_N, device),
+        texts=layout(rows, rows_N, t_N, device),
         mask_BT=mask_BT.to(device),
         counts_B=torch.tensor([float(row.count) for row in rows], device=device),
         lengths_B=lengths_B.to(device),
@@ -73,7 +76,17 @@ def _sampling(rows: Sequence[Row], rows_N: Tensor, device: torch.device) -> Tens
 
 def vocabulary_logprobs(model: Any, batch: Batch) -> Tensor:
     """[N, V] log-probabilities at each row's temperature, before any truncation."""
-    logits_NV = logits(model, batch.texts).float()
+    return _tempered(logits(model, batch.texts), batch)
+
+
+def read_whole(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The same, and the last hidden states [B, 2, H] in float32 on the CPU, of a batch laid out as `ended_texts`."""
+    logits_NV, ends_B2H = logits_and_ends(model, batch.texts)
+    return _tempered(logits_NV, batch), ends_B2H.float().cpu()
+
+
+def _tempered(logits_NV: Tensor, batch: Batch) -> Tensor:
+    logits_NV = logits_NV.float()
     if batch.sampling_N3 is not None:
         logits_NV = logits_NV / batch.sampling_N3[:, :1]
     return logits_NV.log_softmax(-1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from marl.protocols import Brief
 from marl.types import Metrics, Reading, Sample, Turn
-from trainers.batches import Batch, chosen_logprobs, collate, vocabulary_logprobs
+from trainers.batches import Batch, chosen_logprobs, collate, read_whole, vocabulary_logprobs
 from trainers.losses import Totals, masked_sum, row_scale
 from trainers.meter import Meter, Pass
 from trainers.numerics import check_inputs, gradient_error, loss_error
@@ -26,6 +26,8 @@ from trainers.weights import named_tensors, restore, snapshot
 
 if TYPE_CHECKING:
     from trainers.settings import Optimisation
+
+LOGPROBS = frozenset({"logprobs"})
 
 
 class Learner:
@@ -44,19 +46,25 @@ class Learner:
         self._optimizer = Optimizer(model, settings)
 
     @torch.no_grad()
-    def read(self, turns: Sequence[Turn]) -> list[Reading]:
-        """Log-probabilities of the completions' tokens under their sampling distribution. Equal turns are read once."""
-        rows: dict[Any, Row] = {}
-        for turn in turns:
-            row = _turn_row(turn)
-            rows.setdefault(_identity(row), row)
-        said: dict[Any, tuple[float, ...]] = {}
+    def read(self, turns: Sequence[Turn], wanted: frozenset[str] = LOGPROBS) -> list[Reading]:
+        """Log-probabilities of the completions' tokens under their sampling distribution; `hidden`: the last layer's
+        states [2, H], float32, at the last token of the prompt and of the completion. Equal turns are read once."""
+        rows = {_identity(row): row for turn in reversed(turns) if (row := _turn_row(turn)).token_ids}
         self.model.eval()
-        for chunk, batch in self._plan.batches([row for row in rows.values() if row.token_ids]):
-            values = chosen_logprobs(vocabulary_logprobs(self.model, batch), batch).tolist()
-            said |= {_identity(r): tuple(v[: len(r.token_ids)]) for r, v in zip(chunk, values, strict=True)}
+        found = dict(self._readings(list(reversed(rows.values())), "hidden" in wanted))
         self.model.train()
-        return [Reading(said.get(_identity(_turn_row(turn)), ())) for turn in turns]
+        return [found.get(_identity(_turn_row(turn)), Reading(())) for turn in turns]
+
+    def _readings(self, rows: list[Row], hidden: bool) -> Iterator[tuple[Any, Reading]]:
+        for chunk, batch in self._plan.whole(rows) if hidden else self._plan.batches(rows):
+            ends: Iterable[Any] = repeat(None)
+            if hidden:
+                logprobs_NV, ends = read_whole(self.model, batch)
+            else:
+                logprobs_NV = vocabulary_logprobs(self.model, batch)
+            values = chosen_logprobs(logprobs_NV, batch).tolist()
+            for row, value, end in zip(chunk, values, ends, strict=False):
+                yield _identity(row), Reading(tuple(value[: len(row.token_ids)]), hidden=end)
 
     def update(self, samples: Sequence[Sample]) -> Metrics:
         """Learn from `samples` once. Without any, nothing changes but the count of updates."""

@@ -9,7 +9,7 @@ import torch
 
 from trainers.batches import Batch, collate
 from trainers.rows import Row
-from trainers.texts import can_share, drops_out
+from trainers.texts import can_share, drops_out, ended_texts, shared_texts, whole_texts
 
 Chunks = list[list[Row]]
 GAIN = 1.5
@@ -32,7 +32,12 @@ class Planner:
         """Every row once."""
         chunks, share = self._plan(rows)
         for chunk in chunks:
-            yield chunk, collate(chunk, self._device, share)
+            yield chunk, collate(chunk, self._device, shared_texts if share else whole_texts)
+
+    def whole(self, rows: Sequence[Row]) -> Iterator[tuple[list[Row], Batch]]:
+        """Every row once, laid out so that its ends can be read."""
+        for chunk in by_length(rows, self._micro_tokens):
+            yield chunk, collate(chunk, self._device, ended_texts)
 
     def _plan(self, rows: Sequence[Row]) -> tuple[Chunks, bool]:
         plain = by_length(rows, self._micro_tokens)

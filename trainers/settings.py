@@ -18,6 +18,7 @@ Aggregation = Literal["token_mean", "token_sum", "seq_mean_token_sum", "seq_mean
 class Optimisation(LearnerConfig):
     """What every learner needs to know to turn a loss into steps of AdamW."""
 
+    reads: ClassVar[frozenset[str]] = frozenset({"logprobs", "hidden"})
     lr: PositiveFloat = 1e-6
     lr_end: NonNegativeFloat | None = None
     """Of the run's last update; None ends at 0. Not with a constant schedule."""

@@ -46,6 +46,16 @@ class Texts:
     states_N: Tensor
     """Which hidden state predicts each completion token: the prompts' last ones, then those of `ids_US`, in a line."""
     prompts: Prompts | None = None
+    ends_B2: Tensor | None = None
+    """Where each row's last prompt token and its last completion token are in `ids_US`, flattened."""
+
+
+def ended_texts(rows: Sequence[Row], rows_N: Tensor, t_N: Tensor, device: torch.device) -> Texts:
+    """Every row with its prompt and all of its completion, so that the states at its end are computed, too."""
+    lengths_B2 = torch.tensor([[len(row.prompt_ids), row.length] for row in rows])
+    ids_BS = _table([row.prompt_ids + row.token_ids for row in rows])
+    ends_B2 = torch.arange(len(rows))[:, None] * ids_BS.shape[1] + lengths_B2 - 1
+    return Texts(ids_BS.to(device), (ends_B2[:, 0][rows_N] + t_N).to(device), ends_B2=ends_B2.to(device))
 
 
 def whole_texts(rows: Sequence[Row], rows_N: Tensor, t_N: Tensor, device: torch.device) -> Texts:
@@ -112,6 +122,18 @@ def logits(model: Any, texts: Texts) -> Tensor:
     cache.batch_select_indices(prompts.owner_U)
     places = _places_after(prompts, texts.ids_US.shape[1])
     return _run(model, both, input_ids=texts.ids_US, past_key_values=cache, use_cache=True, **places)
+
+
+def logits_and_ends(model: Any, texts: Texts) -> tuple[Tensor, Tensor]:
+    """[N, V], and [B, 2, H] last hidden states where each row's prompt and completion end (of `ended_texts`)."""
+    found: list[Tensor] = []
+
+    def choose(states_BSH: Tensor) -> Tensor:
+        states = states_BSH.flatten(0, 1)
+        found.append(states[texts.ends_B2])
+        return states[texts.states_N]
+
+    return _run(model, choose, input_ids=texts.ids_US, use_cache=False), found[0]
 
 
 def _run(model: Any, choose: Callable[[Tensor], Tensor], **inputs: Any) -> Tensor:

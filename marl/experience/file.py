@@ -68,7 +68,7 @@ def retell(recorded: Sequence[Trajectory], deals: Sequence[Deal], simulator: Sim
             "held in another model's tokens, so only recordings with history: fresh can be told again"
         )
     requests = [replace(simulator.address(turn), forced=turn.completion.text) for turn in turns]
-    said = dict(zip((turn.id for turn in turns), simulator.score(requests), strict=True))
+    said = dict(zip((turn.id for turn in turns), simulator.score(requests, "train"), strict=True))
     return [_renamed(trajectory, deal.episode, said) for trajectory, deal in zip(recorded, deals, strict=True)]
 
 

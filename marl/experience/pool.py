@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator
 
+from marl.cast import seed_of
 from marl.config import Config, nearest
 from marl.protocols import Experience, ExperienceConfig, Simulator
-from marl.rollout import seed_of
 from marl.types import Deal, Metrics
 
 if TYPE_CHECKING:

@@ -19,6 +19,8 @@ from marl.protocols.learning import (
     ExperienceConfig,
     Learner,
     LearnerConfig,
+    Likeness,
+    Peers,
     Simulator,
     Stateful,
 )
@@ -59,7 +61,9 @@ __all__ = [
     "GameConfig",
     "Learner",
     "LearnerConfig",
+    "Likeness",
     "ModelConfig",
+    "Peers",
     "Refusal",
     "RoleConfig",
     "Service",

@@ -6,11 +6,11 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from marl.config import Component, Sampling
 from marl.protocols.speech import Source
-from marl.types import Completion, Credit, Deal, Failure, Metrics, Reading, Request, Sample, Turn, TurnId
+from marl.types import Completion, Credit, Deal, Failure, Fork, Metrics, Purpose, Reading, Request, Sample, Turn, TurnId
 
 if TYPE_CHECKING:
     from marl.graph import Trajectory
@@ -25,12 +25,20 @@ class Stateful(Protocol):
 
 
 class Simulator(Protocol):
-    """More play, for experience and credit: reads weights, never writes them; meters tokens by caller."""
+    """More play, for experience and credit: reads weights, never writes them; meters tokens by purpose."""
 
     def play(self, deals: Sequence[Deal]) -> list[Trajectory]: ...
     def fork(self, turn_id: TurnId, n: int, action: str | None = None) -> list[Trajectory]: ...
-    def score(self, requests: Sequence[Request]) -> list[Completion | Failure]:
-        """Log-probabilities of each request's `forced` text, in order."""
+    def branch(self, forks: Sequence[Fork]) -> list[list[Trajectory]]:
+        """The `n` courses of each fork, in order; all are played at once."""
+        ...
+
+    def score(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Completion | Failure]:
+        """Log-probabilities of each request's `forced` text, in order; one without such a text is answered."""
+        ...
+
+    def greedy(self) -> Simulator:
+        """The same, but everybody says what is most likely."""
         ...
 
     def address(self, turn: Turn) -> Request:
@@ -63,7 +71,27 @@ class Evidence:
     trajectories: Sequence[Trajectory]
     game: str
     readings: Mapping[TurnId, Reading] = field(default_factory=dict)
+    """Of turns whose policies learn; what of each, the parts' `needs` say."""
     simulator: Simulator | None = None
+    rules: frozenset[str] = frozenset()
+    """Roles whose answers follow from the question alone, such as verifiers: they earn nothing."""
+    seed: int = 0
+    """Of the random numbers that credit draws; to be mixed with what they are drawn for (`marl.cast.seed_of`)."""
+    named: Mapping[str, Credit] = field(default_factory=dict)
+    """Name of a reward -> what turns earned if that were the only one. Only for a baseline that is `by_name`."""
+
+
+Likeness = Literal["start", "prompt", "problem"]
+"""What peers have in common: the state in which their episodes began, the tokens they were asked, or the problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Turns by what they are compared with."""
+
+    like: Likeness | None
+    """What those of one group are declared to have in common; None: nothing is."""
+    groups: Sequence[Sequence[TurnId]]
 
 
 class Assign(Stateful, Protocol):
@@ -85,9 +113,10 @@ class Baseline(Stateful, Protocol):
 class CreditPart(Component):
     """Half of a credit rule. One without state is its own working part."""
 
-    group: ClassVar[str] = "credit"
-    needs: ClassVar[frozenset[str]] = frozenset()
-    """What it wants read of a turn: `logprobs`, `values`, `hidden`."""
+    @property
+    def needs(self) -> frozenset[str]:
+        """What it wants read of turns: `logprobs`, `values`, `hidden`."""
+        return frozenset()
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -99,6 +128,8 @@ class CreditPart(Component):
 class AssignConfig(CreditPart):
     """Settings of an `assign`."""
 
+    group: ClassVar[str] = "credit"
+
     def build(self) -> Assign:
         return self  # type: ignore[return-value]
 
@@ -106,8 +137,15 @@ class AssignConfig(CreditPart):
 class BaselineConfig(CreditPart):
     """Settings of a `baseline`."""
 
+    group: ClassVar[str] = "baselines"
     compares: ClassVar[bool] = False
     """Whether a turn is compared with peers in the same step, which takes groups of two or more."""
+    by_name: ClassVar[bool] = False
+    """Whether it compares what each named reward earned (`Evidence.named`)."""
+
+    def peers(self, evidence: Evidence, earned: Credit) -> Peers | None:
+        """Who is compared with whom, for the report of how pure groups are; None where nobody is."""
+        return None
 
     def build(self) -> Baseline:
         return self  # type: ignore[return-value]
@@ -118,7 +156,10 @@ class Learner(Stateful, Protocol):
 
     needs: frozenset[str]
 
-    def read(self, turns: Sequence[Turn]) -> list[Reading]: ...
+    def read(self, turns: Sequence[Turn], wanted: frozenset[str]) -> list[Reading]:
+        """What its model says of each turn: `wanted` names fields of `Reading` among its settings' `reads`."""
+        ...
+
     def update(self, samples: Sequence[Sample]) -> Metrics: ...
     def publish(self) -> Weights: ...
     def save(self, folder: Path) -> None:
@@ -142,6 +183,8 @@ class LearnerConfig(Component):
     group: ClassVar[str] = "trainers"
     judged: ClassVar[bool] = True
     """Whether it learns from credit; imitation does not."""
+    reads: ClassVar[frozenset[str]] = frozenset({"logprobs"})
+    """What of a turn it can read, for credit that needs it: `logprobs`, `values`, `hidden`."""
 
     def corrects(self, sampling: Sampling) -> bool:
         """Whether it can learn from tokens sampled like this (truncated sampling needs care)."""

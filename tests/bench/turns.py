@@ -27,10 +27,10 @@ from credit.assign import Flow, Outcome
 from games.base import IllegalMove, TextGame, TextGameConfig
 from games.kuhn_poker import KuhnPokerConfig
 from marl.batch import collect
+from marl.cast import Cast, seed_of
 from marl.graph import Trajectory, write_trajectories
 from marl.judge import Judge, Judgement
 from marl.protocols import Evidence, GameConfig
-from marl.rollout import Cast, seed_of
 from marl.scenario import CreditConfig
 from marl.simulator import Table
 from marl.types import Completion, Deal, Failure, Request, Ticket

@@ -13,12 +13,12 @@ from small_games import Voice, drawn
 
 import marl
 from games.kuhn_poker import KuhnPokerConfig
+from marl.cast import Cast
 from marl.engines.remote import OpenAI
 from marl.errors import EndpointError
 from marl.graph import read_trajectories
 from marl.load import ScenarioError, validate
 from marl.protocols import Engine
-from marl.rollout import Cast
 from marl.simulator import Table
 from marl.types import Completion, Deal, Failure, Ticket, Usage
 from roles.player import Player

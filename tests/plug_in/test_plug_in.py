@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 import marl
+from marl.cast import Cast
 from marl.graph import read_trajectories
 from marl.load import validate
-from marl.rollout import Cast
 from marl.tree import Strategy, Tree, best_response, grow, values
 from marl.types import Metrics
 

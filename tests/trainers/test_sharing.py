@@ -12,7 +12,7 @@ from trainers import plans
 from trainers.batches import chosen_logprobs, collate, vocabulary_logprobs
 from trainers.rows import Row
 from trainers.settings import Anchor, Grpo, Sft
-from trainers.texts import can_share, drops_out
+from trainers.texts import can_share, drops_out, shared_texts, whole_texts
 
 SMALL = {
     "vocab_size": 40,
@@ -100,8 +100,8 @@ def test_log_probabilities_and_gradients_are_those_of_whole_texts(name, shape, s
     rows = [Row(prompt, answer, sampling) for prompt, answer in texts(*SHAPES[shape])]
     weights = torch.linspace(-1, 1, sum(len(row.token_ids) for row in rows))
     said, gradients = [], []
-    for share in (False, True):
-        batch = collate(rows, torch.device("cpu"), share)
+    for layout in (whole_texts, shared_texts):
+        batch = collate(rows, torch.device("cpu"), layout)
         logprobs = vocabulary_logprobs(model, batch)
         chosen = chosen_logprobs(logprobs, batch)[batch.mask_BT]
         loss = (chosen * weights).sum() + (logprobs.exp() * logprobs).sum()

@@ -102,7 +102,7 @@ class Gradient:
     def __init__(self, lr: float, logits: Logits) -> None:
         self._lr, self._logits = lr, logits
 
-    def read(self, turns: Sequence[Turn]) -> list[Reading]:
+    def read(self, turns: Sequence[Turn], wanted: frozenset[str]) -> list[Reading]:
         return [Reading(turn.completion.logprobs) for turn in turns]
 
     def update(self, samples: Sequence[Sample]) -> Metrics:

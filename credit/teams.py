@@ -55,6 +55,9 @@ class TeamAssign(AssignConfig):
         found = named_teams(self.teams, trajectory, players) if self.teams else [frozenset(players)]
         return [Team(agents, 1.0 if self.common == "sum" else 1 / len(agents)) for agents in found if agents]
 
+    def pots(self, trajectory: Trajectory, evidence: Evidence) -> Sequence[tuple[frozenset[str], float]]:
+        return [(team.agents, team.worth(trajectory)) for team in self.teams_of(trajectory, evidence)]
+
 
 def named_teams(teams: Sequence[Sequence[str]], trajectory: Trajectory, players: Sequence[str]) -> list[frozenset[str]]:
     """`teams`, and each of the other `players` alone.

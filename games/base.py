@@ -81,6 +81,8 @@ class TextGame(AECEnv[str, Observation, str]):
     name: ClassVar[str]
     zero_sum: ClassVar[bool] = False
     """Whether what an offender pays for an illegal move is shared by the others."""
+    common: ClassVar[bool] = False
+    """Whether all are paid alike, so that all pay for an illegal move."""
     foul: ClassVar[float] = 1.0
     """Default cost of an illegal move: never less than the worst regular loss, or breaking the rules would pay."""
     choices: ClassVar[tuple[str, ...]] = ()
@@ -277,6 +279,8 @@ class TextGame(AECEnv[str, Observation, str]):
         return self.rng.choice(self._legal or ())
 
     def _fine(self, offender: str) -> dict[str, float]:
+        if self.common:
+            return dict.fromkeys(self.agents, -self.cost)
         others = [agent for agent in self.agents if agent != offender]
         share = self.cost / len(others) if self.zero_sum and others else 0.0
         return {offender: -self.cost} | dict.fromkeys(others, share)

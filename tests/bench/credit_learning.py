@@ -1,0 +1,195 @@
+"""Does better credit learn faster? Tokens until a team is as good as outcome credit makes it in the end.
+
+    python tests/bench/credit_learning.py run [--methods ...] [--lrs ...] [--seeds ...] [--jobs 2]
+    python tests/bench/credit_learning.py report --out FILE.json --plot FILE.png
+
+Every method learns `scenarios/carry_chain.yaml` with the same baseline; only who earned it differs. Fixed before any
+of the runs: the scenario, the methods' settings, the three learning rates, the budget (`BUDGET` tokens sampled or
+scored, forks and probes of credit included) and the threshold: the mean over seeds of outcome credit's final success
+(mean of the evaluations in the last tenth of the budget), at the learning rate at which that is highest. For each
+method the learning rate counts at which the median of the tokens to the threshold is least; of those that never get
+there, the one with the highest final success. The threshold is reached when the mean of three evaluations in a row
+is, so that luck in one of them does not count.
+
+`run` adds to runs/credit_learning/ and does not repeat what is there.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, NamedTuple
+
+from _bench import ROOT, parser, report, silent
+
+import marl
+from marl.folder import RunFolder
+from marl.types import Metrics
+
+BUDGET = 300_000
+EVALUATIONS = 24
+LRS = (3e-4, 1e-3, 3e-3)
+SEEDS = (0, 1, 2, 3, 4)
+RUNS = ROOT / "runs" / "credit_learning"
+TOKENS, SUCCESS = "step/tokens", "eval/held_out/success"
+OUTCOME_STEP = 2_550
+"""Tokens of a step of outcome credit: 128 episodes of five turns of four tokens."""
+
+
+class Method(NamedTuple):
+    """How one method differs from the scenario."""
+
+    overrides: tuple[str, ...] = ()
+    dearer: float = 1.0
+    """About how many times as many tokens its steps take as those of outcome credit: so much more often it is
+    evaluated."""
+
+
+METHODS = {
+    "outcome": Method(),
+    "flow": Method(("credit.assign={kind: flow, teams: [[units, watcher, tens, hundreds, thousands]]}",)),
+    "vdn": Method(("credit.assign={kind: vdn}",)),
+    "qmix": Method(("credit.assign={kind: qmix}",)),
+    "coma": Method(("credit.assign={kind: coma}",)),
+    "leave_one_out": Method(("credit.assign={kind: leave_one_out}",), 2.5),
+    "shapley": Method(("credit.assign={kind: shapley}",), 13.0),
+    "replay": Method(("credit.assign={kind: replay, samples: 2}",), 6.0),
+}
+
+
+class Run(NamedTuple):
+    """One training."""
+
+    method: str
+    lr: float
+    seed: int
+
+    @property
+    def folder(self) -> Path:
+        return RUNS / f"{self.method}_{self.lr:g}_{self.seed}"
+
+
+def train(run: Run) -> None:
+    """Train until the budget is spent."""
+    method = METHODS[run.method]
+    steps = math.ceil(BUDGET / OUTCOME_STEP)
+    every = max(1, round(steps / EVALUATIONS / method.dearer))
+    settings = [f"policies.team.learner.lr={run.lr}", f"schedule.seed={run.seed}", f"schedule.steps={steps}"]
+    scenario = marl.load(
+        ROOT / "scenarios" / "carry_chain.yaml", [*method.overrides, *settings, f"evaluate.every={every}"]
+    )
+
+    def stop(_: int, metrics: Metrics) -> None:
+        if metrics[TOKENS] >= BUDGET:
+            os.kill(os.getpid(), signal.SIGTERM)  # ends the run after this step
+
+    if not (run.folder / "done").exists():
+        with silent():
+            marl.train(scenario, run.folder, overwrite=True, on_step=stop)
+        (run.folder / "done").touch()
+    print(run, flush=True)
+
+
+def curve(run: Run) -> list[tuple[float, float]]:
+    """(tokens, success) of each evaluation."""
+    rows = [row for row in RunFolder(run.folder).rows() if SUCCESS in row]
+    return [(row[TOKENS], row[SUCCESS]) for row in rows if row[TOKENS] <= BUDGET * 1.02]
+
+
+def smooth(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """Each with the two before it."""
+    for end in range(3, len(points) + 1):
+        yield points[end - 1][0], fmean(success for _, success in points[end - 3 : end])
+
+
+def final(run: Run) -> float:
+    """Mean success in the last tenth of the budget."""
+    points = curve(run)
+    return fmean([success for tokens, success in points if tokens >= 0.9 * BUDGET] or [points[-1][1]])
+
+
+def reached(run: Run, threshold: float) -> float:
+    """Tokens to the threshold; infinite if it was never reached."""
+    return next((tokens for tokens, success in smooth(curve(run)) if success >= threshold), math.inf)
+
+
+def figures(methods: Sequence[str], lrs: Sequence[float], seeds: Sequence[int]) -> dict[str, Any]:
+    """The comparison, with every run's numbers."""
+
+    def finals(method: str, lr: float) -> list[float]:
+        return [final(Run(method, lr, seed)) for seed in seeds]
+
+    best = max(lrs, key=lambda lr: fmean(finals("outcome", lr)))
+    threshold = fmean(finals("outcome", best))
+    told: dict[str, Any] = {"threshold": round(threshold, 4), "outcome_lr": best, "methods": {}}
+    for method in methods:
+        tokens = {lr: [reached(Run(method, lr, seed), threshold) for seed in seeds] for lr in lrs}
+        chosen = min(lrs, key=lambda lr: (median(tokens[lr]), -fmean(finals(method, lr))))
+        told["methods"][method] = {
+            "lr": chosen,
+            "median_tokens": _number(median(tokens[chosen])),
+            "tokens": [_number(value) for value in tokens[chosen]],
+            "final": [round(value, 4) for value in finals(method, chosen)],
+            "all_lrs": {f"{lr:g}": [_number(median(tokens[lr])), round(fmean(finals(method, lr)), 4)] for lr in lrs},
+        }
+    base = told["methods"]["outcome"]["median_tokens"] or BUDGET
+    for found in told["methods"].values():
+        found["of_outcome"] = round(found["median_tokens"] / base, 3) if found["median_tokens"] else None
+    return told
+
+
+def _number(tokens: float) -> float | None:
+    return round(tokens) if math.isfinite(tokens) else None
+
+
+def plot(told: dict[str, Any], seeds: Sequence[int], out: Path) -> None:
+    """Success over tokens: the mean over seeds and the range between the least and the greatest."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import numpy as np
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 5))
+    grid = np.linspace(0, BUDGET, 60)
+    for method, found in told["methods"].items():
+        curves = [list(zip(*smooth(curve(Run(method, found["lr"], seed))), strict=True)) for seed in seeds]
+        values = np.array([np.interp(grid, tokens, success, right=np.nan) for tokens, success in curves])
+        axes.plot(grid, values.mean(0), label=f"{method} (lr {found['lr']:g})")
+        axes.fill_between(grid, values.min(0), values.max(0), alpha=0.12)
+    axes.axhline(told["threshold"], color="grey", linestyle=":", label="outcome credit in the end")
+    axes.set(xlabel="tokens sampled or scored, credit's included", ylabel="share of places right (held out)")
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(out, dpi=120)
+
+
+def main() -> None:
+    line = parser(__doc__)
+    line.add_argument("what", choices=("run", "report"))
+    line.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    line.add_argument("--lrs", type=float, nargs="+", default=LRS)
+    line.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    line.add_argument("--jobs", type=int, default=2)
+    line.add_argument("--plot", type=Path)
+    given = line.parse_args()
+    if given.what == "run":
+        runs = [Run(m, lr, s) for s, m, lr in product(given.seeds, given.methods, given.lrs)]
+        with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+            list(pool.map(train, runs))
+        return
+    told = figures(given.methods, given.lrs, given.seeds)
+    if given.plot:
+        plot(told, given.seeds, given.plot)
+    report(told, given.out, seeds=given.seeds, budget=BUDGET, lrs=list(given.lrs))
+
+
+if __name__ == "__main__":
+    main()

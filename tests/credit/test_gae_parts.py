@@ -1,0 +1,243 @@
+"""GAE over an agent's own turns and over a team's chain, on episodes by hand whose values are given by hand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from by_hand import Paid, episode, worths
+from real_runs import kuhn, tiny
+
+from credit.gae import ChainGae, Gae
+from marl.graph import Trajectory
+from marl.load import ScenarioError, validate
+from marl.protocols import Evidence
+from marl.types import Advantage, Credit, Reading, TurnId
+
+Floats = tuple[float, ...]
+
+
+def told(agents: str, values: Sequence[Floats], paid: Paid = (), name: str = "e", **more: Any) -> Evidence:
+    """An episode whose turns have as many tokens as there are values; () for one that nobody reads."""
+    return spoken(episode(name, agents, paid, **more), values)
+
+
+def spoken(whole: Trajectory, values: Sequence[Floats]) -> Evidence:
+    made = Trajectory(whole.deal, whole.start)
+    made.rewards, made.end = whole.rewards, whole.end
+    for turn, own in zip(whole.turns, values, strict=True):
+        tokens = tuple(range(len(own)))
+        made.add(replace(turn, completion=replace(turn.completion, token_ids=tokens)), whole.graph.pred[turn.id])
+    readings = {t.id: Reading((), values=own) for t, own in zip(made.turns, values, strict=True) if own}
+    return Evidence([made], "a_game", readings)
+
+
+def judged(part: Gae | ChainGae, evidence: Evidence) -> Credit:
+    return part.build()(evidence)
+
+
+def of(credit: Credit, index: int) -> Advantage:
+    return credit["e", index]
+
+
+# --- an agent's own turns ---------------------------------------------------------------------------------------------
+
+
+def test_an_agents_tokens_follow_one_another_whatever_was_said_between() -> None:
+    # a says 2 tokens and 1 token, b one between them that a's time axis knows nothing of. gamma 1/2, lambda 1:
+    # a's V = 1, 2, 3 and r = 0, 0, 8: A3 = 5, A2 = 0 + 3/2 - 2 + 5/2 = 2, A1 = 2/2 - 1 + 2/2 = 1. b: 4 - 10.
+    evidence = told("aba", [(1, 2), (10,), (3,)], [("a", 8.0, 2), ("b", 4.0, 2)])
+    credit = judged(Gae(gamma=0.5), evidence)
+    assert of(credit, 0) == Advantage(1.5, (1.0, 2.0), (2.0, 4.0))
+    assert of(credit, 2) == Advantage(5.0, (5.0,), (8.0,))
+    assert of(credit, 1) == Advantage(-6.0, (-6.0,), (4.0,))
+
+
+def test_what_is_paid_belongs_to_ones_own_last_turn_before_it_and_what_comes_first_to_nobody() -> None:
+    evidence = told("bab", [(0,), (0,), (0,)], [("a", 1.0, 0), ("b", 2.0, 1), ("a", 4.0, 2), ("b", 8.0, 2)])
+    credit = judged(Gae(lam=0.0), evidence)
+    assert worths(credit, evidence.trajectories[0]) == [2.0, 4.0, 8.0]
+
+
+def test_at_the_level_of_turns_a_turn_is_one_action_from_the_state_before_it() -> None:
+    # V = 1 and 3 (the first of each turn), r = 2 and 8, gamma 1/2, lambda 1/2: A2 = 5, A1 = 2 + 3/2 - 1 + 5/4.
+    evidence = told("aa", [(1, 7, 7), (3, 7)], [("a", 2.0, 0), ("a", 8.0, 1)])
+    credit = judged(Gae(level="turn", gamma=0.5, lam=0.5), evidence)
+    assert of(credit, 0) == Advantage(3.75, (), (4.75,))
+    assert of(credit, 1) == Advantage(5.0, (), (8.0,))
+
+
+def test_the_two_levels_by_hand_with_a_turn_that_is_paid_0() -> None:
+    # As in test_gae: three turns of 2, 1 and 3 tokens, paid 4, 0 and 8.
+    evidence = told("aaa", [(1, 2), (3,), (4, 5, 6)], [("a", 4.0, 0), ("a", 8.0, 2)])
+    credit = judged(Gae(level="bi_level", gamma_turn=0.5), evidence)
+    assert [of(credit, k).tokens for k in range(3)] == [(5.0, 4.0), (1.0,), (4.0, 3.0, 2.0)]
+    assert [of(credit, k).returns for k in range(3)] == [(6.0, 6.0), (4.0,), (8.0, 8.0, 8.0)]
+    assert [of(credit, k).value for k in range(3)] == [4.5, 1.0, 3.0]
+    credit = judged(Gae(level="bi_level", gamma=0.5, lam=0.5, gamma_turn=0.5, lam_turn=0.5), evidence)
+    assert [of(credit, k).tokens for k in range(3)] == [(0.90625, 3.625), (0.5,), (-1.875, -1.5, 2.0)]
+
+
+def test_gamma_turn_and_lam_turn_are_those_of_tokens_unless_they_are_given() -> None:
+    evidence = told("aaa", [(1, 2), (3,), (4, 5, 6)], [("a", 4.0, 0), ("a", 8.0, 2)])
+    plain = Gae(level="bi_level", gamma=0.9, lam=0.7)
+    assert judged(plain, evidence) == judged(
+        Gae(level="bi_level", gamma=0.9, lam=0.7, gamma_turn=0.9, lam_turn=0.7), evidence
+    )
+    assert judged(plain, evidence) != judged(Gae(level="bi_level", gamma=0.9, lam=0.7, lam_turn=0.0), evidence)
+
+
+LEVELS = ("token", "turn", "bi_level")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_truncated_episode_goes_on_with_the_value_read_after_its_last_token(level: Any) -> None:
+    whole = episode("e", "aa", [("a", 1.0, 1)])
+    whole.end = "truncated"
+    evidence = spoken(whole, [(0.0,), (0.5,)])
+    [_, last] = [turn.id for turn in whole.turns]
+    read = {**evidence.readings, last: Reading((), values=(0.5,), next_value=3.0)}
+    evidence = replace(evidence, readings=read)
+    assert of(judged(Gae(level=level, gamma=0.5), evidence), 1).value == 1 + 0.5 * 3 - 0.5
+    evidence.trajectories[0].end = "terminated"
+    assert of(judged(Gae(level=level, gamma=0.5), evidence), 1).value == 1 - 0.5
+
+
+def test_roles_that_answer_by_rule_are_judged_by_nobody() -> None:
+    evidence = told("ava", [(0,), (0,), (0,)], [("v", 5.0, 1), ("a", 1.0, 1)], seats={"a": "solver", "v": "verifier"})
+    evidence = replace(evidence, rules=frozenset({"verifier"}))
+    for part in (Gae(), ChainGae()):
+        assert set(judged(part, evidence)) == {("e", 0), ("e", 2)}
+    assert of(judged(Gae(lam=0.0), evidence), 0).value == 1.0, "the verdict's reward belongs to what it judged"
+
+
+def test_a_turn_that_forks_inherited_has_the_mean_of_what_it_led_to() -> None:
+    whole = episode("e", "aa", [("a", 1.0, 1)])
+    fork = Trajectory(replace(whole.deal, episode="f"), whole.start, whole.turns[1].id)
+    fork.add(whole.turns[0], ())
+    fork.add(replace(whole.turns[1], id=("f", 1)), [whole.turns[0].id])
+    fork.rewards = [replace(whole.rewards[0], value=4.0, turn=("f", 1))]
+    readings = {turn: Reading((), values=(0.5,)) for turn in (("e", 0), ("e", 1), ("f", 1))}
+    credit = judged(Gae(), Evidence([whole, fork], "a_game", readings))
+    assert credit["e", 0] == Advantage(2.0, (2.0,), (2.5,))
+    assert (credit["e", 1].value, credit["f", 1].value) == (0.5, 3.5)
+
+
+# --- a team's chain ---------------------------------------------------------------------------------------------------
+
+
+def test_a_chain_of_three_agents_token_by_token_by_hand() -> None:
+    # a says 2 tokens, b 1, c 2; the team is paid 8 in the end. gamma 1, lambda 1/2:
+    # V = 1, 2 | 4 | 3, 5: delta = 1, 2, -1, 2, 3; from the last: 3, 2 + 1.5, -1 + 1.75, 2 + .375, 1 + 1.1875.
+    evidence = told("abc", [(1, 2), (4,), (3, 5)], [("a", 8.0, 2)])
+    credit = judged(ChainGae(lam=0.5), evidence)
+    assert [of(credit, k).tokens for k in range(3)] == [(2.1875, 2.375), (0.75,), (3.5, 3.0)]
+    assert of(credit, 2) == Advantage(3.25, (3.5, 3.0), (6.5, 8.0))
+
+
+def test_a_chain_of_three_agents_turn_by_turn_by_hand() -> None:
+    # V = 1, 4, 3 (the first of each turn), gamma 1, lambda 0: what each adds to what the next one expects.
+    evidence = told("abc", [(1, 2), (4,), (3, 5)], [("a", 8.0, 2)])
+    credit = judged(ChainGae(level="turn", lam=0.0), evidence)
+    assert worths(credit, evidence.trajectories[0]) == [3.0, -1.0, 5.0]
+    assert [of(credit, k).returns for k in range(3)] == [(4.0,), (3.0,), (8.0,)]
+
+
+def test_rewards_enter_at_the_teams_last_token_or_where_they_were_paid() -> None:
+    paid = [("a", 2.0, 0), ("b", 4.0, 1), ("b", 6.0, 3)]
+    evidence = told("abab", [(0,)] * 4, paid)
+    for where, worth in {"last": [0.0, 0.0, 0.0, 12.0], "paid": [2.0, 4.0, 0.0, 6.0]}.items():
+        credit = judged(ChainGae(lam=0.0, rewards=where), evidence)
+        assert worths(credit, evidence.trajectories[0]) == worth
+
+
+def test_teams_have_chains_of_their_own_and_share_what_common_says() -> None:
+    paid = [("a", 2.0, 3), ("b", 4.0, 3), ("c", 10.0, 3)]
+    evidence = told("acba", [(0,)] * 4, paid)
+    for common, team in {"sum": 6.0, "mean": 3.0}.items():
+        credit = judged(ChainGae(teams=(("a", "b"),), common=common), evidence)
+        assert worths(credit, evidence.trajectories[0]) == [team, 10.0, team, team]
+
+
+@pytest.mark.parametrize("level", ["token", "turn"])
+@pytest.mark.parametrize("seed", range(5))
+def test_undiscounted_everyone_gets_the_teams_return_minus_its_own_value(level: Any, seed: int) -> None:
+    rng = random.Random(seed)
+    values = [tuple(rng.gauss(0, 1) for _ in range(rng.randint(1, 5))) for _ in range(12)]
+    agents = "".join(rng.choice("abcd") for _ in range(12))
+    evidence = told(agents, values, [(rng.choice(agents), rng.gauss(0, 1), i) for i in range(12)])
+    total = sum(evidence.trajectories[0].returns.values())
+    credit = judged(ChainGae(level=level), evidence)
+    for index, own in enumerate(values):
+        expected = [total - value for value in own] if level == "token" else []
+        assert of(credit, index).tokens == pytest.approx(expected)
+        assert of(credit, index).returns == pytest.approx([total] * len(expected) or [total])
+        assert of(credit, index).value == pytest.approx(sum(expected) / len(own) if expected else total - own[0])
+
+
+def test_what_a_speaker_adds_is_paid_to_it_and_sums_to_what_the_team_got_beyond_its_first_value() -> None:
+    values = [(0.3,), (0.1,), (0.7,), (0.6,)]
+    evidence = told("abca", values, [("b", 1.0, 3)])
+    credit = judged(ChainGae(lam=0.0), evidence)
+    assert sum(worths(credit, evidence.trajectories[0])) == pytest.approx(1.0 - 0.3)
+
+
+@pytest.mark.parametrize("part", [Gae(lam=0.0), ChainGae(lam=0.0, rewards="paid")])
+def test_turns_that_nobody_reads_are_part_of_the_world(part: Any) -> None:
+    # A partner that does not learn is not on the axis, costs no discount, and what is paid there is not lost.
+    evidence = told("apa", [(1,), (), (3,)], [("a", 2.0, 1), ("a", 8.0, 2)])
+    assert {turn: one.value for turn, one in judged(part, evidence).items()} == {("e", 0): 4.0, ("e", 2): 5.0}
+
+
+# --- what cannot be ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", [Gae, ChainGae])
+def test_values_of_credits_own_are_of_turns_and_cannot_judge_tokens(part: Any) -> None:
+    for level in ("token", "bi_level") if part is Gae else ("token",):
+        with pytest.raises(ValueError, match=f"level: '{level}' needs a value before each token, but values: 'own'"):
+            part(level=level, values="own")
+    assert part(level="turn", values="own").needs == {"hidden"}
+    assert part().needs == {"values"}
+
+
+def test_settings_of_turns_are_refused_where_they_have_no_effect() -> None:
+    with pytest.raises(ValueError, match=r"gamma_turn: 0\.95 has no effect at level 'token'; choices: bi_level"):
+        Gae(gamma_turn=0.95)
+    with pytest.raises(ValueError, match="lam_turn: 0 has no effect at level 'turn'"):
+        Gae(level="turn", lam_turn=0)
+
+
+def test_a_step_without_any_value_is_refused() -> None:
+    evidence = told("ab", [(1,), (2,)])
+    with pytest.raises(ValueError, match="values: 'learner', but no turn was read with values"):
+        judged(Gae(), replace(evidence, readings={turn: Reading(()) for turn in evidence.readings}))
+    assert judged(Gae(), Evidence([], "a_game")) == {}
+
+
+def test_a_reading_that_does_not_fit_its_turn_is_named() -> None:
+    evidence = told("ab", [(1,), (2,)])
+    wrong: dict[TurnId, Reading] = {("e", 1): Reading((), values=(1.0, 2.0))}
+    with pytest.raises(ValueError, match=r"turn \('e', 1\) has 1 tokens, but reading.values has 2 numbers"):
+        judged(ChainGae(), replace(evidence, readings=wrong))
+
+
+@pytest.mark.parametrize(
+    ("credit", "parts"),
+    [
+        ({"assign": {"kind": "credit.gae:Gae"}, "baseline": {"kind": "none"}}, "'credit.gae:Gae' and 'none'"),
+        ({"assign": {"kind": "credit.gae:ChainGae"}, "baseline": {"kind": "none"}}, "'credit.gae:ChainGae' and 'none'"),
+        ({"baseline": {"kind": "credit.critic:Value"}}, "'outcome' and 'credit.critic:Value'"),
+    ],
+)
+def test_a_learner_without_a_critic_is_refused_before_a_weight_is_loaded(credit: dict[str, Any], parts: str) -> None:
+    said = f"credit: {parts} need values of what role 'player' says, but its learner 'grpo' reads hidden, logprobs"
+    with pytest.raises(ScenarioError, match=said):
+        validate(kuhn(credit=credit))
+    for part in credit.values():
+        if part["kind"].startswith("credit."):
+            part |= {"values": "own"} | ({} if "critic" in part["kind"] else {"level": "turn"})
+    assert validate(kuhn(credit=credit, policies={"actor": {"model": tiny(), "learner": "grpo"}}))

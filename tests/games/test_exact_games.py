@@ -1,0 +1,217 @@
+"""Small cooperative games whose values are known: their payments, and how they are walked."""
+
+from __future__ import annotations
+
+from itertools import product
+from string import ascii_lowercase
+from typing import Any
+
+import pytest
+from pettingzoo.test import api_test, seed_test
+from pydantic import ValidationError
+
+from games.coalition import CoalitionConfig
+from games.hint import HintConfig
+from games.matrix import MatrixConfig
+from games.stopping import StoppingConfig
+from games.two_step import TwoStepConfig
+from marl.cast import Cast
+from marl.protocols import Game, GameConfig
+from marl.tree import Situation, Tree, grow, values
+from roles.player import Player
+
+GAMES: dict[str, GameConfig] = {
+    "climbing": MatrixConfig(table="climbing"),
+    "and": MatrixConfig(table="and"),
+    "oblong": MatrixConfig(table=[[1, 2, 3], [4, 5, 6]]),
+    "two_step": TwoStepConfig(),
+    "majority": CoalitionConfig(preset="majority"),
+    "voting": CoalitionConfig(weights=(4, 3, 2, 1), quota=6),
+    "stopping": StoppingConfig(),
+    "hint": HintConfig(symbols=3),
+}
+
+
+def returns(game: GameConfig, *moves: str, **options: Any) -> dict[str, float]:
+    """What each agent is paid in all when these moves are played."""
+    built = game.build()
+    built.reset(0, options)
+    totals = dict.fromkeys(built.possible_agents, 0.0)
+    for move in moves:
+        assert not any(built.terminations.values())
+        built.step(move)
+        for agent, parts in built.paid.items():
+            totals[agent] += sum(parts.values())
+    assert all(built.terminations.values())
+    return totals
+
+
+def walk(game: GameConfig) -> Tree:
+    return grow(
+        game, Cast({"player": Player(policy="actor")}, 0), dict.fromkeys(game.build().possible_agents, "player")
+    )
+
+
+def uniform(tree: Tree) -> dict[Situation, dict[str, float]]:
+    return {
+        situation: dict.fromkeys(request.options or {}, 1 / len(request.options or {}))
+        for situation, request in tree.requests.items()
+    }
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("illegal", [{}, {"retry": 1, "then": "penalty"}, {"then": "random"}], ids=str)
+@pytest.mark.parametrize("name", GAMES)
+def test_the_games_pass_pettingzoos_own_tests(name: str, illegal: dict) -> None:
+    build = type(GAMES[name]).model_validate(GAMES[name].model_dump() | {"illegal": illegal}).build
+    api_test(build(), num_cycles=30)
+    seed_test(build, num_cycles=10)
+
+
+@pytest.mark.parametrize(
+    ("table", "cells"),
+    [
+        ("climbing", [[11, -30, 0], [-30, 7, 0], [0, 6, 5]]),
+        ("qtran", [[8, -12, -12], [-12, 0, 0], [-12, 0, 0]]),
+        ("penalty", [[-100, 0, 10], [0, 2, 0], [10, 0, -100]]),
+        ("qmix_2b", [[0, 1], [1, 8]]),
+        ([[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5, 6]]),
+    ],
+    ids=str,
+)
+def test_the_cell_of_the_joint_move_is_paid_to_everybody(table: Any, cells: list[list[float]]) -> None:
+    game = MatrixConfig(table=table)
+    for i, row in enumerate(cells):
+        for j, cell in enumerate(row):
+            assert returns(game, ascii_lowercase[i], ascii_lowercase[j]) == {"agent_0": cell, "agent_1": cell}
+
+
+def test_and_pays_when_all_three_agree_and_or_when_one_does() -> None:
+    for joint in product("ab", repeat=3):
+        assert set(returns(MatrixConfig(table="and"), *joint).values()) == {float(joint == ("b", "b", "b"))}
+        assert set(returns(MatrixConfig(table="or"), *joint).values()) == {float("b" in joint)}
+
+
+def test_the_two_step_game_is_that_of_the_qmix_paper() -> None:
+    game = TwoStepConfig()
+    second = {"a": {"aa": 7, "ab": 7, "ba": 7, "bb": 7}, "b": {"aa": 0, "ab": 1, "ba": 1, "bb": 8}}
+    for first, anything in product("ab", repeat=2):
+        for joint, pays in second[first].items():
+            assert returns(game, first, anything, *joint) == {"agent_0": pays, "agent_1": pays}
+
+
+def test_both_know_the_state_of_the_second_step_but_hear_nobody() -> None:
+    game = TwoStepConfig().build()
+    game.reset(0)
+    assert game.observe("agent_0")["text"] == "agent_0 . state 1 . choose [a] [b]"
+    game.step("b")
+    game.step("a")
+    assert game.observe("agent_1")["text"] == "agent_1 . state 2B . choose [a] [b]"
+    assert game.infos["agent_1"]["hears"] == ("agent_1",)
+    assert game.infos["agent_0"]["together"] == game.seats
+    assert game.rewards == {"agent_0": 0.0, "agent_1": 0.0}
+
+
+COALITIONS: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
+    "majority": ({"preset": "majority"}, {"01": 1, "02": 1, "12": 1, "012": 1}),
+    "glove": ({"preset": "glove"}, {"01": 1, "02": 1, "012": 1}),
+    "voting": (
+        {"preset": "voting"},
+        {"01": 1, "02": 1, "012": 1, "013": 1, "023": 1, "123": 1, "0123": 1},
+    ),
+    "veto": ({"preset": "veto"}, {"01": 1, "02": 1, "012": 1}),
+    "dummy": (
+        {"weights": (40, 22, 30, 9), "quota": 51},
+        {"01": 1, "02": 1, "12": 1, "012": 1, "013": 1, "023": 1, "123": 1, "0123": 1},
+    ),
+    "airport": ({"preset": "airport"}, {"0": 1, "1": 2, "2": 3, "01": 2, "02": 3, "12": 3, "012": 3}),
+    "additive": ({"preset": "additive"}, {"0": 1, "1": 2, "2": 3, "01": 3, "02": 4, "12": 5, "012": 6}),
+    "given": ({"values": (0, 1, 2, 5)}, {"0": 1, "1": 2, "01": 5}),
+}
+
+
+@pytest.mark.parametrize("name", COALITIONS)
+def test_a_coalition_is_paid_what_it_is_worth(name: str) -> None:
+    settings, worth = COALITIONS[name]
+    game = CoalitionConfig.model_validate(settings)
+    agents = game.build().possible_agents
+    for joint in product(("in", "out"), repeat=len(agents)):
+        inside = "".join(str(place) for place, move in enumerate(joint) if move == "in")
+        assert returns(game, *joint) == dict.fromkeys(agents, worth.get(inside, 0))
+
+
+def test_stopping_and_going_on_pay_the_same() -> None:
+    game = StoppingConfig()
+    assert returns(game, "stop") == returns(game, "go", "stop") == returns(game, "go", "go") == {"agent_0": 1.0}
+    built = game.build()
+    built.reset(0)
+    built.step("go")
+    assert built.paid == {"agent_0": {"intermediate": 0.4}}
+
+
+def test_the_guesser_hears_the_word_and_never_sees_the_symbol() -> None:
+    game = HintConfig().build()
+    game.reset(0, {"symbol": "green"})
+    assert game.observe("speaker")["text"] == "symbol green . say [one] [two]"
+    game.step("two")
+    assert game.observe("guesser")["text"] == "word two . guess [red] [green]"
+    assert game.infos["guesser"]["state"] == "two"
+    assert game.infos["guesser"]["hears"] == ("speaker", "guesser")
+    assert returns(HintConfig(), "two", "green", symbol="green") == {"speaker": 1.0, "guesser": 1.0}
+    assert returns(HintConfig(), "two", "red", symbol="green") == {"speaker": 0.0, "guesser": 0.0}
+
+
+def test_an_illegal_move_costs_a_team_no_less_than_its_worst_joint_move() -> None:
+    games: list[tuple[GameConfig, float]] = [
+        (MatrixConfig(table="climbing"), 30.0),
+        (MatrixConfig(table="qmix_2b"), 1.0),
+        (CoalitionConfig(values=(0, 1, -3, 2)), 3.0),
+        (HintConfig(), 1.0),
+    ]
+    for config, cost in games:
+        game = config.build()
+        game.reset(0)
+        game.step("nonsense")
+        assert game.paid == {agent: {"illegal": -cost} for agent in game.seats}
+
+
+@pytest.mark.parametrize(
+    ("name", "situations", "value"),
+    [
+        ("climbing", 2, -31 / 9),
+        ("and", 3, 1 / 8),
+        ("two_step", 6, (7 + 2.5) / 2),
+        ("hint", 6, 1 / 3),
+        ("stopping", 2, 1),
+    ],
+)
+def test_the_games_can_be_walked_whole(name: str, situations: int, value: float) -> None:
+    tree = walk(GAMES[name])
+    assert len(tree.requests) == situations
+    assert values(tree, uniform(tree)) == pytest.approx(dict.fromkeys(tree.agents, value))
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "says"),
+    [
+        (MatrixConfig, {"table": "climb"}, "table: no preset 'climb'; did you mean 'climbing'"),
+        (MatrixConfig, {"table": [[1, 2], [3]]}, "nested lists of numbers, all of one length"),
+        (MatrixConfig, {"table": []}, "has no cells"),
+        (MatrixConfig, {"table": [list(range(27))]}, "27 moves; choices: at most 26"),
+        (CoalitionConfig, {}, "give one of preset, weights, values"),
+        (CoalitionConfig, {"preset": "majority", "values": (0, 1)}, "give one of"),
+        (CoalitionConfig, {"preset": "gloves"}, "did you mean 'glove'"),
+        (CoalitionConfig, {"weights": (1, 2)}, "quota: None"),
+        (CoalitionConfig, {"values": (0, 1, 2)}, "values: 3 of them"),
+        (HintConfig, {"symbols": 7}, "less than or equal to 6"),
+    ],
+)
+def test_impossible_settings_are_named(config: type[GameConfig], settings: dict, says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        config.model_validate(settings)
+
+
+def test_an_unknown_symbol_is_named() -> None:
+    game: Game = HintConfig().build()
+    with pytest.raises(ValueError, match="option symbol: no symbol 'pink'; choices: red, green"):
+        game.reset(0, {"symbol": "pink"})

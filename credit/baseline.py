@@ -2,109 +2,47 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from marl.protocols import Baseline, BaselineConfig, Evidence
-from marl.types import Advantage, Credit, Metrics, Turn
+from credit.baseline_peers import Keyed, Standardized, judged, peer_of, problem, prompt, shifted
+from marl.protocols import Baseline, BaselineConfig, Evidence, Likeness
+from marl.types import Credit, Metrics, Turn, TurnId
 
 if TYPE_CHECKING:
     from marl.graph import Trajectory
 
 
-def judged(trajectories: Iterable[Trajectory], earned: Credit) -> Iterable[tuple[Trajectory, Turn, float]]:
-    """Every turn that `earned` speaks of, with its worth, in playing order."""
-    for trajectory in trajectories:
-        for turn in trajectory.turns:
-            if (worth := earned.get(turn.id)) is not None:
-                yield trajectory, turn, worth.value
+class Alike(Keyed):
+    """Base of comparisons among peers that have something to choose in common."""
 
-
-class Group(BaselineConfig):
-    """GRPO: minus the mean of the peers in this step, by default divided by their spread.
-
-    (R - mean) / (std + epsilon), std with ddof 1 (arXiv 2402.03300; ddof and epsilon as in verl). Peers whose worth is
-    all equal, and turns without peers, get exactly 0.
-    """
-
-    kind: str = "group"
-    compares: ClassVar[bool] = True
-    like: Literal["start", "prompt", "problem"] = "start"
+    like: Likeness = "start"
     """`start`: whole episodes that began in the same state, one value for each agent in each; `prompt`: turns with
     the same prompt, token for token; `problem`: agents that work on the same problem, in one episode or in several,
     one value for each agent in each episode."""
-    std: bool = True
-    epsilon: float = Field(default=1e-6, ge=0)
 
-    def __call__(self, evidence: Evidence, earned: Credit) -> tuple[Credit, Metrics]:
-        """Judge every turn that `earned` speaks of.
+    @property
+    def likeness(self) -> Likeness:
+        return self.like
 
-        Raises:
-            ValueError: if problems are to be compared and a turn works on none.
-        """
-        keys: dict[Hashable, dict[Hashable, list[float]]] = defaultdict(lambda: defaultdict(list))
-        entries = list(judged(evidence.trajectories, earned))
-        for trajectory, turn, worth in entries:
-            keys[self._peers(trajectory, turn)][self._one(trajectory, turn)].append(worth)
-        compare = {key: self._statistics([_mean(v) for v in values.values()]) for key, values in keys.items()}
-        credit: Credit = {}
-        for trajectory, turn, worth in entries:
-            mean, scale = compare[self._peers(trajectory, turn)]
-            credit[turn.id] = _with(earned[turn.id], (worth - mean) * scale if scale else 0.0)
-        degenerate = sum(not scale for _, scale in compare.values())
-        return credit, {
-            "credit/groups": float(len(compare)),
-            "credit/degenerate_groups": degenerate / max(len(compare), 1),
-        }
-
-    def _peers(self, trajectory: Trajectory, turn: Turn) -> Hashable:
-        """Turns with equal keys are compared."""
+    def key(self, trajectory: Trajectory, turn: Turn) -> Hashable:
         if self.like == "start":
             return trajectory.start, turn.agent, turn.role
-        if self.like == "problem":
-            return _problem(turn), turn.role
-        return turn.completion.prompt_ids or turn.request.messages, turn.role
+        return (problem(turn) if self.like == "problem" else prompt(turn)), turn.role
 
-    def _one(self, trajectory: Trajectory, turn: Turn) -> Hashable:
-        """Turns with equal keys count as one peer."""
+    def one(self, trajectory: Trajectory, turn: Turn) -> Hashable:
         if self.like == "problem":
             return trajectory.id, turn.agent
         return trajectory.id if self.like == "start" else turn.id
 
-    def _statistics(self, worths: Sequence[float]) -> tuple[float, float]:
-        """Mean, and what to multiply a difference with; 0 where there is nothing to compare."""
-        if not all(map(math.isfinite, worths)):
-            return 0.0, 1.0  # left as it is, for the learner to refuse and to name
-        # Equal returns may differ in the last bits, by the order in which rewards were added; that is no difference.
-        if len(worths) < 2 or max(worths) - min(worths) <= _ROUNDING * max(map(abs, worths)):
-            return 0.0, 0.0
-        return fmean(worths), 1 / (stdev(worths) + self.epsilon) if self.std else 1.0
 
+class Group(Alike, Standardized):
+    """GRPO: minus the mean of the peers in this step, by default divided by their spread (arXiv 2402.03300)."""
 
-def _problem(turn: Turn) -> str:
-    if not turn.problem:
-        raise ValueError(
-            f"credit.baseline.like: 'problem', but role {turn.role!r} works on none: its game gives no `problem` in "
-            f"`infos` (turn {turn.id}); choices: start, prompt"
-        )
-    return turn.problem
-
-
-def _with(earned: Advantage, value: float) -> Advantage:
-    # Several times as fast as dataclasses.replace, once a turn.
-    return Advantage(value, earned.tokens, earned.returns)
-
-
-def _mean(worths: Sequence[float]) -> float:
-    return worths[0] if len(set(worths)) == 1 else fmean(worths)
-
-
-_ROUNDING = 1e-12
+    kind: str = "group"
 
 
 class RoleAverage(BaselineConfig):
@@ -132,20 +70,15 @@ class RunningAverage:
         self._means: dict[str, float] = {}
 
     def __call__(self, evidence: Evidence, earned: Credit) -> tuple[Credit, Metrics]:
+        episodes: dict[str, dict[str, dict[TurnId, Turn]]] = defaultdict(lambda: defaultdict(dict))
+        for trajectory, turn in judged(evidence, earned):
+            episodes[trajectory.id][f"{evidence.game}/{turn.role}/{turn.agent}"][turn.id] = turn
         credit: Credit = {}
-        for trajectory in evidence.trajectories:
-            credit.update(self._episode(evidence.game, trajectory, earned))
-        return credit, {f"credit/average/{key}": mean for key, mean in sorted(self._means.items())}
-
-    def _episode(self, game: str, trajectory: Trajectory, earned: Credit) -> Credit:
-        worths: dict[str, list[tuple[Turn, float]]] = defaultdict(list)
-        for _, turn, worth in judged([trajectory], earned):
-            worths[f"{game}/{turn.role}/{turn.agent}"].append((turn, worth))
-        credit: Credit = {}
-        for key, turns in worths.items():
-            mean = self._learn(key, _mean([worth for _, worth in turns]))
-            credit.update((turn.id, _with(earned[turn.id], worth - mean)) for turn, worth in turns)
-        return credit
+        for seats in episodes.values():
+            for key, turns in seats.items():
+                average = self._learn(key, peer_of(turns, earned).worth)
+                credit.update((turn, shifted(earned[turn], average, 1.0)) for turn in turns)
+        return credit, {f"credit/average/{key}": average for key, average in sorted(self._means.items())}
 
     def _learn(self, key: str, worth: float) -> float:
         """Learn from one episode; return the average to subtract from it."""
@@ -166,4 +99,4 @@ class Nothing(BaselineConfig):
     kind: str = "none"
 
     def __call__(self, evidence: Evidence, earned: Credit) -> tuple[Credit, Metrics]:
-        return {turn: Advantage(worth.value, worth.tokens, worth.returns) for turn, worth in earned.items()}, {}
+        return dict(earned), {}

@@ -155,23 +155,43 @@ def _sampling(field: str, role: RoleConfig, learner: LearnerConfig) -> Iterator[
 
 
 def _rules(scenario: Scenario) -> dict[str, CreditRule]:
-    """The rules that a learner learns by: field -> rule. Imitation knows none, and a default may be unused."""
-    own = scenario.credit.roles
-    taught = [name for name, _, learner in scenario.taught() if learner.judged]
-    return {f"credit.roles.{n}" if n in own else "credit": own.get(n, scenario.credit) for n in taught}
+    """The rules that a learner learns by, and those compared with them: field -> rule. Imitation knows none, and a
+    default may be unused."""
+    own, judged = scenario.credit.roles, _judged(scenario)
+    learnt = {f"credit.roles.{n}" if n in own else "credit": own.get(n, scenario.credit) for n in judged}
+    beside = {f"credit.compare.{n}": rule for n, rule in scenario.credit.compare.items()}
+    return learnt | beside if learnt else {}
+
+
+def _judged(scenario: Scenario) -> dict[str, LearnerConfig]:
+    """Role -> its learner, where that learns from credit."""
+    return {name: learner for name, _, learner in scenario.taught() if learner.judged}
 
 
 def _credit(scenario: Scenario) -> Iterator[str]:
+    alone = scenario.schedule.group_size < 2 and not scenario.experience.siblings
     for field, rule in _rules(scenario).items():
-        if rule.baseline.compares and scenario.schedule.group_size < 2:
+        assign, baseline = rule.assign, rule.baseline
+        if baseline.compares and alone:
             yield (
-                f"schedule.group_size: 1, but {field}.baseline {rule.baseline.kind!r} compares episodes with the same "
+                f"schedule.group_size: 1, but {field}.baseline {baseline.kind!r} compares episodes with the same "
                 "start; use 2 or more, or another baseline (role_average, none)"
             )
-    for name, _, learner in scenario.taught():
-        rule = scenario.credit.roles.get(name, scenario.credit)
-        if learner.judged and (lacks := sorted((rule.assign.needs | rule.baseline.needs) - learner.reads)):
-            field = f"credit.roles.{name}" if name in scenario.credit.roles else "credit"
+        if baseline.by_name and assign.build() is not assign:
+            yield (
+                f"{field}.baseline: {baseline.kind!r} asks what each named reward alone would earn, which "
+                f"{field}.assign {assign.kind!r} cannot tell, as it learns from what it is asked; choose an assign "
+                "without a state (outcome, flow, ...) or another baseline"
+            )
+        yield from _unread(scenario, field, rule)
+
+
+def _unread(scenario: Scenario, field: str, rule: CreditRule) -> Iterator[str]:
+    own = scenario.credit.roles
+    for name, learner in _judged(scenario).items():
+        lacks = sorted((rule.assign.needs | rule.baseline.needs) - learner.reads)
+        meant = own.get(name, scenario.credit) is rule or field.startswith("credit.compare.")
+        if lacks and meant:
             yield (
                 f"{field}: {rule.assign.kind!r} and {rule.baseline.kind!r} need {', '.join(lacks)} of what role "
                 f"{name!r} says, but its learner {learner.kind!r} reads {', '.join(sorted(learner.reads))}"

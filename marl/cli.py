@@ -1,4 +1,4 @@
-"""The command line: marl train | eval | play | check | list | schema | tiny | plot | rerun."""
+"""The command line: marl train | eval | play | credit | check | list | schema | tiny | plot | rerun."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
+from marl.cli_credit import credit
 from marl.config import nearest
 from marl.errors import RunError
 from marl.explain import explain
@@ -24,6 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(credit, name="credit")
 File = Annotated[Path, typer.Argument(help="A scenario (YAML).", show_default=False)]
 Overrides = Annotated[list[str] | None, typer.Argument(help="dotted.path=value", show_default=False)]
 RunPath = Annotated[Path, typer.Argument(help="A run's folder.", show_default=False)]

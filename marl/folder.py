@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from marl.checkpoint import CheckpointError, damage, read, set_aside, steps
 from marl.errors import FolderError, Writing
-from marl.graph import Trajectory, write_trajectories
+from marl.graph import Trajectory, read_trajectories, write_trajectories
 from marl.load import ScenarioError, differences, validate
 from marl.scenario import Scenario
 
@@ -118,9 +118,25 @@ class RunFolder:
 
     def record(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Write the trajectories of one step."""
-        file = self.path / "trajectories" / f"{step:06d}.jsonl.zst"
+        file = self._episodes(step)
         with Writing(file):
             write_trajectories(file, trajectories)
+
+    def recorded(self) -> list[int]:
+        """Steps whose trajectories were written, oldest first."""
+        names = (file.name.split(".")[0] for file in (self.path / "trajectories").glob("*.jsonl.zst"))
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def episodes(self, step: int) -> list[Trajectory]:
+        """The trajectories of a recorded step.
+
+        Raises:
+            ValueError: if their file is damaged.
+        """
+        return list(read_trajectories(self._episodes(step)))
+
+    def _episodes(self, step: int) -> Path:
+        return self.path / "trajectories" / f"{step:06d}.jsonl.zst"
 
     def latest(self) -> tuple[int, list[str]]:
         """The newest whole checkpoint's step (0 if there is none), and what is wrong with newer ones.

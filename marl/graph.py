@@ -57,9 +57,16 @@ class Trajectory:
         """The same turns with every reward times `factor`; shares the graph."""
         if factor == 1:
             return self
+        return self._paid([replace(reward, value=reward.value * factor) for reward in self.rewards])
+
+    def paid_for(self, name: str) -> Trajectory:
+        """The same turns with only the rewards of this name; shares the graph."""
+        return self._paid([reward for reward in self.rewards if reward.name == name])
+
+    def _paid(self, rewards: list[Reward]) -> Trajectory:
         other = Trajectory.__new__(Trajectory)
         other.__dict__.update(self.__dict__)
-        other.rewards = [replace(reward, value=reward.value * factor) for reward in self.rewards]
+        other.rewards = rewards
         return other
 
     def __eq__(self, other: object) -> bool:

@@ -6,11 +6,17 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from marl.agreement import compare
+from marl.diagnosis import Ruling, diagnose
 from marl.protocols import Assign, Baseline, Evidence
+from marl.repaid import repaid
 from marl.types import Credit, Metrics, TurnId
 
 if TYPE_CHECKING:
     from marl.scenario import CreditConfig, CreditRule
+
+
+_AGREED = ("sign_agreement", "correlation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +32,35 @@ class _Rule:
     """`assign` then `baseline`, on rewards times `scale`."""
 
     def __init__(self, settings: CreditRule) -> None:
+        self._settings = settings
         self.assign: Assign = settings.assign.build()
         self.baseline: Baseline = settings.baseline.build()
-        self.scale = settings.scale
 
-    def __call__(self, evidence: Evidence, turns: Set[TurnId] | None = None) -> Judgement:
+    def __call__(self, evidence: Evidence, turns: Set[TurnId] | None = None) -> Ruling:
         """Judge `turns` (None: all); the assignment sees the whole episodes, the comparison only these."""
-        scaled = replace(evidence, trajectories=[t.scaled(self.scale) for t in evidence.trajectories])
-        earned = self.assign(scaled)
-        if turns is not None:
-            earned = {turn: worth for turn, worth in earned.items() if turn in turns}
-        credit, metrics = self.baseline(scaled, earned)
-        return Judgement(earned, credit, metrics)
+        settings, scale = self._settings, self._settings.scale
+        scaled = evidence if scale == 1 else repaid(evidence, lambda trajectory: trajectory.scaled(scale))
+        given = self.assign(scaled)
+        metrics = self.assign.metrics()
+        if settings.baseline.by_name:
+            scaled = replace(scaled, named=self._named(scaled))
+        earned = given if turns is None else {turn: worth for turn, worth in given.items() if turn in turns}
+        credit, found = self.baseline(scaled, earned)
+        pots = [settings.assign.pots(trajectory, scaled) for trajectory in scaled.trajectories]
+        return Ruling(scaled, given, earned, credit, metrics | found, settings.baseline.peers(scaled, earned), pots)
+
+    def _named(self, evidence: Evidence) -> dict[str, Credit]:
+        """What each reward alone would have earned. `marl check` sees to it that no rule that learns is asked."""
+        names = dict.fromkeys([reward.name for trajectory in evidence.trajectories for reward in trajectory.rewards])
+        return {name: self.assign(repaid(evidence, lambda t, name=name: t.paid_for(name))) for name in names}
+
+    @property
+    def built(self) -> bool:
+        return self.assign is not self._settings.assign or self.baseline is not self._settings.baseline
+
+    @property
+    def remembers(self) -> bool:
+        return bool(self.assign.state_dict() or self.baseline.state_dict())
 
     def state_dict(self) -> dict[str, Any]:
         return {"assign": self.assign.state_dict(), "baseline": self.baseline.state_dict()}
@@ -48,33 +71,63 @@ class _Rule:
 
 
 class Judge:
-    """The default rule, and roles that have a rule of their own."""
+    """The default rule, roles that have a rule of their own, and rules beside which those are reported."""
 
     def __init__(self, settings: CreditConfig) -> None:
         self._default = _Rule(settings)
         self._own = {role: _Rule(rule) for role, rule in settings.roles.items()}
-        rules = [self._default, *self._own.values()]
-        self.needs = frozenset().union(*(part.needs for rule in rules for part in (rule.assign, rule.baseline)))
+        self._beside = {name: _Rule(rule) for name, rule in settings.compare.items()}
+        self._rules = [self._default, *self._own.values(), *self._beside.values()]
+        self.needs = frozenset().union(*(part.needs for rule in self._rules for part in (rule.assign, rule.baseline)))
+
+    @property
+    def may_remember(self) -> bool:
+        """Whether a part was built, as those are that have a state."""
+        return any(rule.built for rule in self._rules)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether there is a state, so that it judges a step by those before."""
+        return any(rule.remembers for rule in self._rules)
 
     def __call__(self, evidence: Evidence) -> Judgement:
+        rulings = self._rulings(evidence)
+        judgement = Judgement({}, {}, {})
+        for role, ruling in rulings.items():
+            judgement.earned.update(ruling.earned)
+            judgement.credit.update(ruling.credit)
+            suffix = f"@{role}" if role else ""
+            judgement.metrics.update({f"{name}{suffix}": value for name, value in ruling.metrics.items()})
+        for ruling in rulings.values():
+            judgement.metrics.update(diagnose(ruling))
+        # Last, so that what they play changes nothing of what is learnt.
+        for name, rule in self._beside.items():
+            agreed = compare(evidence.trajectories, judgement.credit, rule(evidence).credit)
+            told = ((role, figure) for role in agreed for figure in _AGREED if figure in agreed[role])
+            judgement.metrics.update({f"credit/{role}/{f}/{name}": agreed[role][f] for role, f in told})
+        return judgement
+
+    def _rulings(self, evidence: Evidence) -> dict[str | None, Ruling]:
+        """Of the roles that have a rule of their own, and of all others (None)."""
         if not self._own:
-            return self._default(evidence)
+            return {None: self._default(evidence)}
         turns: dict[str | None, set[TurnId]] = {None: set(), **{role: set() for role in self._own}}
         for trajectory in evidence.trajectories:
             for turn in trajectory.turns:
                 turns[turn.role if turn.role in self._own else None].add(turn.id)
-        judgement = self._default(evidence, turns[None])
-        for role, rule in self._own.items():
-            own = rule(evidence, turns[role])
-            judgement.earned.update(own.earned)
-            judgement.credit.update(own.credit)
-            judgement.metrics.update({f"{name}@{role}": value for name, value in own.metrics.items()})
-        return judgement
+        rules: dict[str | None, _Rule] = {None: self._default, **self._own}
+        return {role: rule(evidence, turns[role]) for role, rule in rules.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"default": self._default.state_dict(), "roles": {r: rule.state_dict() for r, rule in self._own.items()}}
+        return {
+            "default": self._default.state_dict(),
+            "roles": {role: rule.state_dict() for role, rule in self._own.items()},
+            "compare": {name: rule.state_dict() for name, rule in self._beside.items()},
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._default.load_state_dict(state["default"])
         for role, rule in self._own.items():
             rule.load_state_dict(state["roles"][role])
+        for name, rule in self._beside.items():
+            rule.load_state_dict(state["compare"][name])

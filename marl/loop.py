@@ -139,7 +139,7 @@ class Training:
             with clock("read"):
                 readings = run.read(trajectories)
             with clock("judge"):
-                judgement = run.judge(run.evidence(trajectories, readings))
+                judgement = run.judged(trajectories, readings)
                 batches = collect(trajectories, judgement, run.scenario.roles, readings)
             metrics = summarize(trajectories) | {"episode/dropped": float(run.table.dropped - dropped)}
             metrics |= run.experience.metrics() | judgement.metrics

@@ -20,13 +20,21 @@ _TITLES = {
     "eval/minimax/draw": "Draws against minimax",
 }
 _OF_A_ROLE = ("illegal", "tokens", "entropy")
+_OF_CREDIT = {
+    "conservation": "conservation",
+    "zero": "zero share",
+    "purity": "purity",
+    "stopping_bias_t": "stopping bias t",
+}
+_BIASED = 4.0
+"""A t value that luck alone hardly reaches."""
 Row = Mapping[str, Any]
 Figures = Mapping[str, Sequence[tuple[int, float]]]
 
 
 def closing(folder: RunFolder, finished: bool, evaluate: Evaluate | None = None) -> str:
-    """The curve of the run's main figure; each figure's start and end (mean of the last tenth), each role's, what was
-    best, and the alarms that there were."""
+    """The curve of the run's main figure; each figure's start and end (mean of the last tenth), each role's, how sound
+    its credit was, what was best, and the alarms that there were."""
     rows = list(folder.rows())
     steps = rows[-1]["step"] if rows else 0
     titles = _titles(rows)
@@ -36,6 +44,7 @@ def closing(folder: RunFolder, finished: bool, evaluate: Evaluate | None = None)
         lines += ["", chart(next(iter(figures.values()))), ""]
     lines += _measured(rows, figures, titles)
     lines += _roles(rows)
+    lines += _credit(rows)
     lines += _best(folder, Best.of(evaluate or Evaluate(), rows))
     lines += _alarms(rows)
     return "\n".join([*lines, f"run folder: {folder.path}"])
@@ -85,11 +94,39 @@ def _roles(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _change(rows: Sequence[Row], name: str) -> str:
-    values = [row[name] for row in rows if name in row]
-    if not values:
+    values, end = _values(rows, name), _end(rows, name)
+    if end is None:
         return ""
-    end = fmean([row[name] for row in _last(rows) if name in row] or values[-1:])
     return f"{name.split('/', 2)[2]} {values[0]:.3g} -> {end:.3g}"
+
+
+def _credit(rows: Sequence[Row]) -> Iterator[str]:
+    """For each role that is judged: how sound its credit was, mean of the last tenth, and what is wrong with it."""
+    names = {name for row in rows for name in row if name.startswith("credit/") and name.endswith("/zero")}
+    for role in sorted(name.split("/")[1] for name in names):
+        figures = {title: _end(rows, f"credit/{role}/{name}") for name, title in _OF_CREDIT.items()}
+        told = [f"{title} {value:.3g}" for title, value in figures.items() if value is not None]
+        yield f"credit of role {role}: {', '.join(told)}"
+        if (purity := min(_values(rows, f"credit/{role}/purity"), default=1.0)) < 1:
+            yield (
+                f"WARNING role {role}: purity {purity:.3g} in the worst step: turns were compared that do not have in "
+                "common what the baseline says; if that is the start, the game's start_key gives several starts one key"
+            )
+        if abs(t := figures["stopping bias t"] or 0.0) > _BIASED:
+            yield (
+                f"WARNING role {role}: stopping bias t {t:.3g}: of two turns that earned the same, the one after which "
+                f"the agent went on is credited {'more' if t > 0 else 'less'}"
+            )
+
+
+def _end(rows: Sequence[Row], name: str) -> float | None:
+    """Mean of the last tenth; of a run that had it only before, the last one. None if it never had it."""
+    values = _values(_last(rows), name) or _values(rows, name)[-1:]
+    return fmean(values) if values else None
+
+
+def _values(rows: Sequence[Row], name: str) -> list[float]:
+    return [row[name] for row in rows if name in row]
 
 
 def _best(folder: RunFolder, best: Best) -> Iterator[str]:

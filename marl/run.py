@@ -9,9 +9,9 @@ from typing import Any
 
 from marl.cast import Cast, seed_of
 from marl.graph import Trajectory
-from marl.judge import Judge
+from marl.judge import Judge, Judgement
 from marl.pace import Pace
-from marl.protocols import Brief, Engine, Evidence, Experience, Learner, ModelConfig, Source
+from marl.protocols import Brief, Engine, Evidence, Experience, Learner, ModelConfig, Simulator, Source
 from marl.scenario import PolicyConfig, Scenario
 from marl.simulator import Table
 from marl.types import Deal, Reading, TurnId, Usage
@@ -73,11 +73,14 @@ class Run:
 
     def evidence(self, trajectories: Sequence[Trajectory], readings: Mapping[TurnId, Reading]) -> Evidence:
         """All that credit may look at."""
-        scenario = self.scenario
-        rules = {name for name, role in scenario.roles.items() if scenario.policies[role.policy].engine.rule_bound}
-        return Evidence(
-            trajectories, scenario.game.kind, readings, self.table, frozenset(rules), scenario.schedule.seed
-        )
+        return evidence(self.scenario, trajectories, readings, self.table)
+
+    def judged(self, trajectories: Sequence[Trajectory], readings: Mapping[TurnId, Reading]) -> Judgement:
+        """Judge a step; `credit/tokens` are those that credit itself had sampled or scored."""
+        before = self.table.tokens["credit"]
+        judgement = self.judge(self.evidence(trajectories, readings))
+        judgement.metrics["credit/tokens"] = float(self.table.tokens["credit"] - before)
+        return judgement
 
     def publish(self, name: str, version: int) -> None:
         """Hand a learner's new weights to the engine that speaks with them."""
@@ -123,6 +126,14 @@ class Run:
         for name, learner in self.learners.items():
             learner.load_state_dict(state["learners"][name])
             self.publish(name, state["versions"][name])
+
+
+def evidence(
+    scenario: Scenario, trajectories: Sequence[Trajectory], readings: Mapping[TurnId, Reading], simulator: Simulator
+) -> Evidence:
+    """All that credit may look at."""
+    rules = {name for name, role in scenario.roles.items() if scenario.policies[role.policy].engine.rule_bound}
+    return Evidence(trajectories, scenario.game.kind, readings, simulator, frozenset(rules), scenario.schedule.seed)
 
 
 def build(scenario: Scenario) -> Run:

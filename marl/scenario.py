@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveInt, ValidationInfo, field_validator, model_validator
@@ -21,6 +21,12 @@ from marl.protocols import (
     ModelConfig,
     RoleConfig,
 )
+
+
+def _check_names(names: Iterable[str], why: str) -> None:
+    for name in names:
+        if not name or not all(c.isalnum() or c in "_-" for c in name):
+            raise ValueError(f"{name!r} is no name: use letters, digits, '_' and '-' ({why})")
 
 
 class Alternate(Config):
@@ -84,6 +90,15 @@ class CreditConfig(CreditRule):
     """The rule for every role, and roles with a rule of their own."""
 
     roles: dict[str, CreditRule] = Field(default_factory=dict)
+    compare: dict[str, CreditRule] = Field(default_factory=dict)
+    """Name -> a rule that judges every step as well and is never learnt from: metrics tell how far it agrees with the
+    one that is. What it plays is counted in `credit/tokens`."""
+
+    @field_validator("compare")
+    @classmethod
+    def _named(cls, compare: dict[str, CreditRule]) -> dict[str, CreditRule]:
+        _check_names(compare, "it becomes a part of a metric's name")
+        return compare
 
 
 class Schedule(Config):
@@ -180,9 +195,7 @@ class Scenario(Config):
     @field_validator("roles", "policies")
     @classmethod
     def _named(cls, parts: dict[str, Any]) -> dict[str, Any]:
-        for name in parts:
-            if not name or not all(c.isalnum() or c in "_-" for c in name):
-                raise ValueError(f"{name!r} is no name: use letters, digits, '_' and '-' (it becomes a folder)")
+        _check_names(parts, "it becomes a folder")
         return parts
 
     @model_validator(mode="after")

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from marl.folder import RunFolder
 from marl.report import closing
 from marl.scenario import Evaluate
@@ -73,3 +75,33 @@ def test_alarms_are_listed_with_the_steps_in_which_they_held(tmp_path: Path) -> 
     name = "alarm/critic/constant"
     told = closing(written(tmp_path, {}, {name: 1.0}, {name: 1.0}, {name: 0.0}, {}), finished=True)
     assert "ALARM role critic: constant, in 2 steps from 1 to 2\n" in told
+
+
+def credited(**figures: float) -> dict[str, float]:
+    return {f"credit/solver/{name}": value for name, value in figures.items()}
+
+
+def test_each_role_that_is_judged_is_told_of_with_how_sound_its_credit_was(tmp_path: Path) -> None:
+    early = credited(zero=0.9, conservation=9.0, purity=1.0, stopping_bias_t=9.0)
+    late = credited(zero=0.25, conservation=1.0, purity=1.0, stopping_bias_t=-0.5)
+    told = closing(written(tmp_path, {}, *[early] * 10, late, late), finished=True)
+    assert "credit of role solver: conservation 1, zero share 0.25, purity 1, stopping bias t -0.5\n" in told
+    assert "WARNING" not in told
+
+
+def test_figures_that_were_never_told_are_left_out(tmp_path: Path) -> None:
+    told = closing(written(tmp_path, {}, credited(zero=0.5)), finished=True)
+    assert "credit of role solver: zero share 0.5\n" in told
+
+
+def test_unlike_turns_that_were_compared_are_a_warning_even_if_only_once(tmp_path: Path) -> None:
+    pure = credited(zero=0.0, purity=1.0)
+    told = closing(written(tmp_path, {}, pure, credited(zero=0.0, purity=0.5), pure), finished=True)
+    assert "WARNING role solver: purity 0.5 in the worst step: turns were compared that do not have in common" in told
+
+
+@pytest.mark.parametrize(("t", "word"), [(4.5, "more"), (-30.0, "less")])
+def test_credit_that_pays_for_going_on_is_a_warning(tmp_path: Path, t: float, word: str) -> None:
+    told = closing(written(tmp_path, {}, credited(zero=0.0, stopping_bias_t=t)), finished=True)
+    assert f"WARNING role solver: stopping bias t {t:.3g}: of two turns that earned the same" in told
+    assert f"the agent went on is credited {word}\n" in told

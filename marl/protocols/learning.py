@@ -59,6 +59,8 @@ class ExperienceConfig(Component):
     """Settings of an experience."""
 
     group: ClassVar[str] = "experience"
+    siblings: ClassVar[bool] = False
+    """Whether it plays several courses of each deal itself, so that there are peers in groups of one, too."""
 
     @abstractmethod
     def build(self) -> Experience: ...
@@ -100,6 +102,9 @@ class Assign(Stateful, Protocol):
     needs: frozenset[str]
 
     def __call__(self, evidence: Evidence) -> Credit: ...
+    def metrics(self) -> Metrics:
+        """What it says of itself after a step, named `credit/...`."""
+        ...
 
 
 class Baseline(Stateful, Protocol):
@@ -129,6 +134,17 @@ class AssignConfig(CreditPart):
     """Settings of an `assign`."""
 
     group: ClassVar[str] = "credit"
+
+    def metrics(self) -> Metrics:
+        """What it says of itself after a step, named `credit/...`."""
+        return {}
+
+    def pots(self, trajectory: Trajectory, evidence: Evidence) -> Sequence[tuple[frozenset[str], float]]:
+        """Agents among whom it divides what they are paid in an episode, and how much that is: for the report of
+        whether credit adds up to it. By default each agent has a pot of its own; those that answer by rule have none.
+        """
+        own, seats = trajectory.returns, trajectory.deal.seats.items()
+        return [(frozenset({agent}), own.get(agent, 0.0)) for agent, role in seats if role not in evidence.rules]
 
     def build(self) -> Assign:
         return self  # type: ignore[return-value]

@@ -1,0 +1,87 @@
+"""ReMax: against the same agent where everybody says what is most likely."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from by_hand import evidence, worths
+from small_games import PenniesConfig, Voice, deal, drawn, table
+
+from credit.assign import Outcome
+from credit.baseline_reinforce import Greedy
+from games.kuhn_poker import KuhnPokerConfig
+from marl.judge import Judge
+from marl.scenario import CreditConfig
+from marl.types import Request
+
+KUHN = KuhnPokerConfig()
+CARDS = ("KQ", "KQ", "JQ")
+
+
+def bold(request: Request) -> str:
+    """At temperature 0 it always bets or calls."""
+    if request.sampling.temperature:
+        return drawn(request)
+    return next(text for move, text in (request.options or {}).items() if move in ("bet", "call", "heads"))
+
+
+def played(voice: Voice) -> tuple[Any, list[Any]]:
+    laid = table(KUHN, voice)
+    return laid, laid.play([deal(f"{i}", KUHN, i, cards=cards) for i, cards in enumerate(CARDS)])
+
+
+def test_what_the_greedy_episode_pays_is_subtracted() -> None:
+    # Bet and called, the pot is 2 each: K wins 2 against Q; J loses 2 to it.
+    laid, episodes = played(Voice(bold))
+    seen = replace(evidence(*episodes), simulator=laid)
+    earned = Outcome()(seen)
+    credit, metrics = Greedy()(seen, earned)
+    for t, first in zip(episodes, (2.0, 2.0, -2.0), strict=True):
+        greedy = {"player_0": first, "player_1": -first}
+        assert worths(credit, t) == [earned[turn.id].value - greedy[turn.agent] for turn in t.turns]
+    assert metrics == {"credit/greedy/player": 0.0}  # a zero-sum game
+
+
+def test_one_episode_is_played_from_each_start_and_its_tokens_are_credits() -> None:
+    temperatures: list[float] = []
+
+    def noted(request: Request) -> str:
+        temperatures.append(request.sampling.temperature)
+        return bold(request)
+
+    laid, episodes = played(Voice(noted))
+    temperatures.clear()
+    seen = replace(evidence(*episodes), simulator=laid)
+    Greedy()(seen, Outcome()(seen))
+    # Two starts, in each a bet and a call; two tokens each.
+    assert temperatures == [0.0] * 4
+    assert laid.tokens["credit"] == 8
+
+
+def test_options_and_seats_of_the_start_are_kept() -> None:
+    game = PenniesConfig()
+    laid = table(game, Voice(bold))
+    episodes = laid.play([deal(f"{i}", game, i) for i in range(4)])
+    assert {t.start for t in episodes} == {""}
+    seen = replace(evidence(*episodes), simulator=laid)
+    credit, _ = Greedy()(seen, Outcome()(seen))
+    # Heads twice: player_0 wins 1.
+    for t in episodes:
+        own = t.returns
+        assert worths(credit, t) == [own["player_0"] - 1, own["player_1"] + 1]
+
+
+def test_the_greedy_episode_is_paid_in_the_scale_of_the_rule() -> None:
+    laid, episodes = played(Voice(bold))
+    settings = {"assign": {"kind": "outcome"}, "baseline": {"kind": "credit.baseline_reinforce:Greedy"}}
+    one, half = (
+        Judge(CreditConfig.model_validate({**settings, "scale": scale}))(replace(evidence(*episodes), simulator=laid))
+        for scale in (1.0, 0.5)
+    )
+    assert {turn: a.value for turn, a in half.credit.items()} == {t: a.value / 2 for t, a in one.credit.items()}
+
+
+def test_without_a_simulator_it_says_what_is_missing() -> None:
+    _, episodes = played(Voice(bold))
+    with pytest.raises(ValueError, match=r"'greedy' plays an episode from each start, but .* no simulator; choices: "):
+        Greedy()(evidence(*episodes), Outcome()(evidence(*episodes)))

@@ -1,0 +1,363 @@
+"""What every baseline owes: constant groups, turns without peers, numbers that are not finite, shifts and scales."""
+
+import math
+import random
+from dataclasses import replace
+from itertools import chain, product
+from operator import mul
+
+import numpy as np
+import pytest
+from by_hand import earned, evidence
+from spoken_by_hand import numbers, sibling, spoken, worth
+
+from credit.assign import Outcome
+from credit.baseline import Group, Nothing, RoleAverage
+from credit.baseline_agents import AgentGroup, AgentTurnGroup, TaskRole
+from credit.baseline_joint import Joint
+from credit.baseline_reinforce import LeaveOneOut, LengthWeighted
+from credit.baseline_whiten import Decoupled, Whiten
+from marl.graph import Trajectory
+from marl.protocols import Baseline, BaselineConfig
+from marl.types import Advantage, Credit, Reward
+
+DIVIDING = {
+    "group": Group(epsilon=0),
+    "group batch": Group(std="batch", epsilon=0),
+    "group prompt": Group(like="prompt", epsilon=0),
+    "group problem": Group(like="problem", epsilon=0),
+    "agent turn": AgentTurnGroup(epsilon=0),
+    "agent turn, problem": AgentTurnGroup(like="problem", epsilon=0),
+    "agent": AgentGroup(epsilon=0),
+    "joint std": Joint(std=True, epsilon=0),
+    "loo whiten": LeaveOneOut(whiten=True, whiten_epsilon=0),
+    "decoupled": Decoupled(epsilon=0, group_epsilon=0),
+    "decoupled verl": Decoupled(unit="token", guard="variance", epsilon=0, group_epsilon=0),
+    "whiten groups": Whiten(like="start", epsilon=0),
+    "whiten groups ms-swift": Whiten(like="start", unit="sequence", guard="std", centre=False, epsilon=0),
+    "whiten groups OpenRLHF": Whiten(like="start", ddof=0, guard="clamp", epsilon=0),
+}
+"""Within groups, with a division."""
+PLAIN = {
+    "group mean": Group(std=False),
+    "loo": LeaveOneOut(),
+    "opo": LengthWeighted(),
+    "joint": Joint(),
+    "joint loo": Joint(against="leave_one_out", common="sum"),
+    "joint max": Joint(against="max"),
+    "joint round": Joint(per="round"),
+}
+"""Within groups, without one."""
+WIDE = {
+    "whiten": Whiten(epsilon=0),
+    "whiten by role": Whiten(over="role", epsilon=0),
+    "whiten sequences": Whiten(unit="sequence", guard="std", epsilon=0),
+    "task": TaskRole(epsilon=0),
+}
+"""Across the whole step."""
+GROUPED = {**DIVIDING, **PLAIN}
+ALL = {**GROUPED, **WIDE}
+
+
+def step(groups: int = 3, size: int = 4) -> list[Trajectory]:
+    """Groups of episodes of two agents, who are asked the same in each group."""
+    return [
+        spoken(
+            f"{g}.{i}",
+            "ab",
+            start=f"s{g}",
+            seats={"a": "x", "b": "y"},
+            prompts=[(g, 0), (g, 1)],
+            lengths=[1 + i, 2],
+            problems=[f"p{g}"] * 2,
+        )
+        for g in range(groups)
+        for i in range(size)
+    ]
+
+
+def judge(baseline: Baseline, episodes: list[Trajectory], given: Credit) -> dict:
+    seen = replace(evidence(*episodes), named={"outcome": given})
+    return numbers(baseline(seen, given)[0])
+
+
+def drawn(episodes: list[Trajectory], seed: int = 0) -> Credit:
+    rng = random.Random(seed)
+    return earned(episodes, *(rng.choice([0.0, 0.25, 1.0, -2.0]) + rng.random() / 8 for _ in episodes))
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("value", [0.0, 0.1, 0.3, 0.7, 1 / 3, float(np.float32(0.1)), float(np.float32(0.7)), -1e20])
+def test_where_all_are_worth_the_same_everybody_gets_exactly_0(kind: str, value: float) -> None:
+    episodes = step()
+    assert set(judge(ALL[kind].build(), episodes, earned(episodes, *[value] * len(episodes))).values()) == {0.0}
+
+
+@pytest.mark.parametrize("kind", GROUPED)
+@pytest.mark.parametrize("value", [0.1, 0.3, 0.7])
+def test_a_constant_group_gets_exactly_0_whatever_the_other_groups_do(kind: str, value: float) -> None:
+    episodes = step()
+    given = drawn(episodes) | earned(episodes[4:8], *[value] * 4)
+    found = judge(GROUPED[kind].build(), episodes, given)
+    assert {found[turn.id] for t in episodes[4:8] for turn in t.turns} == {0.0}
+    assert any(found.values())
+
+
+@pytest.mark.parametrize("kind", GROUPED)
+def test_who_has_no_peers_gets_exactly_0(kind: str) -> None:
+    episodes = [*step(1, 3), *step(3, 1)[1:]]
+    found = judge(GROUPED[kind].build(), episodes, drawn(episodes))
+    assert {found[turn.id] for t in episodes[3:] for turn in t.turns} == {0.0}
+    assert any(found.values())
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_one_episode_alone_is_judged_without_a_division_by_0(kind: str) -> None:
+    [alone] = step(1, 1)
+    found = judge(ALL[kind].build(), [alone], earned([alone], 0.3))
+    assert set(found) == {turn.id for turn in alone.turns}
+    assert not any(found.values())
+    assert judge(ALL[kind].build(), [], {}) == {}
+
+
+# The batch's deviation is that of the raw worths, so that it does change.
+@pytest.mark.parametrize("kind", [kind for kind in GROUPED if kind != "group batch"])
+def test_what_a_whole_group_is_paid_alike_changes_nothing(kind: str) -> None:
+    episodes = step()
+    given, extra = drawn(episodes), {"0": 3.0, "1": -0.5, "2": 100.0}
+    more = {turn: Advantage(worth.value + extra[turn[0][0]]) for turn, worth in given.items()}
+    before, after = (judge(GROUPED[kind].build(), episodes, worths) for worths in (given, more))
+    assert after == pytest.approx(before, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_what_all_are_paid_alike_changes_nothing(kind: str) -> None:
+    episodes = step()
+    given = drawn(episodes)
+    more = {turn: Advantage(worth.value - 5.5) for turn, worth in given.items()}
+    before, after = (judge(ALL[kind].build(), episodes, worths) for worths in (given, more))
+    assert after == pytest.approx(before, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("factor", [0.01, 7.0])
+def test_only_those_that_divide_do_without_the_unit_of_rewards(kind: str, factor: float) -> None:
+    episodes = step()
+    given = drawn(episodes)
+    more = {turn: Advantage(worth.value * factor) for turn, worth in given.items()}
+    before, after = (judge(ALL[kind].build(), episodes, worths) for worths in (given, more))
+    unit = factor if kind in PLAIN else 1.0
+    assert after == pytest.approx({turn: value * unit for turn, value in before.items()}, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+def test_a_number_that_is_not_finite_is_left_for_the_learner_to_refuse(kind: str, bad: float) -> None:
+    episodes = step()
+    given = drawn(episodes) | earned(episodes[:1], bad)
+    found = judge(ALL[kind].build(), episodes, given)
+    broken = [found[turn.id] for turn in episodes[0].turns]
+    assert not any(map(math.isfinite, broken))
+    assert all(math.isfinite(found[turn.id]) for t in episodes[4:] for turn in t.turns)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ALL if not kind.startswith("joint")])
+def test_numbers_for_tokens_are_shifted_and_scaled_like_their_turn(kind: str) -> None:
+    episodes = step()
+    turns = {turn.id: turn for t in episodes for turn in t.turns}
+    plain = drawn(episodes)
+    given = {
+        turn: Advantage(w.value, (w.value,) * len(turns[turn].completion.token_ids), (9.0,))
+        for turn, w in plain.items()
+    }
+    seen = replace(evidence(*episodes), named={"outcome": given})
+    credit, _ = ALL[kind].build()(seen, given)
+    for turn, advantage in credit.items():
+        assert advantage.tokens == pytest.approx((advantage.value,) * len(given[turn].tokens), abs=1e-12)
+        assert advantage.returns == (9.0,)
+
+
+def test_tokens_of_a_turn_keep_their_differences() -> None:
+    episodes = [spoken(f"{i}", "a", lengths=[2]) for i in range(2)]
+    given = {("0", 0): Advantage(2.0, (1.5, 2.5)), ("1", 0): Advantage(4.0, (4.0, 5.0))}
+    # Mean 3, deviation of 2 and 4 with ddof 1: sqrt(2).
+    credit, _ = Group(epsilon=0)(evidence(*episodes), given)
+    assert [credit[f"{i}", 0].tokens for i in range(2)] == [
+        pytest.approx((-1.5 / 2**0.5, -0.5 / 2**0.5)),
+        pytest.approx((1 / 2**0.5, 2 / 2**0.5)),
+    ]
+    # Averages of the past: 0 before the first episode, (1 - 0.75) 2 = 0.5 before the second.
+    credit, _ = RoleAverage(alpha=0.75).build()(evidence(*episodes), given)
+    assert [credit[f"{i}", 0].tokens for i in range(2)] == [(1.5, 2.5), (3.5, 4.5)]
+    assert Nothing()(evidence(*episodes), given)[0] == given
+
+
+def test_tokens_of_equal_turns_get_exactly_0() -> None:
+    episodes = [spoken(f"{i}", "a", lengths=[2]) for i in range(2)]
+    given = {(f"{i}", 0): Advantage(0.1, (0.0, 0.2)) for i in range(2)}
+    credit, _ = Group()(evidence(*episodes), given)
+    assert {advantage.tokens for advantage in credit.values()} == {(0.0, 0.0)}
+
+
+def test_batch_deviation_is_that_of_all_worths_of_the_step() -> None:
+    # Worths 0, 2 and 4, 10: means 1 and 7; all of them: mean 4, squares 16 + 4 + 0 + 36 = 56, variance 56 / 3.
+    episodes = [spoken(f"{i}", "a", start=f"{i // 2}") for i in range(4)]
+    credit, _ = Group(std="batch", epsilon=0.5)(evidence(*episodes), earned(episodes, 0, 2, 4, 10))
+    deviation = (56 / 3) ** 0.5 + 0.5
+    assert list(numbers(credit).values()) == pytest.approx([x / deviation for x in (-1, 1, -3, 3)], rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_seats_that_answer_by_rule_are_no_peers(kind: str) -> None:
+    episodes = step()
+    given = drawn(episodes)
+    seen = replace(evidence(*episodes), named={"outcome": given}, rules=frozenset({"y"}))
+    alone = {turn.id for t in episodes for turn in t.turns if turn.role == "x"}
+    own = {turn: worth for turn, worth in given.items() if turn in alone}
+    credit, _ = ALL[kind].build()(seen, given)
+    assert set(credit) == alone
+    assert numbers(credit) == judge(ALL[kind].build(), episodes, own)
+
+
+# --- who is compared with whom ---------------------------------------------------------------------------------------
+
+LIKE = {
+    "group prompt": "prompt",
+    "group problem": "problem",
+    "agent turn": "prompt",
+    "agent turn, problem": "prompt",
+    "joint round": "prompt",
+    "task": None,
+    "whiten": None,
+    "whiten by role": None,
+    "whiten sequences": None,
+}
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_peers_are_those_whose_worth_makes_a_difference(kind: str) -> None:
+    # Each turn's worth is changed in its turn; whose advantage then changes must be a peer of that turn.
+    episodes = step(2, 3)
+    given = drawn(episodes)
+    seen = replace(evidence(*episodes), named={"outcome": given})
+    peers = ALL[kind].peers(seen, given)
+    assert peers is not None
+    assert peers.like == LIKE.get(kind, "start")
+    assert sorted(chain(*peers.groups)) == sorted(given)
+    if kind in ("group batch", "loo whiten", *(kind for kind in ALL if kind.startswith(("whiten g", "decoupled")))):
+        return  # their last step is no comparison with peers: it divides by what all differ
+    groups = {turn: set(group) for group in peers.groups for turn in group}
+    before = judge(ALL[kind].build(), episodes, given)
+    for turn in given:
+        after = judge(ALL[kind].build(), episodes, given | {turn: Advantage(17.0)})
+        moved = {other for other in given if abs(before[other] - after[other]) > 1e-12}
+        if kind.startswith("joint"):  # what one member is worth moves its whole team
+            moved = {other for other in moved if other[1] == turn[1]}
+        assert moved <= groups[turn]
+
+
+def test_only_those_that_take_peers_ask_for_groups() -> None:
+    compares = {kind for kind, baseline in ALL.items() if baseline.compares}
+    assert compares == set(GROUPED)
+
+
+def test_what_the_rule_declares_is_so() -> None:
+    # Beside the first turn, episodes part: the second turns' prompts differ.
+    episodes = [spoken(f"{i}", "aa", prompts=[(1,), (2, i)], problems=["p", "q"]) for i in range(3)]
+    given = earned(episodes, 1.0, 2.0, 4.0)
+    turns = {turn.id: turn for t in episodes for turn in t.turns}
+    for baseline in (Group(like="prompt"), AgentTurnGroup(), Joint(per="round")):
+        peers = baseline.peers(evidence(*episodes), given)
+        assert sorted(map(len, peers.groups)) == [1, 1, 1, 3]
+        assert all(len({turns[t].completion.prompt_ids for t in group}) == 1 for group in peers.groups)
+    for baseline in (Group(), AgentGroup(), Joint()):
+        assert [len(group) for group in baseline.peers(evidence(*episodes), given).groups] == [6]
+
+
+# --- the stopping bias -----------------------------------------------------------------------------------------------
+
+CHANCES = {"stop": 0.7, "continue": 0.3}
+OVER = {  # how an episode may go, with what it pays, turn by turn: whether to go on makes no difference
+    ("stop",): (0.0,),
+    ("continue", "continue"): (1.0, -1.0),
+    ("continue", "stop"): (1.0, -1.0),
+}
+NOISE = (-0.5, 0.5)
+"""On the last reward, each as likely."""
+
+
+def course(name: str, said: tuple[str, ...], off: float) -> Trajectory:
+    made = spoken(name, "a" * len(said), prompts=[(1,), (2,)][: len(said)], problems=["p"] * len(said))
+    paid = [*OVER[said][:-1], OVER[said][-1] + off]
+    made.rewards = [Reward("a", value, turn.id) for value, turn in zip(paid, made.turns, strict=True)]
+    return made
+
+
+def gradient(baseline: Baseline, to_go: bool) -> float:
+    """Of the logit of `continue`, over all pairs of episodes: sum of advantage times d log probability."""
+    total = 0.0
+    for (one, other), (x, y) in product(product(OVER, OVER), product(NOISE, NOISE)):
+        pair = [course("0", one, x), course("1", other, y)]
+        given = Outcome(to_go=to_go)(evidence(*pair))
+        found = judge(baseline, pair, given)
+        slopes = [(said == "continue") - CHANCES["continue"] for said in (*one, *other)]
+        chance = math.prod(CHANCES[said] for said in (*one, *other)) / 4
+        total += chance * sum(map(mul, slopes, (found[turn.id] for t in pair for turn in t.turns)))
+    return total
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_returns_of_whole_episodes_pay_nothing_for_going_on(kind: str) -> None:
+    assert gradient(ALL[kind].build(), to_go=False) == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["group prompt", "agent turn", "agent turn, problem", "joint round", "loo"])
+def test_nor_do_returns_to_go_of_turns_that_were_asked_the_same_or_against_others(kind: str) -> None:
+    assert gradient(ALL[kind].build(), to_go=True) == pytest.approx(0, abs=1e-12)
+
+
+def test_returns_to_go_do_pay_against_the_mean_of_whole_episodes() -> None:
+    # The half of a pair's mean that is an episode's own: 0 if it stops, -1 / 2 if it goes on, which has chance 0.3 and
+    # slope 0.7. So both together gain 0.3 * 0.7 / 2, but for pairs that go on and end alike (chance 0.09 / 2): they get
+    # 0 instead of 1 / 2 for each first turn and -1 / 2 for each second one, whose slopes are 0 in the mean.
+    assert gradient(Group(std=False), to_go=True) == pytest.approx(0.105 - 0.045 * 0.7, rel=1e-9)
+
+
+# --- forks -----------------------------------------------------------------------------------------------------------
+
+
+def fork_of_three() -> tuple[list[Trajectory], Credit]:
+    """Two turns each; the first one is shared, the second ones are candidates with one prompt."""
+    past = spoken("0", "ab", prompts=[(1,), (2,)])
+    rest = [spoken(f"{i}", "ab", prompts=[(1,), (2,)]) for i in (1, 2)]
+    given = worth({"0": [3.0, 1.0]}) | {("1", 1): Advantage(2.0), ("2", 1): Advantage(6.0)}
+    return [past, *(sibling(past, 1, course) for course in rest)], given
+
+
+@pytest.mark.parametrize(
+    "baseline",
+    [Group(like="prompt", std=False), AgentTurnGroup(std=False), Joint(per="round", teams=(("a",), ("b",)))],
+    ids=["prompt", "agent turn", "joint"],
+)
+def test_candidates_are_compared_and_what_they_share_enters_once(baseline: BaselineConfig) -> None:
+    episodes, given = fork_of_three()
+    credit, metrics = baseline.build()(evidence(*episodes), given)
+    # Candidates 1, 2, 6 have mean 3; the shared turn has no peers.
+    assert numbers(credit) == {("0", 0): 0.0, ("0", 1): -2.0, ("1", 1): -1.0, ("2", 1): 3.0}
+    assert metrics == {"credit/groups": 2.0, "credit/degenerate_groups": 0.5}
+
+
+def test_a_turn_that_all_inherited_has_no_others() -> None:
+    episodes, given = fork_of_three()
+    credit, _ = LeaveOneOut()(evidence(*episodes), given)
+    # 1 - (2 + 6) / 2, 2 - (1 + 6) / 2, 6 - (1 + 2) / 2
+    assert numbers(credit) == {("0", 0): 0.0, ("0", 1): -3.0, ("1", 1): -1.5, ("2", 1): 4.5}
+
+
+def test_a_turn_that_some_inherited_is_compared_with_the_others() -> None:
+    episodes, given = fork_of_three()
+    other = spoken("3", "ab", prompts=[(1,), (3,)])
+    given |= worth({"3": [5.0, 9.0]})
+    credit, _ = LeaveOneOut()(evidence(*episodes, other), given)
+    # Agent a: the shared turn is worth 3 in three episodes, of which none may count for it; the other episode's is 5.
+    assert (credit["0", 0].value, credit["3", 0].value) == (-2.0, 2.0)

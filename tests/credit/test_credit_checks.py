@@ -1,0 +1,53 @@
+"""Credit rules that do not fit their scenario are refused before a weight is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import marl
+from marl.load import ScenarioError
+
+KUHN = Path(__file__).parents[2] / "scenarios" / "kuhn_self_play.yaml"
+
+
+def problems(*overrides: str) -> list[str]:
+    with pytest.raises(ScenarioError) as refused:
+        marl.load(KUHN, overrides)
+    return [line.strip() for line in str(refused.value).splitlines()[1:]]
+
+
+def test_a_baseline_by_name_is_refused_beside_an_assign_with_a_state() -> None:
+    both = "{assign: {kind: 'credit.decomposition:Vdn'}, baseline: {kind: 'credit.baseline_whiten:Decoupled'}}"
+    message = (
+        "credit.baseline: 'credit.baseline_whiten:Decoupled' asks what each named reward alone would earn, which "
+        "credit.assign 'credit.decomposition:Vdn' cannot tell, as it learns from what it is asked; choose an assign "
+        "without a state (outcome, flow, ...) or another baseline"
+    )
+    assert problems(f"credit={both}") == [message]
+    assert problems(f"credit.compare.other={both}") == [
+        message.replace("credit.", "credit.compare.other.", 1).replace(
+            "which credit.assign", "which credit.compare.other.assign"
+        )
+    ]
+
+
+def test_a_rule_beside_that_needs_what_no_learner_reads_is_refused() -> None:
+    [problem] = problems("credit.compare.critic={baseline: {kind: 'credit.critic:Value'}}")
+    assert problem.startswith("credit.compare.critic: 'outcome' and 'credit.critic:Value' need values of what role")
+
+
+def test_a_rule_beside_that_compares_needs_somebody_to_compare_with() -> None:
+    [problem] = problems("schedule.group_size=1", "credit.baseline=none", "credit.compare.other={baseline: group}")
+    assert problem.startswith("schedule.group_size: 1, but credit.compare.other.baseline 'group' compares episodes")
+
+
+def test_the_name_of_a_rule_beside_is_a_part_of_a_metrics_name() -> None:
+    [problem] = problems("credit.compare={a/b: {}}")
+    assert problem.startswith("credit.compare: 'a/b' is no name: use letters, digits, '_' and '-'")
+
+
+def test_a_rule_beside_may_be_any_rule() -> None:
+    scenario = marl.load(KUHN, ["credit.compare.other={assign: flow, baseline: role_average, scale: 2}"])
+    assert scenario.credit.compare["other"].scale == 2

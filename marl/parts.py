@@ -97,8 +97,9 @@ def _place(group: str, kind: str, base: type[Component]) -> str:
     """Where a kind is: `package.module:Name`."""
     places = [kind] if ":" in kind else _installed(group).get(kind, [])
     if not places:
-        near = nearest(kind, choices(group, base))
-        raise ValueError(f"unknown kind {kind!r}; {near}, or an import path 'package.module:Name'")
+        near, elsewhere = nearest(kind, choices(group, base)), [g for g in GROUPS if kind in names(g)]
+        of = f" (it is one of {', '.join(elsewhere)})" if elsewhere else ""
+        raise ValueError(f"unknown kind {kind!r}{of}; {near}, or an import path 'package.module:Name'")
     if len(places) > 1:
         raise ValueError(f"kind {kind!r}: two installed packages claim this name; choices: {', '.join(places)}")
     module, _, name = places[0].partition(":")

@@ -139,7 +139,8 @@ class Episode:
         muted = {agent: self._saying(agent, action) for agent, action in fork.muted}
         kept: dict[tuple[str, int], Turn] = {}
         if fork.keeps:
-            kept = {(turn.agent, turn.nth): turn for turn in past.turns if turn.id != fork.turn}
+            left = past.turns[fork.turn[1]]
+            kept = {(turn.agent, turn.nth): turn for turn in past.turns if turn is not left}
         self._script = _Script(muted, kept)
         if fork.action is not None:
             self.force(fork.action)

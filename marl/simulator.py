@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, islice
+from urllib.parse import quote
 from weakref import WeakValueDictionary
 
 from marl.cast import Cast
@@ -76,7 +77,7 @@ class Table:
         """Play the courses of all `forks` at once; the same way as in `fork`, which names no more than one.
 
         Raises:
-            ValueError: if a turn is of no episode that was played here and is still held.
+            ValueError: if a turn's episode was not played here or is no longer held, or has no such turn.
         """
         starts = [self._starts(fork) for fork in forks]
         courses = iter(self._finish([self._begin(start) for group in starts for start in group]))
@@ -90,7 +91,9 @@ class Table:
         past = self._known.get(fork.turn[0])
         if past is None:
             raise ValueError(f"fork: no episode {fork.turn[0]!r} at hand; only what was played here can be forked")
-        branches, alike = self._branches.setdefault(past.id, Counter()), replace(fork, n=1)
+        if not 0 <= fork.turn[1] < len(past.turns):
+            raise ValueError(f"fork: episode {past.id!r} has no turn {fork.turn[1]}; it has {len(past.turns)}")
+        branches, alike = self._branches.setdefault(past.id, Counter()), replace(fork, n=1, purpose="credit")
         first = branches[alike] + 1
         branches[alike] += fork.n
         return [partial(self._branch, past, fork, branch) for branch in range(first, first + fork.n)]
@@ -145,8 +148,8 @@ class Table:
 
     def _branch(self, past: Trajectory, fork: Fork, branch: int) -> Episode:
         name = f"{past.id}~{fork.turn[1]}.{_course(fork)}.{branch}"
-        episode = self._dealt(replace(past.deal, episode=name, purpose="credit", branch=branch))
-        episode.replay(past, fork.turn)
+        episode = self._dealt(replace(past.deal, episode=name, purpose=fork.purpose, branch=branch))
+        episode.replay(past, past.turns[fork.turn[1]].id)
         episode.follow(fork, past)
         return episode
 
@@ -171,15 +174,23 @@ class Table:
     ) -> None:
         if isinstance(said, Completion):
             self.tokens[episode.trajectory.deal.purpose] += len(said.token_ids)
+        self._go_on(episode, asked, (agent, said))
+
+    def _go_on(
+        self,
+        episode: Episode,
+        asked: dict[Ticket, tuple[Episode, str]],
+        told: tuple[str, Completion | Failure] | None = None,
+    ) -> None:
+        """Pass an answer on, if there is one, and put the questions that follow."""
         try:
-            episode.answer(agent, said)
-            self._go_on(episode, asked)
+            if told:
+                episode.answer(*told)
+            new = episode.asks()
         except GameError as error:
             self._abandon(episode, asked)
             self._drop(error)
-
-    def _go_on(self, episode: Episode, asked: dict[Ticket, tuple[Episode, str]]) -> None:
-        new = episode.asks()
+            return
         if not episode.over:
             for agent, request in new:
                 asked[self._line.submit(request)] = episode, agent
@@ -210,9 +221,16 @@ class Table:
 
 
 def _course(fork: Fork) -> str:
-    """What a fork does, as a part of its episodes' names."""
-    muted = [f"{agent}={action or ''}" for agent, action in fork.muted]
-    return ",".join([fork.action or "", *muted, *(["kept"] if fork.keeps else [])])
+    """What a fork does, as a part of its episodes' names: no other fork's is the same."""
+    muted = [f"{quote(agent)}={_word(move)}" for agent, move in fork.muted]
+    return ",".join([_word(fork.action), *muted, *(["kept"] if fork.keeps else [])])
+
+
+def _word(move: str | None) -> str:
+    """A move as a part of a name: without the characters that separate its parts."""
+    if move is None:
+        return ""
+    return quote(move, safe=" ").replace("~", "%7E") or "="
 
 
 class _Line:

@@ -176,8 +176,10 @@ class Fork:
     """Another course of an earlier episode, from just before one of its turns."""
 
     turn: TurnId
+    """Which episode is left, and where. A turn's own id names the episode that first held it; one that inherited it is
+    left by its own id and the turn's index."""
     action: str | None = None
-    """The move that is played at that turn; None: whatever its policy says now."""
+    """The move that is played at that turn, "" for saying nothing; None: whatever its policy says now."""
     muted: tuple[tuple[str, str | None], ...] = ()
     """(agent, the move it plays from here on whenever it is asked; None: it says nothing)"""
     keeps: bool = False
@@ -185,6 +187,8 @@ class Fork:
     is asked something else always answers anew."""
     n: int = 1
     """How many."""
+    purpose: Purpose = "credit"
+    """What its tokens are spent for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 from games.base import IllegalMove, TextGame, TextGameConfig
 from marl.cast import Cast
-from marl.protocols import Engine, GameConfig, RoleConfig, Start
+from marl.protocols import Engine, GameConfig, RoleConfig, Start, View
 from marl.simulator import Table
-from marl.types import Completion, Deal, Failure, Request, Ticket
+from marl.types import Completion, Deal, Failure, Message, Request, Ticket
 from roles.player import Player
 
 PAIR = ("player_0", "player_1")
@@ -54,6 +54,16 @@ def drawn(request: Request) -> str:
     """Any legal move, by the request's own seed."""
     texts = list((request.options or {}).values())
     return texts[request.seed % len(texts)]
+
+
+class Listener(Player):
+    """Its prompt holds what was said since its last turn."""
+
+    kind: str = "listener"
+
+    def messages(self, view: View) -> tuple[Message, ...]:
+        heard = " ".join(f"{turn.agent}:{turn.completion.text}" for turn in view.unread)
+        return (Message("user", f"{view.observation['text']} heard {heard} mine {len(view.mine)}"),)
 
 
 def table(game: GameConfig, engines: Engine | Mapping[str, Engine], seed: int = 0, **roles: RoleConfig) -> Table:

@@ -55,9 +55,10 @@ KINDS = {
     "of its settings, GameConfig",
     "game.kind=marl.protocols:GameConfig": "game.kind: kind 'marl.protocols:GameConfig' is unfinished: it has no build",
     "game.kind=.:x": "game.kind: kind '.:x': an import path is written 'package.module:Name'",
-    "credit.assign.kind=group": "credit.assign.kind: kind 'group' cannot stand here; choices: flow, outcome",
-    "credit.baseline.kind=flow": "credit.baseline.kind: kind 'flow' cannot stand here; choices: group, none, "
-    "role_average",
+    "credit.assign.kind=group": "credit.assign.kind: unknown kind 'group' (it is one of baselines); choices: "
+    f"{', '.join(names('credit'))}, or an import path 'package.module:Name'",
+    "credit.baseline.kind=flow": "credit.baseline.kind: unknown kind 'flow' (it is one of credit); choices: "
+    f"{', '.join(names('baselines'))}, or an import path 'package.module:Name'",
 }
 VALUES = {
     "schedule.steps=-1": "schedule.steps: must be greater than 0 (got -1)",

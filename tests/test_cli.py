@@ -75,12 +75,12 @@ def test_the_module_is_the_command() -> None:
 
 
 def test_a_broken_scenario_is_a_message_and_status_2_and_no_traceback() -> None:
-    done = python("-m", "marl", "check", KUHN, "schedule.steps=-1", "game.kind=kuhn")
+    done = python("-m", "marl", "check", KUHN, "schedule.steps=-1", "game.kind=kuhn_pokr")
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.split("\n") == [
         f"marl: {KUHN}: 2 problems",
-        f"  game.kind: unknown kind 'kuhn'; did you mean 'kuhn_poker'? choices: {', '.join(names('games'))}, or an "
+        f"  game.kind: unknown kind 'kuhn_pokr'; did you mean 'kuhn_poker'? choices: {', '.join(names('games'))}, or an "
         "import path 'package.module:Name'",
         "  schedule.steps: must be greater than 0 (got -1)",
         "",

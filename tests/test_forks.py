@@ -3,25 +3,11 @@
 from typing import Any
 
 import pytest
-from small_games import CircleConfig, PenniesConfig, Voice, deal, drawn, table
+from small_games import CircleConfig, Listener, PenniesConfig, Voice, deal, drawn, table
 
 from games.base import IllegalMove
 from games.kuhn_poker import KuhnPokerConfig
 from games.tic_tac_toe import TicTacToeConfig
-from marl.protocols import View
-from marl.types import Message
-from roles.player import Player
-
-
-class Listener(Player):
-    """Its prompt holds what was said since its last turn."""
-
-    kind: str = "listener"
-
-    def messages(self, view: View) -> tuple[Message, ...]:
-        heard = " ".join(f"{turn.agent}:{turn.completion.text}" for turn in view.unread)
-        return (Message("user", f"{view.observation['text']} heard {heard} mine {len(view.mine)}"),)
-
 
 STUMBLING = IllegalMove(retry=1, then="random")
 FORKABLE = (

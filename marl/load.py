@@ -106,11 +106,11 @@ def _override(data: dict[str, Any], override: str) -> None:
         raise ScenarioError(f"override {override!r}: write it as dotted.path=value, e.g. schedule.steps=100")
     here = data
     for depth, key in enumerate(keys[:-1], 1):
-        if here.get(key) is None:
-            here[key] = {}
-        here = here[key]
-        if not isinstance(here, dict):
-            raise ScenarioError(f"override {override!r}: {_closed('.'.join(keys[:depth]), here)}")
+        inner = {} if here.get(key) is None else here[key]
+        if not isinstance(inner, dict):
+            raise ScenarioError(f"override {override!r}: {_closed('.'.join(keys[:depth]), inner)}")
+        # A copy: what YAML aliases made one thing is overridden where it was asked for, and nowhere else.
+        here[key] = here = dict(inner)
     try:
         here[keys[-1]] = yaml.load(text, _Loader)
     except yaml.YAMLError as error:

@@ -298,3 +298,9 @@ def test_anchors_and_merge_keys_of_yaml_work(tmp_path: Path) -> None:
                                     "player_1: player}")  # fmt: skip
     (tmp_path / "mine.yaml").write_text(text)
     assert marl.load(tmp_path / "mine.yaml").seats == {"player_0": "player", "player_1": "player"}
+
+
+def test_an_override_changes_one_of_two_places_that_share_an_anchor() -> None:
+    team = marl.load(KUHN.parent / "team_arithmetic.yaml", ["policies.solver.learner.lr=0.5"])
+    solver, critic = team.policies["solver"].learner, team.policies["critic"].learner
+    assert (solver.lr, critic.lr) == (0.5, 1.0e-3)  # type: ignore[union-attr]

@@ -60,10 +60,9 @@ class Run:
             wanted = (self.judge.needs & self._reads(name)) | learner.needs
             if not wanted:
                 continue
-            turns = [
-                t for tr in trajectories for t in tr.turns if roles[t.role].policy == name and roles[t.role].trainable
-            ]
-            turns = [turn for turn in turns if turn.completion.prompt_ids]
+            said = [t for tr in trajectories for t in tr.turns if t.completion.prompt_ids]
+            own = {turn.id: turn for turn in said if roles[turn.role].policy == name and roles[turn.role].trainable}
+            turns = list(own.values())  # one that several forks inherited is read once
             readings.update(zip((turn.id for turn in turns), learner.read(turns, wanted), strict=True))
         return readings
 

@@ -99,7 +99,8 @@ class Peers:
 class Assign(Stateful, Protocol):
     """Who earned it: what each turn is worth, on its own graph."""
 
-    needs: frozenset[str]
+    @property
+    def needs(self) -> frozenset[str]: ...
 
     def __call__(self, evidence: Evidence) -> Credit: ...
     def metrics(self) -> Metrics:
@@ -110,7 +111,8 @@ class Assign(Stateful, Protocol):
 class Baseline(Stateful, Protocol):
     """Against what: what a turn is worth compared with its peers, across the step."""
 
-    needs: frozenset[str]
+    @property
+    def needs(self) -> frozenset[str]: ...
 
     def __call__(self, evidence: Evidence, earned: Credit) -> tuple[Credit, Metrics]: ...
 

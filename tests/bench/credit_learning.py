@@ -52,15 +52,26 @@ class Method(NamedTuple):
     evaluated."""
 
 
+OWN = {
+    "units": "(given.left % 10 + given.right % 10)",
+    "tens": "((given.left % 100 + given.right % 100) // 10)",
+    "hundreds": "((given.left % 1000 + given.right % 1000) // 100)",
+    "thousands": "(given.value // 1000)",
+}
+"""What each agent ought to say."""
+VERDICTS = tuple(f"game.rewards.{agent}.own='{agent}.move == {right} | string'" for agent, right in OWN.items())
+"""Each agent is told whether its own place is right: process rewards, which no other method gets."""
+PROCESS = "credit.assign={kind: process, rewards: [own], common: mean}"
 METHODS = {
     "outcome": Method(),
     "flow": Method(("credit.assign={kind: flow, teams: [[units, watcher, tens, hundreds, thousands]]}",)),
+    "process": Method((*VERDICTS, PROCESS)),
     "vdn": Method(("credit.assign={kind: vdn}",)),
     "qmix": Method(("credit.assign={kind: qmix}",)),
     "coma": Method(("credit.assign={kind: coma}",)),
-    "leave_one_out": Method(("credit.assign={kind: leave_one_out}",), 2.5),
-    "shapley": Method(("credit.assign={kind: shapley}",), 13.0),
-    "replay": Method(("credit.assign={kind: replay, samples: 2}",), 6.0),
+    "leave_one_out": Method(("credit.assign={kind: leave_one_out}",), 2.0),
+    "shapley": Method(("credit.assign={kind: shapley}",), 7.0),
+    "replay": Method(("credit.assign={kind: replay, samples: 1}",), 4.0),
 }
 
 

@@ -7,16 +7,19 @@ import math
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from real_runs import Desk, Kill, outcome, train_whole
 
 import marl
 from marl.cast import Cast
 from marl.graph import read_trajectories
 from marl.load import validate
+from marl.state import load_state
 from marl.tree import Strategy, Tree, best_response, grow, values
 from marl.types import Metrics
 
@@ -82,6 +85,7 @@ terse = outside.coins:Terse
 speller = outside.letters:Speller
 [marl.credit]
 last = outside.coins:Last
+curious = outside.curious:Curious
 [marl.engines]
 softmax = outside.softmax:Softmax
 [marl.models]
@@ -227,6 +231,23 @@ def test_a_tabular_learner_reaches_the_exact_best_response_to_a_frozen_uniform_p
     frozen = [turn.completion for t in read_trajectories(late) for turn in t.turns if turn.role == "other"]
     assert {(said.logprobs, said.versions) for said in frozen} == {((math.log(0.5),), (0, 0))}
     assert not (tmp_path / "run/checkpoints/000040/policies/frozen").exists()
+
+
+def test_a_credit_rule_from_outside_that_remembers_survives_a_kill(tmp_path: Path) -> None:
+    curious = {"assign": {"kind": "outside.curious:Curious", "bonus": 0.5}, "baseline": {"kind": "none"}}
+    scenario = KUHN | {"credit": curious, "schedule": {"steps": 4, "groups": 4, "group_size": 2}}
+    whole = train_whole(tmp_path / "whole", scenario | {"checkpoint": {"every": 2}})
+    desk = Desk(tmp_path / "desk", whole.scenario)
+    assert desk.train(kill=Kill("open", "metrics.jsonl", 4)) == -9, "step 3 is done, and step 2 is the checkpoint"
+    assert desk.train("--resume", "auto") == 0, desk.said()
+    assert outcome(desk.run) == outcome(whole.run)
+
+    made = load_state(desk.run / "checkpoints/000004/state")["judge"]["default"]["assign"]["made"]
+    played = [t for file in (desk.run / "trajectories").iterdir() for t in read_trajectories(file)]
+    assert made == Counter(turn.action for trajectory in played for turn in trajectory.turns)
+    assert sum(made.values()) > 4 * 4 * 2
+    rule = validate(scenario).credit.assign
+    assert rule.build().state_dict() == rule.state_dict() == {"made": {}}, "another run begins anew"
 
 
 # --- in a team, with verifiers in processes of their own ---------------------------------------------------------

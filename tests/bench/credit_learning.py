@@ -33,7 +33,7 @@ import marl
 from marl.folder import RunFolder
 from marl.types import Metrics
 
-BUDGET = 300_000
+BUDGET = 200_000
 EVALUATIONS = 24
 LRS = (3e-4, 1e-3, 3e-3)
 SEEDS = (0, 1, 2, 3, 4)

@@ -1,18 +1,26 @@
-"""Who earned it: the rewards of an episode -> what each turn is worth, on its own graph."""
+"""Who earned it: the rewards of an episode -> what each turn is worth, on its own graph.
+
+A turn that several episodes of the step hold, because forks inherited it, is worth the mean over them.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
-from credit.teams import check_disjoint, named_teams
+from credit.inherited import credit_of
+from credit.teams import Team, TeamAssign, check_disjoint, named_teams
 from marl.protocols import AssignConfig, Evidence
-from marl.types import Advantage, Credit, Reward, TurnId
+from marl.types import Credit, Reward, TurnId
 
 if TYPE_CHECKING:
     from marl.graph import Trajectory
+
+Worths = Iterator[tuple[TurnId, float]]
+"""Turns of an episode, each with what it is worth there."""
 
 
 class Outcome(AssignConfig):
@@ -23,29 +31,60 @@ class Outcome(AssignConfig):
     """Count only what the agent is paid from this turn on."""
 
     def __call__(self, evidence: Evidence) -> Credit:
-        credit: Credit = {}
-        for trajectory in evidence.trajectories:
-            credit.update(_to_go(trajectory) if self.to_go else _whole(trajectory))
-        return credit
+        worths = _to_go if self.to_go else _whole
+        return credit_of(pair for trajectory in evidence.trajectories for pair in worths(trajectory))
 
 
-def _whole(trajectory: Trajectory) -> Credit:
+def _whole(trajectory: Trajectory) -> Worths:
     returns = trajectory.returns
-    worth = {turn.agent: Advantage(returns.get(turn.agent, 0.0)) for turn in trajectory.turns}
-    return {turn.id: worth[turn.agent] for turn in trajectory.turns}
+    return ((turn.id, returns.get(turn.agent, 0.0)) for turn in trajectory.turns)
 
 
-def _to_go(trajectory: Trajectory) -> Credit:
+def _to_go(trajectory: Trajectory) -> Worths:
     paid: dict[TurnId, list[Reward]] = defaultdict(list)
     for reward in trajectory.rewards:
         paid[reward.turn].append(reward)
     left: dict[str, float] = defaultdict(float)
-    credit: Credit = {}
     for turn in reversed(trajectory.turns):
         for reward in paid.get(turn.id, ()):
             left[reward.agent] += reward.value
-        credit[turn.id] = Advantage(left[turn.agent])
-    return credit
+        yield turn.id, left[turn.agent]
+
+
+class Uniform(TeamAssign):
+    """Each turn of a team's members is worth all that the team is paid in the episode.
+
+    What GRPO does when a whole conversation is one sample, and MAGRPO's joint return (arXiv 2508.04652).
+    """
+
+    kind: str = "uniform"
+
+    def __call__(self, evidence: Evidence) -> Credit:
+        return credit_of(pair for trajectory in evidence.trajectories for pair in self._shared(trajectory, evidence))
+
+    def _shared(self, trajectory: Trajectory, evidence: Evidence) -> Worths:
+        worth = {agent: paid for agents, paid in self.pots(trajectory, evidence) for agent in agents}
+        return ((turn.id, worth[turn.agent]) for turn in trajectory.turns if turn.agent in worth)
+
+
+class LastSpeaker(TeamAssign):
+    """The last turn of a team is worth all that the team is paid in the episode, its other turns are worth 0.
+
+    What a learner gets that trains on the final answer alone. The credit of an episode sums to what was paid.
+    """
+
+    kind: str = "last_speaker"
+
+    def __call__(self, evidence: Evidence) -> Credit:
+        return credit_of(pair for trajectory in evidence.trajectories for pair in self._ended(trajectory, evidence))
+
+    def _ended(self, trajectory: Trajectory, evidence: Evidence) -> Worths:
+        left = {agent: pot for pot in self.pots(trajectory, evidence) for agent in pot[0]}
+        for turn in reversed(trajectory.turns):
+            if turn.agent in left:
+                agents, paid = left[turn.agent]
+                left.update(dict.fromkeys(agents, (agents, 0.0)))
+                yield turn.id, paid
 
 
 class Flow(AssignConfig):
@@ -66,13 +105,17 @@ class Flow(AssignConfig):
         check_disjoint(self.teams)
         return self
 
+    def pots(self, trajectory: Trajectory, evidence: Evidence) -> Sequence[tuple[frozenset[str], float]]:
+        players = [agent for agent, role in trajectory.deal.seats.items() if role not in evidence.rules]
+        return [(team, Team(team).worth(trajectory)) for team in named_teams(self.teams, trajectory, players)]
+
     def __call__(self, evidence: Evidence) -> Credit:
-        credit: Credit = {}
-        for trajectory in evidence.trajectories:
-            for team in named_teams(self.teams, trajectory, list(trajectory.deal.seats)):
-                worth = self._worth(trajectory, team)
-                credit.update((t.id, Advantage(worth.get(t.id, 0.0))) for t in trajectory.turns if t.agent in team)
-        return credit
+        return credit_of(pair for trajectory in evidence.trajectories for pair in self._flown(trajectory))
+
+    def _flown(self, trajectory: Trajectory) -> Worths:
+        for team in named_teams(self.teams, trajectory, list(trajectory.deal.seats)):
+            worth = self._worth(trajectory, team)
+            yield from ((turn.id, worth.get(turn.id, 0.0)) for turn in trajectory.turns if turn.agent in team)
 
     def _worth(self, trajectory: Trajectory, team: frozenset[str]) -> dict[TurnId, float]:
         worth: dict[TurnId, float] = defaultdict(float)

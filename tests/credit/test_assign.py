@@ -4,10 +4,12 @@ from collections import Counter
 
 import pytest
 from by_hand import episode, evidence, worths
+from credit_graphs import ROLES, forked, random_episode
 from small_games import Voice, deal, drawn, table
 
-from credit.assign import Flow, Outcome
+from credit.assign import Flow, LastSpeaker, Outcome, Uniform
 from games.kuhn_poker import KuhnPokerConfig
+from marl.protocols import AssignConfig, Evidence
 
 
 def test_outcome_pays_every_turn_its_agents_return() -> None:
@@ -105,3 +107,81 @@ def test_in_kuhn_poker_a_called_bet_pays_the_bettor_over_one_hop() -> None:
     bet = laid.fork(past.turns[0].id, 1, "bet")[0]
     called = laid.fork(bet.turns[1].id, 1, "call")[0]
     assert worths(Flow(decay=0.9)(evidence(called)), called) == [pytest.approx(0.9 * 2.0), -2.0]
+
+
+TEAM = (("a", "b"),)
+
+
+def test_uniform_pays_every_turn_of_a_team_what_the_team_is_paid() -> None:
+    t = episode("e", "abcabc", [("a", 1.0, 0), ("b", 2.0, 4), ("c", -5.0, 5)])
+    assert worths(Uniform()(evidence(t)), t) == [-2.0] * 6
+    assert worths(Uniform(teams=TEAM)(evidence(t)), t) == [3.0, 3.0, -5.0, 3.0, 3.0, -5.0]
+
+
+def test_where_a_game_pays_the_same_to_all_the_mean_counts_it_once() -> None:
+    t = episode("e", "abab", [("a", 7.0, 3), ("b", 7.0, 3)])
+    assert worths(Uniform(common="mean")(evidence(t)), t) == [7.0] * 4
+    assert worths(LastSpeaker(common="mean")(evidence(t)), t) == [0.0, 0.0, 0.0, 7.0]
+
+
+def test_only_the_last_turn_of_a_team_is_paid_and_the_others_are_judged_to_be_worth_nothing() -> None:
+    t = episode("e", "abcacb", [("a", 1.0, 0), ("b", 2.0, 1), ("c", -5.0, 2)])
+    assert worths(LastSpeaker()(evidence(t)), t) == [0.0, 0.0, 0.0, 0.0, 0.0, -2.0]
+    assert worths(LastSpeaker(teams=TEAM)(evidence(t)), t) == [0.0, 0.0, 0.0, 0.0, -5.0, 3.0]
+
+
+@pytest.mark.parametrize("rule", [Uniform(), LastSpeaker()], ids=lambda rule: rule.kind)
+def test_seats_that_answer_by_rule_are_in_no_team(rule: AssignConfig) -> None:
+    t = random_episode(1)
+    credit = rule.build()(Evidence([t], "a_game", rules=frozenset({"verifier"})))
+    assert credit.keys() == {turn.id for turn in t.turns if turn.role != "verifier"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_on_any_graph_the_last_speakers_credit_sums_to_what_was_paid(seed: int) -> None:
+    t = random_episode(seed)
+    total = sum(reward.value for reward in t.rewards)
+    assert sum(a.value for a in LastSpeaker()(evidence(t)).values()) == pytest.approx(total)
+    teams = sum(a.value for a in LastSpeaker(teams=TEAM)(evidence(t)).values())
+    spoke = {turn.agent for turn in t.turns}
+    assert spoke == set(ROLES)
+    assert teams == pytest.approx(total)
+
+
+FORKS = {
+    # (first two turns inherited) mean of 1 and 4; then each branch's own
+    Outcome(): ([2.5, 0.0], [1.0], [4.0]),
+    Outcome(to_go=True): ([2.5, 0.0], [1.0], [4.0]),
+    Uniform(): ([2.5, 2.5], [1.0], [4.0]),
+    LastSpeaker(): ([0.0, 0.0], [1.0], [4.0]),
+    # c2 = r; half of that goes on, to what the last turn had read: both turns, a quarter each; then b passes a half on.
+    Flow(decay=0.5, teams=TEAM): ([2.5 / 4 + 2.5 / 8, 2.5 / 4], [1.0], [4.0]),
+}
+
+
+@pytest.mark.parametrize("rule", FORKS, ids=lambda rule: f"{rule.kind}{rule.model_dump().get('to_go', '')}")
+def test_a_turn_that_branches_inherited_is_worth_the_mean_over_them(rule: AssignConfig) -> None:
+    past = episode("e", "aba", [("a", 1.0, 2)])
+    branch = forked(past, 2, "f", "a", [("a", 4.0, 2)])
+    credit = rule.build()(evidence(past, branch))
+    shared, first, second = FORKS[rule]  # type: ignore[index]
+    assert [credit[turn.id].value for turn in past.turns[:2]] == pytest.approx(shared)
+    assert [credit[t.turns[2].id].value for t in (past, branch)] == [*first, *second]
+    assert len(credit) == 4
+
+
+def test_a_turn_of_three_branches_counts_each_of_them_once_and_equal_ones_exactly() -> None:
+    past = episode("e", "aba", [("a", 0.1, 2)])
+    branches = [forked(past, 1, f"f{i}", "ba", [("a", 0.1, 2)]) for i in range(2)]
+    assert Outcome()(evidence(past, *branches))[past.turns[0].id].value == 0.1
+    other = forked(past, 1, "g", "ba", [("a", 1.3, 2)])
+    assert Outcome()(evidence(past, *branches, other))[past.turns[0].id].value == pytest.approx(0.4)
+
+
+def test_a_rewards_pot_is_what_its_team_is_paid() -> None:
+    t = random_episode(3)
+    seen = Evidence([t], "a_game", rules=frozenset({"verifier"}))
+    own = t.returns
+    assert dict(Flow().pots(t, seen)) == {frozenset({agent}): own.get(agent, 0.0) for agent in "abc"}
+    pots = dict(Flow(teams=TEAM).pots(t, seen))
+    assert pots[frozenset("ab")] == pytest.approx(own.get("a", 0.0) + own.get("b", 0.0))

@@ -1,0 +1,331 @@
+"""Process rewards combined with the outcome."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+from by_hand import Paid, episode, worths
+from credit_graphs import Endless, forked, random_episode
+from pydantic import ValidationError
+
+from credit.assign import Uniform
+from credit.combining import Mix, Row, normalised, prime_paper, prime_released
+from credit.process import Process
+from credit.process_rewards import paid_on_the_way
+from games.verifiers.form import Format
+from games.verifiers.text import Exact
+from marl.cases import state_of
+from marl.engines.rules import Verifiers
+from marl.explain import explain
+from marl.graph import Trajectory
+from marl.protocols import Evidence
+from marl.types import Credit, Problem, Reward
+
+RULES = frozenset({"verifier"})
+
+
+def paid(name: str, agents: str, process: Mapping[int, float], outcome: Paid = (), start: str = "s") -> Trajectory:
+    """Who speaks is paid `process` for its turn, and `outcome`s for the whole."""
+    t = episode(name, agents, outcome, start=start)
+    t.rewards += [Reward(agents[turn], value, (name, turn), "step") for turn, value in process.items()]
+    return t
+
+
+def credit(t: Sequence[Trajectory], **settings: Any) -> Credit:
+    return Process(**{"rewards": ("step",), **settings}).build()(Evidence(t, "a_game", rules=RULES))
+
+
+def rows(t: Sequence[Trajectory], **settings: Any) -> list[list[float]]:
+    found = credit(t, **settings)
+    return [worths(found, each) for each in t]
+
+
+def three() -> list[Trajectory]:
+    """K = 3 episodes of one agent: process rewards [1, 2], [3] and [0, 0, 3], outcomes 1, 0 and 1."""
+    return [
+        paid("e1", "aa", {0: 1.0, 1: 2.0}, [("a", 1.0, 1)]),
+        paid("e2", "a", {0: 3.0}),
+        paid("e3", "aaa", {2: 3.0}, [("a", 1.0, 2)]),
+    ]
+
+
+# --- who a payment on the way is for ------------------------------------------------------------------------------
+
+
+def test_a_payment_is_for_the_payees_own_last_turn() -> None:
+    # The verifier speaks last and pays a and b; c is paid before it ever spoke, which is for none of its turns.
+    t = episode("e", "abcv", [("a", 9.0, 3)], seats={"a": "x", "b": "x", "c": "x", "v": "verifier"})
+    t.rewards += [Reward("a", 1.0, ("e", 3), "step"), Reward("b", 2.0, ("e", 3), "step")]
+    t.rewards += [Reward("a", 4.0, ("e", 0), "step"), Reward("c", 8.0, ("e", 1), "step")]
+    assert paid_on_the_way(t, ["step", "none"]) == {"step": {("e", 0): 5.0, ("e", 1): 2.0}, "none": {}}
+    found = credit([t], teams=(("a", "b"),))
+    assert {turn[1]: advantage.value for turn, advantage in found.items()} == {0: 14.0, 1: 11.0, 2: 0.0}
+
+
+def test_without_process_rewards_it_is_the_outcome_of_the_team() -> None:
+    t = random_episode(0)
+    seen = Evidence([t], "a_game", rules=RULES)
+    assert Process(rewards=("never",)).build()(seen) == Uniform()(seen)
+
+
+def test_process_rewards_are_left_out_of_the_outcome_and_not_shared() -> None:
+    t = paid("e", "abab", {0: 1.0, 1: 10.0, 2: 100.0}, [("a", 1000.0, 3)])
+    assert rows([t]) == [[1101.0, 1010.0, 1100.0, 1000.0]]
+    assert rows([t], teams=(("a",), ("b",))) == [[1101.0, 10.0, 1100.0, 0.0]]
+    assert rows([t], common="mean") == [[601.0, 510.0, 600.0, 500.0]]
+
+
+def test_a_weighted_sum_with_discounts_by_hand() -> None:
+    # a's turns: r = 1, 4 and R = 8. To go with 1/2: 3, 4; twice that, and 8 times 1/4 (one more turn to go) and 1.
+    t = paid("e", "aba", {0: 1.0, 2: 4.0}, [("a", 8.0, 2)])
+    settings = {"discount": 0.5, "outcome_discount": 0.25, "weights": {"step": 2.0, "outcome": 0.5}}
+    assert rows([t], teams=(("a",), ("b",)), **settings) == [[6.0 + 1.0, 0.0, 8.0 + 4.0]]
+
+
+def test_rewards_of_several_names_count_by_their_weights() -> None:
+    t = paid("e", "aa", {0: 1.0, 1: 2.0})
+    t.rewards += [Reward("a", 10.0, ("e", 0), "form")]
+    assert rows([t], rewards=("step", "form"), weights={"form": 0.5}) == [[8.0, 2.0]]
+    assert rows([t], rewards=("form",), weights={"outcome": 2.0}) == [[10.0 + 6.0, 6.0]]
+
+
+@pytest.mark.parametrize("combine", ["sum", "max_abs"])
+def test_an_inherited_turn_gets_the_mean_of_its_branches(combine: str) -> None:
+    past = paid("e", "aa", {0: 1.0, 1: 1.0}, [("a", 1.0, 1)])
+    branch = forked(past, 1, "f", "a", [("a", 4.0, 1)])
+    branch.rewards.append(Reward("a", 1.0, ("e", 0), "step"))
+    first, second, other = (2.0, 1.0, 0.0) if combine == "sum" else (1.0, 0.5, 0.0)
+    found = credit([past, branch], combine=combine)
+    step = 1.0 if combine == "sum" else 0.5
+    assert found["e", 0].value == pytest.approx((first + 1 + step + 4) / 2, rel=1e-6)
+    assert found["e", 1].value == pytest.approx(second + 1, rel=1e-6)
+    assert found["f", 1].value == pytest.approx(other + 4, rel=1e-6)
+
+
+# --- published forms, worked out by hand --------------------------------------------------------------------------
+
+
+def test_max_abs_divides_by_the_largest_reward_to_go_of_the_step() -> None:
+    # To go: [3, 2], [3], [3, 3, 3]: the largest is 3. Agent-R1 then adds the outcome.
+    expected = [[1 + 1, 2 / 3 + 1], [1.0], [2.0, 2.0, 2.0]]
+    for found, by_hand in zip(rows(three(), combine="max_abs"), expected, strict=True):
+        assert found == pytest.approx(by_hand, rel=1e-6)
+    assert rows([paid("e", "a", {})], combine="max_abs") == [[0.0]]
+
+
+def test_the_papers_prime_by_hand() -> None:
+    # gamma = 1/2. Means of process rewards: 1.5, 3, 1; the mean of the two others': 2, 1.25, 2.25.
+    # e1: 1 - 2 = -1 and 2 - 2 = 0; to go -1 and 0. Outcome 1 - (0 + 1)/2 = .5.
+    # e2: 3 - 1.25 = 1.75. Outcome 0 - (1 + 1)/2 = -1.
+    # e3: -2.25, -2.25, .75; to go .75, then -2.25 + .375 = -1.875, then -2.25 - .9375 = -3.1875. Outcome .5.
+    found = rows(three(), combine="prime_paper", discount=0.5)
+    assert found == [[-0.5, 0.5], [0.75], [-2.6875, -1.375, 1.25]]
+
+
+def test_the_released_prime_by_hand() -> None:
+    # Divided by 3 (the largest |to go|): [1/3, 2/3], [1], [0, 0, 1], with means 1/2, 1, 1/3, which sum to 11/6.
+    # K/(K-1) = 3/2, so minus 11/12: -5/12 and 1/12; 7/12; -11/12, -11/12, 7/12.
+    # To go with gamma = 1/2: -3/8, 1/12; 7/12; -59/48, -5/8, 7/12. Outcomes 3/2 R - 2/2: 1/2, -1, 1/2, undiscounted.
+    # Together: 1/8, 7/12; -5/12; -35/48, -1/8, 13/12; their mean is 25/288, their spread (ddof 1) 0.6641119.
+    before = [[1 / 8, 7 / 12], [-5 / 12], [-35 / 48, -1 / 8, 13 / 12]]
+    expected = [[(x - 25 / 288) / 0.6641119 for x in row] for row in before]
+    found = rows(three(), combine="prime_released", discount=0.5)
+    for row, by_hand in zip(found, expected, strict=True):
+        assert row == pytest.approx(by_hand, abs=2e-6)
+
+
+def test_the_released_token_term_equals_the_papers_only_on_the_rows_average() -> None:
+    # ALGORITHMS.md section 11. With gamma = 0 a turn keeps its own term alone; without outcomes nothing else is there.
+    made = normalised([Row("g", [r], 0.0) for r in ([1.0, 2.0], [3.0], [0.0, 0.0, 3.0])])
+    mix = Mix([1.0], discount=0.0)
+    # The paper's on the same (normalised) rewards: 1/3 - 2/3, 2/3 - 2/3; 1 - 5/12; -3/4, -3/4, 1/4.
+    paper = [[-1 / 3, 0.0], [7 / 12], [-3 / 4, -3 / 4, 1 / 4]]
+    released = [[-5 / 12, 1 / 12], [7 / 12], [-11 / 12, -11 / 12, 7 / 12]]
+    for found, by_hand in ((prime_paper, paper), (prime_released, released)):
+        for row, expected in zip(found(made, mix), by_hand, strict=True):
+            assert row == pytest.approx(expected, abs=1e-6)
+    # normalising again divides by 1.000001: no difference at this precision
+    for a, b in zip(paper, released, strict=True):
+        assert fmean(a) == pytest.approx(fmean(b))
+    assert paper[0] != pytest.approx(released[0])
+
+
+def masked_rloo(values: Any, mask: Any) -> Any:
+    """The token term of PRIME's released code as ALGORITHMS.md states it, on padded tensors."""
+    many = len(values)
+    mean = (values * mask).sum(1) / mask.sum(1)
+    return (values * many / (many - 1) - mean.sum() / (many - 1)) * mask
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_released_form_agrees_with_tensors(seed: int) -> None:
+    import torch
+
+    torch.manual_seed(seed)
+    lengths = [2, 5, 1, 4]
+    mask = torch.tensor([[float(t < n) for t in range(5)] for n in lengths], dtype=torch.float64)
+    process, outcome = torch.randn(4, 5, dtype=torch.float64) * mask, torch.rand(4, 1, dtype=torch.float64)
+    last = mask - torch.cat([mask[:, 1:], torch.zeros(4, 1)], dim=1)
+
+    def reverse_cumsum(x: torch.Tensor) -> torch.Tensor:
+        return x.flip(1).cumsum(1).flip(1)
+
+    scaled = process / (reverse_cumsum(process).abs().max() + 1e-6)
+    whole = reverse_cumsum(5 * masked_rloo(scaled, mask) + 2 * masked_rloo(outcome * last, last))[mask > 0]
+    expected = (whole - whole.mean()) * torch.rsqrt(whole.var() + 1e-8)
+    played = [
+        paid(f"e{i}", "a" * n, dict(enumerate(process[i, :n].tolist())), [("a", outcome[i].item(), n - 1)])
+        for i, n in enumerate(lengths)
+    ]
+    found = rows(played, combine="prime_released", weights={"step": 5.0, "outcome": 2.0})
+    assert [x for row in found for x in row] == pytest.approx(expected.tolist(), abs=1e-9)
+
+
+def test_decoupled_with_one_turn_is_gdpo_and_a_loud_reward_does_not_drown_a_quiet_one() -> None:
+    # Right: 0, 0, 1, 1; long: 0, 100, 100, 0. Each alone has mean 1/2 (50), deviation +-.5 (50), spread .5773503
+    # (57.73503) with ddof 1: +-.8660254. Sums: -1.7320508, 0, 1.7320508, 0; their spread is sqrt(6/3).
+    played = [
+        paid(f"e{i}", "a", {0: long}, [("a", right, 0)])
+        for i, (right, long) in enumerate([(0.0, 0.0), (0.0, 100.0), (1.0, 100.0), (1.0, 0.0)])
+    ]
+    found = [row[0] for row in rows(played, combine="decoupled", epsilon=0.0)]
+    assert found == pytest.approx([-1.2247449, 0.0, 1.2247449, 0.0], abs=1e-6)
+    found = [row[0] for row in rows(played, combine="decoupled", epsilon=0.0, weights={"outcome": 3.0})]
+    # Sums: -3.4641016, -1.7320508, 3.4641016, 1.7320508; their spread is sqrt(30/3).
+    assert found == pytest.approx([-1.0954451, -0.5477226, 1.0954451, 0.5477226], abs=1e-6)
+
+
+def test_decoupled_compares_rewards_to_go_of_turns_and_outcomes_of_episodes() -> None:
+    # To go: [3, 2], [3], [3, 3, 3]: mean 17/6, deviations 1/6 five times and -5/6: spread .4082483.
+    # Outcomes 1, 0, 1: mean 2/3, spread .5773503: .5773503 and -1.1547005.
+    step, off, right, wrong = (1 / 6) / 0.4082483, (-5 / 6) / 0.4082483, 0.5773503, -1.1547005
+    sums = [step + right, off + right, step + wrong, *[step + right] * 3]
+    expected = [(x - fmean(sums)) / stdev(sums) for x in sums]
+    found = rows(three(), combine="decoupled", epsilon=0.0)
+    assert [x for row in found for x in row] == pytest.approx(expected, abs=1e-5)
+
+
+COMPARING = ["prime_paper", "prime_released", "decoupled"]
+
+
+@pytest.mark.parametrize("combine", COMPARING)
+@pytest.mark.parametrize("value", [0.1, 0.3, 0.7])
+def test_a_constant_group_gets_exactly_0(combine: str, value: float) -> None:
+    played = [paid(f"e{i}", "aa", {0: value, 1: value}, [("a", value, 1)]) for i in range(5)]
+    if combine == "decoupled":  # rewards to go differ within an episode, so only one turn is alike everywhere
+        played = [paid(f"e{i}", "a", {0: value}, [("a", value, 0)]) for i in range(5)]
+    assert {x for row in rows(played, combine=combine, discount=0.0) for x in row} == {0.0}
+
+
+@pytest.mark.parametrize("combine", COMPARING)
+def test_who_has_no_peers_gets_0_and_does_not_count_in_the_step(combine: str) -> None:
+    alone = paid("e4", "aa", {0: 50.0}, [("a", -50.0, 1)], start="another")
+    stranger = paid("e5", "bb", {0: 50.0}, [("b", -50.0, 1)])
+    found = rows([*three(), alone, stranger], combine=combine)
+    assert found[3:] == [[0.0, 0.0], [0.0, 0.0]]
+    without = three()
+    for t in (alone, stranger):
+        t.rewards = []
+    if combine != "prime_released":  # there the largest reward of the step counts
+        assert found[:3] == rows(without, combine=combine)
+    assert rows([*without, alone, stranger], combine=combine)[:3] == rows(three(), combine=combine)
+
+
+@pytest.mark.parametrize("combine", ["prime_released", "decoupled"])
+def test_what_is_whitened_has_mean_0_and_spread_1_over_the_steps_turns(combine: str) -> None:
+    played = [random_episode(seed, names=("outcome", "step")) for seed in range(6)]
+    found = credit(played, combine=combine)
+    values = [advantage.value for advantage in found.values()]
+    assert len(values) == sum(turn.role != "verifier" for t in played for turn in t.turns)
+    assert fmean(values) == pytest.approx(0.0, abs=1e-9)
+    assert stdev(values) == pytest.approx(1.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_papers_prime_without_discount_sums_to_0_over_first_turns_of_equally_long_rows(seed: int) -> None:
+    # Leave-one-out terms of a group sum to 0, process and outcome alike.
+    rng = random.Random(seed)
+    played = [
+        paid(f"e{i}", "aaa", {s: rng.uniform(-1, 1) for s in range(3)}, [("a", rng.uniform(-1, 1), 2)])
+        for i in range(4)
+    ]
+    assert sum(row[0] for row in rows(played, combine="prime_paper")) == pytest.approx(0.0, abs=1e-12)
+
+
+# --- verifiers that look at turns ---------------------------------------------------------------------------------
+
+
+def saying(t: Trajectory, texts: Sequence[str], problem: str = "") -> Trajectory:
+    """The same episode with other texts."""
+    other = Trajectory(t.deal, t.start)
+    for turn, text in zip(t.turns, texts, strict=True):
+        said = replace(turn.completion, text=text)
+        other.add(replace(turn, completion=said, action=text, problem=problem), t.graph.pred[turn.id])
+    other.rewards = t.rewards
+    return other
+
+
+def test_checks_look_at_every_turn_and_one_that_does_not_end_scores_0() -> None:
+    checks = {"form": Format(requires=("<a>",)), "endless": Endless(timeout_s=0.3)}
+    t = saying(episode("e", "aba", [("a", 8.0, 2)]), ["<a> quick", "quick", "slow <a>"])
+    rule = Process(verifiers=Verifiers(checks=checks, workers=1), weights={"endless": 10.0}, discount=0.0).build()
+    assert worths(rule(Evidence([t], "a_game")), t) == [8.0 + 11.0, 8.0 + 10.0, 8.0 + 1.0]
+    assert rule.metrics() == {
+        "credit/process/form": pytest.approx(2 / 3),
+        "credit/process/endless": pytest.approx(2 / 3),
+        "credit/process_failed": 1.0,
+    }
+
+
+def test_checks_of_answers_need_a_verifier_at_the_table_that_was_told_the_right_one() -> None:
+    seats = {"a": "solver", "v": "verifier"}
+    t = saying(episode("e", "aav", seats=seats), ["5", "6", "{}"], "p")
+    told = replace(t.turns[2].request, state=state_of(Problem("p", "2 + 3?", "5"), "6"))
+    checked = Trajectory(t.deal, t.start)
+    for turn in t.turns:
+        checked.add(replace(turn, request=told) if turn.agent == "v" else turn, ())
+    rule = Process(verifiers=Verifiers(checks={"right": Exact()}, workers=1), discount=0.0).build()
+    found = rule(Evidence([checked], "a_game", rules=RULES))
+    assert {turn[1]: advantage.value for turn, advantage in found.items()} == {0: 1.0, 1: 0.0}
+    with pytest.raises(ValueError, match=r"credit.assign.verifiers.checks.right: 'exact' compares with a right answer"):
+        rule(Evidence([t], "a_game", rules=RULES))
+
+
+def test_checks_may_look_at_some_roles_only() -> None:
+    t = saying(episode("e", "ab", seats={"a": "planner", "b": "solver"}), ["<a>", "<a>"])
+    rule = Process(verifiers=Verifiers(checks={"form": Format(requires=("<a>",))}, workers=1), roles=("solver",))
+    assert worths(rule.build()(Evidence([t], "a_game")), t) == [0.0, 1.0]
+
+
+WRONG = {
+    "no process rewards: give `rewards` (names of what the game pays), `verifiers` or `model`": {},
+    "'step' is the name of more than one source: step, step, outcome": {"rewards": ["step", "step"]},
+    "'outcome' is the name of more than one source: outcome, outcome": {"rewards": ["outcome"]},
+    "weights.stp: no such source; did you mean 'step'? choices: outcome, step": {
+        "rewards": ["step"],
+        "weights": {"stp": 1},
+    },
+    "combine: unknown; did you mean 'prime_paper' or 'prime_released'? choices: decoupled, max_abs, prime_paper, "
+    "prime_released, sum (got 'prime_papr')": {"rewards": ["step"], "combine": "prime_papr"},
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_wrong_settings_are_named(message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Process.model_validate(WRONG[message])
+    assert explain(caught.value) == [message]
+
+
+def test_settings_survive_being_written_down() -> None:
+    rule = Process.model_validate(
+        {"rewards": ["step"], "verifiers": {"checks": {"form": {"kind": "format", "requires": ["x"]}}}}
+    )
+    assert Process.model_validate(rule.model_dump(mode="json")) == rule
+    assert list(rule.missing()) == []
+    assert Process.model_json_schema()

@@ -12,7 +12,8 @@ method learns at the learning rate at which, on seeds 0 and 1, the mean of its t
 none gets there: the one with the highest final success), and is then compared on seeds 0 to 4. The threshold is reached
 when the mean of three evaluations in a row is, so that luck in one of them does not count.
 
-`tune` makes the runs to choose by, `run` the others. Both add to runs/credit_learning/ and does not repeat what is there.
+`tune` makes the runs to choose by, `run` the others. Both add to runs/credit_learning/ and
+repeat nothing that is there.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ import marl
 from marl.folder import RunFolder
 from marl.types import Metrics
 
-BUDGET = 200_000
+BUDGET = 150_000
 EVALUATIONS = 24
-LRS = (3e-4, 1e-3, 3e-3)
+LRS = (2.5e-4, 5e-4, 1e-3)
 SEEDS = (0, 1, 2, 3, 4)
 TUNED = (0, 1)
 """Seeds on which learning rates are chosen."""
 RUNS = ROOT / "runs" / "credit_learning"
 TOKENS, SUCCESS = "step/tokens", "eval/held_out/success"
-OUTCOME_STEP = 2_550
-"""Tokens of a step of outcome credit: 128 episodes of five turns of four tokens."""
+OUTCOME_STEP = 640
+"""Tokens of a step of outcome credit: 32 episodes of five turns of four tokens."""
 
 
 class Method(NamedTuple):

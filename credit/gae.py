@@ -17,8 +17,7 @@ before its first token. They are not whitened: the usual baseline after GAE is `
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -164,16 +163,15 @@ class Estimator:
         self.needs = source.needs
 
     def __call__(self, evidence: Evidence) -> Credit:
-        """Judge every turn that has values; one that several forks inherited, by their mean."""
+        """Judge every turn that has values; one that forks inherited, where it was said."""
         values = self._source.of(evidence)
-        found: dict[TurnId, list[Advantage]] = defaultdict(list)
+        credit: Credit = {}
         for trajectory in evidence.trajectories:
             for team in self._settings.chains(trajectory, evidence):
                 if turns := [turn for turn in team.turns(trajectory) if turn.id in values]:
                     chain = self._chain(trajectory, evidence, team, turns, values)
                     for turn, advantage in zip(chain.turns, self._settings.judge(chain), strict=True):
-                        found[turn].append(advantage)
-        credit = {turn: _mean(advantages) for turn, advantages in found.items()}
+                        credit.setdefault(turn, advantage)
         targets = {turn: advantage.returns[0] for turn, advantage in credit.items()}
         self._source.learn(evidence, targets)
         self._metrics = explained(evidence, targets, values)
@@ -201,17 +199,3 @@ class Estimator:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._source.load_state_dict(state)
-
-
-def _mean(found: Sequence[Advantage]) -> Advantage:
-    if len(found) == 1:
-        return found[0]
-    return Advantage(
-        fmean([one.value for one in found]),
-        _columns([one.tokens for one in found]),
-        _columns([one.returns for one in found]),
-    )
-
-
-def _columns(rows: Iterable[Floats]) -> Floats:
-    return tuple([fmean(column) for column in zip(*rows, strict=True)])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from credit.inherited import mean_of_branches
+from credit.inherited import in_its_own_episode
 from credit.shares import SharedBy, shares
 from credit.teams import TeamAssign
 from marl.protocols import Assign, AssignConfig, Evidence
@@ -88,7 +88,7 @@ class BackPropagation:
         """
         step = _Step(evidence, {level: part(evidence) for level, part in self._parts.items()})
         turns = {turn.id: turn for trajectory in evidence.trajectories for turn in trajectory.turns}
-        worths = mean_of_branches(pair for t in evidence.trajectories for pair in self._episode(t, step))
+        worths = in_its_own_episode(pair for t in evidence.trajectories for pair in self._episode(t, step))
         if self._settings.tokens == "copy":
             return {turn: Advantage(worth) for turn, worth in worths.items()}
         return {turn: self._in_tokens(turns[turn], worth, step) for turn, worth in worths.items()}

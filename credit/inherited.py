@@ -8,23 +8,21 @@ from statistics import fmean
 from marl.types import Advantage, Credit, TurnId
 
 
-def mean_of_branches(worths: Iterable[tuple[TurnId, float]]) -> dict[TurnId, float]:
-    """What each turn is worth: the mean over the episodes that hold it, for each of which `worths` has an entry."""
+def in_its_own_episode(worths: Iterable[tuple[TurnId, float]]) -> dict[TurnId, float]:
+    """What each turn is worth: what it is in the first episode that holds it, the one in which it was said.
+
+    Not the mean over all: experience forks where an episode ended well, and the mean of a lucky course and of fresh
+    ones would be compared with unlucky courses that are never played again.
+    """
     found: dict[TurnId, float] = {}
-    again: dict[TurnId, list[float]] = {}
     for turn, worth in worths:
-        if turn in found:
-            again.setdefault(turn, [found[turn]]).append(worth)
-        else:
-            found[turn] = worth
-    for turn, several in again.items():
-        found[turn] = mean(several)
+        found.setdefault(turn, worth)
     return found
 
 
 def credit_of(worths: Iterable[tuple[TurnId, float]]) -> Credit:
     """The same as credit."""
-    return {turn: Advantage(worth) for turn, worth in mean_of_branches(worths).items()}
+    return {turn: Advantage(worth) for turn, worth in in_its_own_episode(worths).items()}
 
 
 def mean(values: Sequence[float]) -> float:

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from credit.combining import FORMS, Row, compared, whitened
-from credit.inherited import mean_of_branches
+from credit.inherited import in_its_own_episode
 from credit.verdicts import Verdicts
 from marl.protocols import Evidence
 from marl.types import Advantage, Credit, Message, Metrics, TurnId
@@ -64,7 +64,7 @@ class ProcessRewards:
 
     def _combined(self, parts: Sequence[Part], rows: Sequence[Row]) -> dict[TurnId, float]:
         combined = FORMS[self._settings.combine](rows, self._settings.mix)
-        return mean_of_branches(
+        return in_its_own_episode(
             (turn.id, worth)
             for part, worths in zip(parts, combined, strict=True)
             for turn, worth in zip(part.turns, worths, strict=True)

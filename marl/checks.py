@@ -39,6 +39,8 @@ def absent(scenario: Scenario) -> list[str]:
     """What the scenario needs around it and is not there: files, folders."""
     parts: dict[str, Component] = {"game": scenario.game, "experience": scenario.experience}
     parts |= {f"roles.{name}": role for name, role in scenario.roles.items()}
+    for field, rule in _rules(scenario).items():
+        parts |= {f"{field}.assign": rule.assign, f"{field}.baseline": rule.baseline}
     for name, policy in scenario.policies.items():
         parts |= {f"policies.{name}.model": policy.model} if policy.model else {}
         parts[f"policies.{name}.engine"] = policy.engine

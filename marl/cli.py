@@ -1,4 +1,4 @@
-"""The command line: marl train | eval | play | credit | check | list | schema | tiny | plot | rerun."""
+"""The command line: marl train | eval | play | credit | credit-check | check | list | schema | tiny | plot | rerun."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from marl.errors import RunError
 from marl.explain import explain
 from marl.load import ScenarioError, load
 from marl.parts import GROUPS, find, names
+from marl.truth.command import credit_check
 
 app = typer.Typer(
     help="Reinforcement learning for teams of language models.",
@@ -187,3 +188,6 @@ def rerun(batch: Annotated[Path, typer.Argument(help="RUN/failed/STEP/POLICY", s
     from marl.failed import rerun as again
 
     typer.echo(json.dumps(again(batch), indent=1))
+
+
+app.command(name="credit-check")(credit_check)

@@ -10,6 +10,7 @@ from marl.agreement import compare
 from marl.diagnosis import Ruling, diagnose
 from marl.protocols import Assign, Baseline, Evidence
 from marl.repaid import repaid
+from marl.tried import tried
 from marl.types import Credit, Metrics, TurnId
 
 if TYPE_CHECKING:
@@ -109,12 +110,14 @@ class Judge:
 
     def _rulings(self, evidence: Evidence) -> dict[str | None, Ruling]:
         """Of the roles that have a rule of their own, and of all others (None)."""
+        fair = tried(evidence.trajectories)
         if not self._own:
-            return {None: self._default(evidence)}
+            return {None: self._default(evidence, fair)}
         turns: dict[str | None, set[TurnId]] = {None: set(), **{role: set() for role in self._own}}
         for trajectory in evidence.trajectories:
             for turn in trajectory.turns:
-                turns[turn.role if turn.role in self._own else None].add(turn.id)
+                if fair is None or turn.id in fair:
+                    turns[turn.role if turn.role in self._own else None].add(turn.id)
         rules: dict[str | None, _Rule] = {None: self._default, **self._own}
         return {role: rule(evidence, turns[role]) for role, rule in rules.items()}
 

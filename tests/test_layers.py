@@ -31,6 +31,10 @@ LIGHT = """
     games.verifiers.numeric games.verifiers.mathematics games.taboo games.communication
     games.team.settings marl.templating
     marl.sandbox games.tools games.verifiers.unit_tests
+    games.matrix games.two_step games.coalition games.stopping games.hint marl.truth.command marl.experience.tree
+    credit.gae credit.critic credit.estimates credit.baseline_peers credit.baseline_agents credit.baseline_reinforce
+    credit.baseline_joint credit.baseline_whiten credit.playing credit.coalitions credit.shapley credit.counterfactual
+    credit.replay credit.hierarchy credit.process credit.decomposition credit.coma marl.diagnosis marl.recredit
 """
 
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
+from collections.abc import Mapping
 from itertools import chain
-from statistics import fmean
+from statistics import fmean, stdev
+from typing import Any
 
 import pytest
 from real_runs import kuhn
 from small_games import PAIR, TRIO, CircleConfig, FragileConfig, PenniesConfig, Voice, deal, drawn, table
 
-from credit.assign import Outcome
-from credit.baseline import Group
-from games.base import IllegalMove
+from games.base import IllegalMove, TextGame, TextGameConfig
 from games.kuhn_poker import KuhnPokerConfig
 from games.tic_tac_toe import TicTacToeConfig
 from marl.batch import collect
 from marl.experience.tree import Tree
 from marl.graph import Trajectory
-from marl.judge import Judgement
+from marl.judge import Judge
 from marl.load import ScenarioError, validate
 from marl.protocols import Evidence, GameConfig
+from marl.scenario import CreditConfig
 from marl.simulator import Table
 from marl.types import Completion, Deal, Failure, Request, Turn, TurnId
 from roles.player import Player
@@ -245,20 +247,17 @@ def test_credit_that_forks_a_candidate_once_more_gets_courses_of_its_own() -> No
             assert fork.turns[left[1]].request.seed not in seeds
 
 
-def test_inherited_turns_enter_a_batch_once_and_only_what_was_compared_has_an_advantage() -> None:
+def test_only_candidates_are_learnt_from_each_once_and_for_what_its_own_course_was_paid() -> None:
     game = KuhnPokerConfig()
-    courses = list(chain(*grown(game, Tree(candidates=4), many=8)))
-    evidence = Evidence(courses, game.kind)
-    worth = Outcome()(evidence)
-    credit, _ = Group(like="prompt")(evidence, worth)
-    batch = collect(courses, Judgement(worth, credit, {}), {"player": Player(policy="actor")}, {})["actor"]
-    ids = [sample.id for sample in batch]
-    assert len(ids) == len(set(ids)) == len({turn.id for course in courses for turn in course.turns})
-    assert sum(len(course.turns) for course in courses) > len(ids)
-    prompts = defaultdict(list)
-    for sample in batch:
-        prompts[sample.prompt_ids].append(sample.advantage.value)
-    assert all(values == [0.0] for values in prompts.values() if len(values) == 1)
+    rule = CreditConfig.model_validate({"baseline": {"kind": "group", "like": "prompt"}})
+    trees = grown(game, Tree(candidates=4), many=8)
+    courses = list(chain(*trees))
+    batch = collect(courses, Judge(rule)(Evidence(courses, game.kind)), {"player": Player(policy="actor")}, {})["actor"]
+    tried = [each for tree in trees for group in decisions(tree).values() for each in group]
+    assert {sample.id: sample.earned for sample in batch} == {
+        turn.id: course.returns.get(turn.agent, 0.0) for course, turn in tried
+    }
+    assert len(batch) == len(tried) == len(courses)
     assert any(sample.advantage.value for sample in batch)
 
 
@@ -318,3 +317,67 @@ def test_a_tree_makes_peers_in_groups_of_one_too() -> None:
     with pytest.raises(ScenarioError, match=r"schedule\.group_size: 1, but credit\.baseline 'group' compares"):
         validate(alone)
     assert validate(alone | {"experience": "tree"}).experience == Tree()
+
+
+# --- what is learnt from it ------------------------------------------------------------------------------------------
+
+
+class GambleConfig(TextGameConfig):
+    """`first` says a letter; `second` takes 1/2 for each, or `risky`: then `third` shows a coin; heads pays each 1."""
+
+    kind: str = "gamble"
+
+    def build(self) -> Gamble:
+        return Gamble(self)
+
+
+class Gamble(TextGame):
+    name = "gamble"
+
+    def __init__(self, config: GambleConfig) -> None:
+        super().__init__(("first", "second", "third"), config.illegal, (*"abcd", "safe", "risky", "heads", "tails"))
+
+    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+        self.said: list[str] = []
+        self.key = str(rng.random())
+        return "first"
+
+    def start_key(self) -> str:
+        return self.key
+
+    def legal(self) -> tuple[str, ...]:
+        return (("a", "b", "c", "d"), ("safe", "risky"), ("heads", "tails"))[len(self.said)]
+
+    def describe(self, agent: str) -> str:
+        return " ".join(self.said) or "nothing"
+
+    def state_of(self, agent: str) -> str:
+        return self.describe(agent)
+
+    def move(self, action: str) -> str | Mapping[str, float]:
+        self.said.append(action)
+        if len(self.said) < 3:
+            return ("first", "second", "third")[len(self.said)]
+        return dict.fromkeys(self.agents, 0.5 if self.said[1] == "safe" else float(action == "heads"))
+
+
+@pytest.mark.parametrize("candidates", [2, 4])
+def test_what_is_learnt_is_the_gradient_of_what_is_paid(candidates: int) -> None:
+    """E[R d log pi / d logit], by hand: to gamble pays as much as to play safe, so uniform players have nothing to
+    learn there, nor from letters. After a gamble it is 1/4 for heads; taking off the mean of K leaves (K - 1) / K."""
+    rule = CreditConfig.model_validate({"baseline": {"kind": "agent_turn_group", "std": False}})
+    courses = list(chain(*grown(GambleConfig(), Tree(candidates=candidates), many=600)))
+    judgement = Judge(rule)(Evidence(courses, "gamble"))
+    turns = {turn.id: turn for course in courses for turn in course.turns}
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for sample in collect(courses, judgement, {"player": Player(policy="actor")}, {})["actor"]:
+        turn = turns[sample.id]
+        told = {"a": 1 / 4, "risky": 1 / 2, "heads": 1 / 2}
+        move = next(move for move in told if move in (turn.request.options or ()))
+        slope = sample.advantage.value * ((turn.action == move) - told[move])
+        found["safe" if "safe" in turn.request.state else move][sample.group].append(slope)
+    expected = {"a": 0.0, "risky": 0.0, "heads": (1 - 1 / candidates) / 4, "safe": 0.0}
+    for name, slope in expected.items():
+        assert {len(own) for own in found[name].values()} == {candidates}
+        means = [fmean(own) for own in found[name].values()]
+        assert fmean(means) == pytest.approx(slope, abs=4 * stdev(means) / len(means) ** 0.5), name

@@ -250,7 +250,7 @@ def test_what_is_scaled_is_scaled_in_every_course() -> None:
         )
 
 
-def test_courses_of_a_tree_keep_to_their_own_answers_and_a_turn_they_share_gets_the_mean() -> None:
+def test_courses_of_a_tree_keep_to_their_own_answers_and_one_they_share_is_judged_where_it_was_said() -> None:
     game = TwoStepConfig()
     laid = table(game, Voice(lambda request: (request.options or {})["b"]))
     [trunk] = laid.play([deal("e", game)])
@@ -262,7 +262,7 @@ def test_courses_of_a_tree_keep_to_their_own_answers_and_a_turn_they_share_gets_
     # In the branch agent_1 ends with `a`. Without agent_0 it is 2A: 1 - 7. Without agent_1 nothing changes: 1 - 1.
     assert [alone[turn.id].value for turn in branch.turns] == [-6, 0, -6, 0]
     # In the trunk: 8 - 7 and 8 - 1.
-    assert [both[turn.id].value for turn in trunk.turns] == [(1 - 6) / 2, (7 + 0) / 2, (1 - 6) / 2, 7]
+    assert [both[turn.id].value for turn in trunk.turns] == [1, 7, 1, 7]
     assert both[branch.turns[3].id].value == 0
 
 

@@ -13,10 +13,7 @@ import marl
 from marl.graph import Trajectory, read_trajectories
 from marl.state import load_state
 
-EASY = (
-    "game.task={kind: arithmetic, numbers: [1, 6], train: 8, held_out: 4}",
-    *(f"policies.{policy}.model.warm_up.steps=80" for policy in ("solver", "critic")),
-)
+EASY = "game.task={kind: arithmetic, numbers: [1, 6], train: 8, held_out: 4}"
 PROCESS = (
     "credit.assign={kind: process, rewards: [agreement], combine: prime_released, weights: {form: 0.5}, "
     "verifiers: {checks: {right: {kind: exact}, form: {kind: format, requires: ['^.']}}, workers: 1}}"
@@ -34,7 +31,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, made: Path) -> None:
 
 def trained(rule: str, folder: Path) -> tuple[dict[str, Any], list[Trajectory]]:
     """Metrics and episodes of the last step."""
-    scenario = small("solver_critic", *EASY, rule, "credit.baseline={kind: none}")
+    scenario = small("solver_critic", EASY, rule, "credit.baseline={kind: none}")
     assert marl.train(scenario, folder)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return rows[-1], list(read_trajectories(folder / "trajectories" / "000002.jsonl.zst"))

@@ -114,7 +114,7 @@ def test_roles_that_answer_by_rule_are_judged_by_nobody() -> None:
     assert of(judged(Gae(lam=0.0), evidence), 0).value == 1.0, "the verdict's reward belongs to what it judged"
 
 
-def test_a_turn_that_forks_inherited_has_the_mean_of_what_it_led_to() -> None:
+def test_a_turn_that_forks_inherited_is_judged_where_it_was_said() -> None:
     whole = episode("e", "aa", [("a", 1.0, 1)])
     fork = Trajectory(replace(whole.deal, episode="f"), whole.start, whole.turns[1].id)
     fork.add(whole.turns[0], ())
@@ -122,7 +122,7 @@ def test_a_turn_that_forks_inherited_has_the_mean_of_what_it_led_to() -> None:
     fork.rewards = [replace(whole.rewards[0], value=4.0, turn=("f", 1))]
     readings = {turn: Reading((), values=(0.5,)) for turn in (("e", 0), ("e", 1), ("f", 1))}
     credit = judged(Gae(), Evidence([whole, fork], "a_game", readings))
-    assert credit["e", 0] == Advantage(2.0, (2.0,), (2.5,))
+    assert credit["e", 0] == Advantage(0.5, (0.5,), (1.0,))
     assert (credit["e", 1].value, credit["f", 1].value) == (0.5, 3.5)
 
 

@@ -194,11 +194,11 @@ def test_parts_keep_their_state_and_say_what_they_need() -> None:
     assert Hierarchy(calls="equal", agents=LastSpeaker()).build().state_dict() == {}
 
 
-def test_an_inherited_turn_gets_the_mean_of_its_branches_in_its_tokens_too() -> None:
+def test_an_inherited_turn_is_judged_where_it_was_said_and_so_are_its_tokens() -> None:
     past = episode("e", "ab", [("a", 1.0, 1)])
     branch = forked(past, 1, "f", "b", [("a", 4.0, 1)])
     credit = Hierarchy(tokens="surprise").build()(evidence(past, branch))
-    assert credit[past.turns[0].id] == Advantage(2.5, (2.5,))
+    assert credit[past.turns[0].id] == Advantage(1.0, (1.0,))
 
 
 @pytest.mark.parametrize("logprobs", [(0.0, 0.0), (float("-inf"), -1.0), ()])

@@ -95,14 +95,13 @@ def test_rewards_of_several_names_count_by_their_weights() -> None:
 
 
 @pytest.mark.parametrize("combine", ["sum", "max_abs"])
-def test_an_inherited_turn_gets_the_mean_of_its_branches(combine: str) -> None:
+def test_an_inherited_turn_is_judged_where_it_was_said(combine: str) -> None:
     past = paid("e", "aa", {0: 1.0, 1: 1.0}, [("a", 1.0, 1)])
     branch = forked(past, 1, "f", "a", [("a", 4.0, 1)])
     branch.rewards.append(Reward("a", 1.0, ("e", 0), "step"))
     first, second, other = (2.0, 1.0, 0.0) if combine == "sum" else (1.0, 0.5, 0.0)
     found = credit([past, branch], combine=combine)
-    step = 1.0 if combine == "sum" else 0.5
-    assert found["e", 0].value == pytest.approx((first + 1 + step + 4) / 2, rel=1e-6)
+    assert found["e", 0].value == pytest.approx(first + 1, rel=1e-6)
     assert found["e", 1].value == pytest.approx(second + 1, rel=1e-6)
     assert found["f", 1].value == pytest.approx(other + 4, rel=1e-6)
 

@@ -1,0 +1,168 @@
+"""What credit costs: every closed-form rule on 1,000 episodes of 20 turns, and per turn as steps grow.
+
+    python tests/bench/credit_cost.py [--out FILE] [--turns 100000] [--repeat 3]
+
+`assign`: seconds of each rule (`alone`), of the rule with baseline `group` (`with_group`), and of the whole stage with
+the reports that go into the metrics (`judge`). `baselines`: seconds of each, on what `outcome` assigned. `linear`:
+microseconds per turn at a tenth of `--turns` and at all of them, and their ratio, which is 1 if time is linear; without
+Python's garbage collector, which walks all live objects now and then. All are processor time of one thread, which on an
+idle machine is wall time, and medians of `--repeat`.
+
+Rules that play more (shapley, replay, greedy, ...) or fit something (vdn, qmix, coma, own values) are not closed-form.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from _bench import parser, report
+
+from marl.config import Sampling
+from marl.graph import Trajectory
+from marl.judge import Judge
+from marl.protocols import Evidence
+from marl.repaid import repaid
+from marl.scenario import CreditConfig, CreditRule
+from marl.types import Completion, Deal, Message, Reading, Request, Reward, Turn, TurnId
+
+SEATS = {"planner": "planner", "solver": "solver", "critic": "critic", "verifier": "verifier"}
+TEAM = [["planner", "solver", "critic"]]
+TOKENS, LENGTH, GROUP = 16, 20, 8
+HIERARCHY = {"kind": "credit.hierarchy:Hierarchy"}
+PROCESS = {"kind": "credit.process:Process", "rewards": ["step"], "discount": 0.9}
+GAE, CHAIN = "credit.gae:Gae", "credit.gae:ChainGae"
+ASSIGN: dict[str, dict[str, Any]] = {
+    "outcome": {"kind": "credit.assign:Outcome"},
+    "outcome, to go": {"kind": "credit.assign:Outcome", "to_go": True},
+    "flow, each alone": {"kind": "credit.assign:Flow"},
+    "flow, one team": {"kind": "credit.assign:Flow", "teams": TEAM},
+    "uniform": {"kind": "credit.assign:Uniform"},
+    "last_speaker": {"kind": "credit.assign:LastSpeaker"},
+    "trajectory, copied": HIERARCHY,
+    "trajectory, shared": HIERARCHY | {"agents": "equal", "calls": "reads", "discount": 0.9},
+    "trajectory, to tokens": HIERARCHY | {"agents": "equal", "calls": "reads", "tokens": "surprise"},
+    **{f"process, {form}": PROCESS | {"combine": form} for form in ("sum", "max_abs", "prime_paper")},
+    **{f"process, {form}": PROCESS | {"combine": form} for form in ("prime_released", "decoupled")},
+    **{f"gae, {level}": {"kind": GAE, "level": level, "lam": 0.95} for level in ("token", "turn", "bi_level")},
+    **{f"chain_gae, {level}": {"kind": CHAIN, "level": level, "lam": 0.95} for level in ("token", "turn")},
+}
+PEERS, WHITEN = "credit.baseline_agents", "credit.baseline_whiten"
+BASELINES: dict[str, dict[str, Any]] = {
+    "none": {"kind": "credit.baseline:Nothing"},
+    "group": {"kind": "credit.baseline:Group"},
+    "group, prompt": {"kind": "credit.baseline:Group", "like": "prompt"},
+    "group, problem": {"kind": "credit.baseline:Group", "like": "problem"},
+    "leave_one_out": {"kind": "credit.baseline_reinforce:LeaveOneOut"},
+    "role_average": {"kind": "credit.baseline:RoleAverage"},
+    "agent_turn_group": {"kind": f"{PEERS}:AgentTurnGroup"},
+    "agent_group": {"kind": f"{PEERS}:AgentGroup"},
+    "task_role": {"kind": f"{PEERS}:TaskRole"},
+    "joint": {"kind": "credit.baseline_joint:Joint"},
+    "opo": {"kind": "credit.baseline_reinforce:LengthWeighted"},
+    "whiten": {"kind": f"{WHITEN}:Whiten"},
+    "whiten, start": {"kind": f"{WHITEN}:Whiten", "like": "start"},
+    "decoupled": {"kind": f"{WHITEN}:Decoupled"},
+}
+
+
+def step(turns: int) -> Evidence:
+    """Groups of 8 episodes of 20 turns: plan, solve, criticise, solve, ..., the last one verified; 16 tokens a turn."""
+    trajectories = [episode(number) for number in range(turns // LENGTH)]
+    readings: dict[TurnId, Reading] = {}
+    for trajectory in trajectories:
+        for turn in trajectory.turns:
+            said = turn.completion.logprobs
+            readings[turn.id] = Reading(said, said)
+    return Evidence(trajectories, "bench", readings, rules=frozenset({"verifier"}))
+
+
+def episode(number: int) -> Trajectory:
+    rng, group = random.Random(number), f"g{number // GROUP}"
+    trajectory = Trajectory(Deal(f"e{number}", group, 0, SEATS), group)
+    agents = ["planner", *["solver", "critic"] * (LENGTH // 2 - 1), "verifier"]
+    for place, agent in enumerate(agents):
+        logprobs = tuple([-rng.random() for _ in range(TOKENS)])
+        said = Completion("x", (number // GROUP, place), tuple(range(TOKENS)), logprobs, "stop")
+        request = Request("actor", (Message("user", f"{place}"),), Sampling())
+        turn = Turn((trajectory.id, place), agent, place // 2, 0, agent, request, said, "x", group)
+        trajectory.add(turn, [(trajectory.id, source) for source in range(max(0, place - 3), place)])
+        if agent != "verifier":
+            trajectory.rewards.append(Reward(agent, rng.random(), turn.id, "step"))
+    trajectory.rewards += [Reward(agent, rng.random(), turn.id) for agent in ("solver", "planner", "critic")]
+    trajectory.end = "terminated"
+    return trajectory
+
+
+def timed(task: Callable[[], object], repeat: int) -> float:
+    """Median seconds of the processor."""
+    taken = []
+    gc.collect()
+    for _ in range(repeat):
+        started = time.process_time()
+        task()
+        taken.append(time.process_time() - started)
+    return statistics.median(taken)
+
+
+def assigning(settings: dict[str, Any], evidence: Evidence, repeat: int) -> dict[str, float]:
+    rule = CreditRule.model_validate({"assign": settings})
+    assign, baseline = rule.assign.build(), rule.baseline.build()
+    earned = assign(evidence)
+    alone = timed(lambda: assign(evidence), repeat)
+    compared = timed(lambda: baseline(evidence, earned), repeat)
+    judge = Judge(CreditConfig.model_validate({"assign": settings}))
+    whole = timed(lambda: judge(evidence), repeat)
+    return {name: round(s, 4) for name, s in (("alone", alone), ("with_group", alone + compared), ("judge", whole))}
+
+
+def comparing(settings: dict[str, Any], evidence: Evidence) -> Callable[[], object]:
+    rule = CreditRule.model_validate({"assign": ASSIGN["outcome"], "baseline": settings})
+    assign, baseline = rule.assign.build(), rule.baseline.build()
+    named = {n: assign(repaid(evidence, lambda t, n=n: t.paid_for(n))) for n in ("step", "outcome")}
+    told, earned = replace(evidence, named=named), assign(evidence)
+    return lambda: baseline(told, earned)
+
+
+def growing(turns: int, repeat: int) -> dict[str, dict[str, float]]:
+    """Microseconds per turn, by how many turns there are."""
+    sizes = (turns // 10, turns)
+    figures: dict[str, dict[str, float]] = {}
+    for size in sizes:
+        evidence = step(size)
+        tasks = {name: CreditRule.model_validate({"assign": rule}).assign.build() for name, rule in ASSIGN.items()}
+        calls: dict[str, Callable[[], object]] = {f"assign {n}": partial(part, evidence) for n, part in tasks.items()}
+        calls |= {f"baseline {name}": comparing(settings, evidence) for name, settings in BASELINES.items()}
+        gc.disable()
+        for name, call in calls.items():
+            figures.setdefault(name, {})[str(size)] = round(timed(call, repeat) / size * 1e6, 3)
+        gc.enable()
+    for row in figures.values():
+        row["ratio"] = round(row[str(sizes[1])] / row[str(sizes[0])], 2)
+    return figures
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--turns", type=int, default=100_000)
+    options.add_argument("--repeat", type=int, default=3)
+    chosen = options.parse_args()
+    evidence = step(1000 * LENGTH)
+    figures: dict[str, Any] = {
+        "assign": {name: assigning(settings, evidence, chosen.repeat) for name, settings in ASSIGN.items()},
+        "baselines": {
+            name: round(timed(comparing(settings, evidence), chosen.repeat), 4) for name, settings in BASELINES.items()
+        },
+        "linear": growing(chosen.turns, chosen.repeat),
+    }
+    report(figures, chosen.out, seeds=[0], turns=chosen.turns, repeat=chosen.repeat, tokens_per_turn=TOKENS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,7 @@
 """Who earned it: the rewards of an episode -> what each turn is worth, on its own graph.
 
-A turn that several episodes of the step hold, because forks inherited it, is worth what it is in its own: the one in which
-it was said.
+A turn that several episodes of the step hold, because forks inherited it, is worth what it is in its own: the one in
+which it was said.
 """
 
 from __future__ import annotations

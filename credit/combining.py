@@ -63,7 +63,7 @@ def max_abs(rows: Sequence[Row], mix: Mix) -> Iterator[Floats]:
 
 
 def prime_paper(rows: Sequence[Row], mix: Mix) -> Iterator[Floats]:
-    """PRIME as published (arXiv 2502.01456, equation 5), a step being a turn.
+    """PRIME as published (arXiv 2502.01456), a step being a turn.
 
     A_s = sum_{j >= s} gamma^{j-s} [r_j - mean over the others i' of mean_j r^{i'}_j] + R - mean of the others' R.
     """

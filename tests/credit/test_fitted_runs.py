@@ -1,0 +1,60 @@
+"""Rules that fit networks, in runs with models: what they read, what they cost, what a checkpoint keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from real_runs import kuhn
+from small_teams import small
+
+from marl.run import Run, build
+from marl.scenario import Scenario
+from marl.state import load_state, save_state
+from marl.types import Credit, Metrics
+
+VDN = "credit.decomposition:Vdn"
+QMIX = "credit.decomposition:Qmix"
+COMA = "credit.coma:Coma"
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, made: Path) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(made))
+
+
+def judged(run: Run) -> tuple[Credit, Metrics]:
+    """One step, without learning."""
+    played = run.experience.gather(run.deal(run.step), run.table)
+    readings = run.read(played)
+    assert all(reading.hidden is not None for reading in readings.values())
+    judgement = run.judge(run.evidence(played, readings))
+    taught = {turn.id for t in played for turn in t.turns if turn.role != "verifier"}
+    assert set(judgement.earned) == taught
+    assert set(readings) <= taught
+    run.step += 1
+    return judgement.earned, judgement.metrics
+
+
+@pytest.mark.parametrize("kind", [VDN, QMIX, COMA])
+def test_a_team_is_judged_by_its_models_own_states(kind: str, tmp_path: Path) -> None:
+    scenario = small("team_arithmetic", f"credit.assign={{kind: '{kind}'}}")
+    run, again = build(scenario), build(scenario)
+    judged(run)
+    save_state(tmp_path, run.judge.state_dict())
+    again.judge.load_state_dict(load_state(tmp_path))
+    earned, metrics = judged(run)
+    # The same step from a checkpoint: the same credit, bit for bit.
+    again.step = 1
+    assert judged(again)[0] == earned
+    name = kind.partition(":")[2].lower()
+    assert {f"credit/{name}/{figure}" for figure in ("loss", "explained", "explained_ahead")} <= set(metrics)
+    assert len(set(earned.values())) > 10
+
+
+def test_listed_moves_are_weighed_by_the_models_own_probabilities() -> None:
+    scenario = Scenario.model_validate(kuhn(credit={"assign": {"kind": COMA}, "baseline": {"kind": "none"}}))
+    run = build(scenario)
+    earned, _ = judged(run)
+    assert run.table.tokens["credit"] > 0
+    assert len(set(earned.values())) > 10

@@ -70,16 +70,16 @@ class Critic(Networks):
         return self._tail(given)[..., 0]
 
     def values(self, batch: Batch) -> Tensor:
-        """[B, A] Q of what each agent said; without a meaning at empty seats."""
+        """[turns] Q of what was said, in the order of `batch.present`."""
         said = [self.answers(kind, batch.record.said[kind][rows]) for kind, _, rows in batch.kinds]
-        return self.judged(self.given(batch) + batch.spread(said))
+        return self.judged((self.given(batch) + batch.spread(said))[batch.present])
 
     def total(self, batch: Batch) -> Tensor:
         """[B] the mean over the agents of each round."""
-        values = torch.where(batch.present, self.values(batch), 0.0)
+        values = torch.zeros(batch.present.shape).masked_scatter(batch.present, self.values(batch))
         return values.sum(1) / batch.present.sum(1)
 
     def loss(self, batch: Batch, targets: Tensor) -> Tensor:
         """Mean over turns of (target - Q)^2."""
         wanted = targets[:, None].expand(batch.turns.shape)
-        return functional.mse_loss(self.values(batch)[batch.present], wanted[batch.present])
+        return functional.mse_loss(self.values(batch), wanted[batch.present])

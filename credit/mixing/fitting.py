@@ -55,15 +55,16 @@ class Fitter(Generic[N]):
         fit = self.settings
         self.memory = [*self.memory, record][-fit.memory :]
         whole = join(self.memory)
-        targets = self._targets(whole)
         # Made anew from its moments each time, since the networks may have grown.
         descent, losses = Descent(fit, self.online, self._moments), []
+        targets = None
         for rounds in islice(self._minibatches(len(whole.reward), seed), fit.updates):
+            targets = targets or self._targets(whole)
             losses.append(descent(self.online.loss(Batch(whole, rounds), targets(rounds))))
             self.updates += 1
             if self.updates % fit.target_every == 0:
                 self.target.load_state_dict(self.online.state_dict())
-                targets = self._targets(whole)
+                targets = None
         self._moments, self.steps = descent.moments(), self.steps + 1
         return float(torch.stack(losses).mean())
 

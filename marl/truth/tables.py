@@ -147,6 +147,9 @@ def _averages() -> Iterator[Fact]:
 _COMA = (-0.5, -0.5, -3.5, 0.5, 0.5, -3.5, 3.5, 3.5)
 _FIT = {"lr": 1e-2, "updates": 250, "target_every": 50, "memory": 1}
 """All courses in one minibatch."""
+_SLOW = {**_FIT, "lr": 1e-3, "updates": 400}
+"""Slow enough for QMIX to stay where PyMARL's does: with longer steps it leaves the additive fit of the climbing game
+in some seeds, for a better one whose best move pays 6."""
 
 
 def _counterfactuals() -> Iterator[Fact]:
@@ -202,7 +205,7 @@ def _mixers(seeds: Sequence[int]) -> Iterator[Fact]:
         game = {"kind": "two_step"} if name == "two-step" else {"kind": "matrix", "table": name}
         longer = {"targets": "max", "gamma": 0.99, "fit": {**_FIT, "lr": 5e-3, "updates": 500}}
         for kind, expected in reached.items():
-            settings = {"features": "text", "fit": _FIT, **(longer if name == "two-step" else {}), **_MEAN}
+            settings = {"features": "text", "fit": _SLOW, **(longer if name == "two-step" else {}), **_MEAN}
             picked = [preferred(Case(game, {"assign": {"kind": kind, **settings}}, seed)) for seed in seeds]
             yield Fact(f"{name}: what is picked, {len(seeds)} seeds", kind, (expected,) * len(seeds), picked, 1e-9)
 

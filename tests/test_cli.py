@@ -80,8 +80,8 @@ def test_a_broken_scenario_is_a_message_and_status_2_and_no_traceback() -> None:
     assert done.stdout == ""
     assert done.stderr.split("\n") == [
         f"marl: {KUHN}: 2 problems",
-        f"  game.kind: unknown kind 'kuhn_pokr'; did you mean 'kuhn_poker'? choices: {', '.join(names('games'))}, or an "
-        "import path 'package.module:Name'",
+        f"  game.kind: unknown kind 'kuhn_pokr'; did you mean 'kuhn_poker'? choices: {', '.join(names('games'))}, or "
+        "an import path 'package.module:Name'",
         "  schedule.steps: must be greater than 0 (got -1)",
         "",
     ]

@@ -39,8 +39,8 @@ class WarmUp(Config):
 
 def random_play(scenario: Scenario, episodes: int, seed: int) -> list[Trajectory]:
     """Episodes of the scenario's game in which every role plays uniformly random legal moves."""
-    from marl.engines.scripted import Random
     from marl.cast import seed_of
+    from marl.engines.scripted import Random
     from marl.run import lay, rule_bound
     from marl.types import Deal
 

@@ -17,8 +17,8 @@ ROOMS = ("marl", "games", "roles", "credit", "trainers")
 HEAVY = ("torch", "transformers", "vllm", "ray")
 LIGHT = """
     marl.config marl.types marl.protocols marl.parts marl.graph marl.cast marl.rollout marl.scenario marl.load
-    marl.checks marl.explain marl.simulator marl.judge marl.batch marl.tree marl.evaluate marl.run marl.cli marl.table_talk
-    marl.alarms marl.best marl.held_out marl.intervals marl.pace
+    marl.checks marl.explain marl.simulator marl.judge marl.batch marl.tree marl.evaluate marl.run marl.cli
+    marl.table_talk marl.alarms marl.best marl.held_out marl.intervals marl.pace
     marl.engines.scripted marl.engines.transformers marl.engines.tiny marl.engines.models marl.engines.warm_up
     marl.engines.adapter
     marl.engines.folder marl.experience.rollouts marl.experience.file trainers.settings

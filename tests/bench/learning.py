@@ -24,7 +24,7 @@ from marl.scenario import Scenario
 GAMES_OF = {"kuhn": "kuhn_self_play", "nim": "nim_self_play", "tic_tac_toe": "tic_tac_toe_self_play"}
 TEAMS = (
     *("team_arithmetic", "train_solver_only", "train_solver_only_adapters", "train_solver_only_shared"),
-    *("sage", "r_zero", "debate", "solver_critic", "code_team", "critic_verdict"),
+    *("sage", "r_zero", "debate", "solver_critic", "code_team", "critic_verdict", "tree_sampling", "carry_chain"),
 )
 TASKS = GAMES_OF | {name: name for name in TEAMS}
 GAMES = 1000

@@ -45,7 +45,7 @@ def scenario() -> dict[str, Any]:
         "roles": dict.fromkeys(LEARNT, role),
         "policies": {"team": {"model": tiny(), "learner": {"kind": "grpo", "lr": 3e-3}}},
         "credit": {"baseline": {"kind": "none"}, "roles": LEARNT, "compare": {"beside": LEARNT["vdn"]}},
-        "experience": {"kind": "tree", "candidates": 2, "roles": ["role_average", "coma"]},
+        "experience": {"kind": "tree", "candidates": 2, "roles": ["role_average", "coma", "value"]},
         "schedule": {"steps": 4, "groups": 4, "group_size": 1, "threads": 1},
         "checkpoint": {"every": 2},
     }

@@ -35,7 +35,8 @@ class Tree(ExperienceConfig):
     candidates: int = Field(4, ge=2)
     """Answers that are tried at a turn: K in the paper."""
     roles: tuple[str, ...] = ()
-    """Roles at whose turns this is done; default: all that speak in a model's tokens, whether they learn or not."""
+    """Roles at whose turns this is done; default: all that speak in a model's tokens, whether they learn or not.
+    What others say is not learnt from: it stands in courses that were chosen for their end."""
     own: float = Field(1.0, ge=0)
     """A candidate's score is what its agent is paid in its episode, times this ..."""
     team: float = Field(0.0, ge=0)

@@ -144,10 +144,11 @@ def outcome_lr() -> float:
     return max(LRS, key=lambda lr: fmean(finals("outcome", lr, TUNED)))
 
 
-def chosen(method: str, threshold: float) -> float:
-    """The learning rate of a method, by the seeds it is tuned on."""
+def chosen(method: str) -> float:
+    """The learning rate of a method, by the seeds it is tuned on and by outcome credit's threshold on these."""
     if method == "outcome":
         return outcome_lr()
+    threshold = fmean(finals("outcome", outcome_lr(), TUNED))
 
     def cost(lr: float) -> tuple[float, float]:
         tokens = [reached(Run(method, lr, seed), threshold) for seed in TUNED]
@@ -162,7 +163,7 @@ def figures(methods: Sequence[str]) -> dict[str, Any]:
     threshold = fmean(finals("outcome", lr, SEEDS))
     told: dict[str, Any] = {"threshold": round(threshold, 4), "methods": {}}
     for method in methods:
-        best = chosen(method, threshold)
+        best = chosen(method)
         tokens = [reached(Run(method, best, seed), threshold) for seed in SEEDS]
         told["methods"][method] = {
             "lr": best,
@@ -207,9 +208,8 @@ def planned(what: str, methods: Sequence[str]) -> list[Run]:
     """The runs to make."""
     if what == "tune":
         return [Run(method, lr, seed) for seed, method, lr in product(TUNED, methods, LRS)]
-    threshold = fmean(finals("outcome", outcome_lr(), TUNED))
     rest = [seed for seed in SEEDS if seed not in TUNED]
-    return [Run(method, chosen(method, threshold), seed) for seed, method in product(rest, methods)]
+    return [Run(method, chosen(method), seed) for seed, method in product(rest, methods)]
 
 
 def main() -> None:

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "bench"))
+from credit_learning import METHODS
 from learning import learn
+
+PROCESS = METHODS["process"]
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +55,19 @@ def test_a_team_gets_better_on_problems_it_never_trained_on_in_a_tenth_of_the_bu
 @pytest.mark.parametrize(("team", "least"), [("debate", 0.3), ("solver_critic", 0.24), ("r_zero", 0.42)])
 def test_a_team_keeps_what_it_could_do_in_its_first_dozen_updates(team: str, least: float) -> None:
     assert tenth(team)["held_out/success/end"] > least
+
+
+def test_the_best_of_four_answers_is_learnt_from_in_a_tenth_of_the_budget() -> None:
+    figures = tenth("tree_sampling")
+    assert figures["held_out/success/end"] > 0.05
+
+
+def test_who_is_told_of_its_own_place_learns_faster_than_who_shares_in_all() -> None:
+    """A quarter of the budget of `credit_learning.py`, at one learning rate: the curves part slowly."""
+    verdicts = [*PROCESS.overrides, "policies.team.learner.lr=1e-3"]
+    told = learn("carry_chain", seed=0, budget=0.25, overrides=verdicts)
+    shared = learn("carry_chain", seed=0, budget=0.25, overrides=["policies.team.learner.lr=1e-3"])
+    assert told["held_out/success/end"] > shared["held_out/success/end"] + 0.02
 
 
 def test_a_critic_that_is_paid_for_each_right_verdict_is_on_its_way_to_one_verdict_after_ten_updates() -> None:

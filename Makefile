@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PINNED := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt
 
-.PHONY: demo test test-slow lint format bench learning schema clean
+.PHONY: demo test test-slow lint format bench learning credit schema clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/marl train scenarios/kuhn_self_play.yaml --out runs/demo --overwrite
@@ -26,7 +26,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format
 
 bench: $(VENV)/.dev
-	for bench in check turns sampler self_play train_vs_trl adapters; do \
+	for bench in check turns sampler self_play train_vs_trl adapters credit_cost mixers; do \
 		echo "== $$bench"; $(BIN)/python tests/bench/$$bench.py --out tests/bench/results/$$bench.json || exit 1; \
 	done
 
@@ -35,9 +35,16 @@ learning: $(VENV)/.dev
 		$(BIN)/python tests/bench/learning.py $$task --out tests/bench/results/$${task}_self_play.json || exit 1; \
 	done
 	for team in team_arithmetic train_solver_only train_solver_only_adapters train_solver_only_shared \
-			sage r_zero debate solver_critic code_team critic_verdict; do \
+			sage r_zero debate solver_critic code_team critic_verdict tree_sampling; do \
 		$(BIN)/python tests/bench/learning.py $$team --out tests/bench/results/$$team.json || exit 1; \
 	done
+
+credit: $(VENV)/.dev
+	$(BIN)/marl credit-check --out tests/bench/results/credit_check.json
+	OMP_NUM_THREADS=1 $(BIN)/python tests/bench/credit_learning.py tune
+	OMP_NUM_THREADS=1 $(BIN)/python tests/bench/credit_learning.py run
+	$(BIN)/python tests/bench/credit_learning.py report --out tests/bench/results/credit_learning.json \
+		--plot tests/bench/results/credit_learning.png
 
 schema: $(VENV)/.dev
 	$(BIN)/marl schema > scenarios/.schema.json

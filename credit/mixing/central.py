@@ -62,7 +62,7 @@ class Central(FittedRule[Critic]):
         return worth.unflatten(0, batch.turns.shape)
 
     def explained(self, fitted: Fitted[Critic], record: Record) -> Tensor:
-        return fitted.networks.values(Batch(record))
+        return fitted.networks.each(Batch(record))
 
     def _texts(self, evidence: Evidence, turns: Sequence[Turn]) -> Texts:
         """What turns could have said that nobody said in this step."""

@@ -76,8 +76,11 @@ class Critic(Networks):
 
     def total(self, batch: Batch) -> Tensor:
         """[B] the mean over the agents of each round."""
-        values = torch.zeros(batch.present.shape).masked_scatter(batch.present, self.values(batch))
-        return values.sum(1) / batch.present.sum(1)
+        return self.each(batch).sum(1) / batch.present.sum(1)
+
+    def each(self, batch: Batch) -> Tensor:
+        """[B, A] Q of what was said; 0 where nobody spoke."""
+        return torch.zeros(batch.present.shape).masked_scatter(batch.present, self.values(batch))
 
     def loss(self, batch: Batch, targets: Tensor) -> Tensor:
         """Mean over turns of (target - Q)^2."""

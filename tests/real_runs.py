@@ -82,6 +82,7 @@ def _marl(arguments: list[str], cache: str, log: str, kill: Kill | None) -> None
     os.dup2(file, 1)
     os.dup2(file, 2)
     sys.argv = ["marl", *arguments]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal, whatever the tests were started from
     if kill:
         kill.arm()
     main()

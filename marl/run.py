@@ -55,14 +55,14 @@ class Run:
     def read(self, trajectories: Sequence[Trajectory]) -> dict[TurnId, Reading]:
         """One pass of each learner's model over its own turns, if a part asks for it."""
         roles = self.scenario.roles
+        # By id: a turn that several forks inherited is read once.
+        said = {t.id: t for trajectory in trajectories for t in trajectory.turns if t.completion.prompt_ids}
         readings: dict[TurnId, Reading] = {}
         for name, learner in self.learners.items():
             wanted = (self.judge.needs & self._reads(name)) | learner.needs
             if not wanted:
                 continue
-            said = [t for tr in trajectories for t in tr.turns if t.completion.prompt_ids]
-            own = {turn.id: turn for turn in said if roles[turn.role].policy == name and roles[turn.role].trainable}
-            turns = list(own.values())  # one that several forks inherited is read once
+            turns = [t for t in said.values() if roles[t.role].policy == name and roles[t.role].trainable]
             readings.update(zip((turn.id for turn in turns), learner.read(turns, wanted), strict=True))
         return readings
 

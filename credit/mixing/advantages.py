@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torch import Tensor
 
 
@@ -16,16 +14,3 @@ def counterfactual(taken: Tensor, others: Tensor, chances: Tensor) -> Tensor:
         chances: [..., K] how likely it is to take each; 0 for those that are not open. They sum to 1.
     """
     return taken - (others * chances).sum(-1)
-
-
-def joint_advantages(q: Tensor, policies: Sequence[Tensor]) -> list[Tensor]:
-    """For each agent, its advantage in every cell of a table of joint actions.
-
-    Args:
-        q: one dimension for each agent: what each joint action is worth.
-        policies: for each agent, how likely each of its actions is.
-    """
-    return [
-        counterfactual(q.movedim(agent, -1), q.movedim(agent, -1)[..., None, :], policy).movedim(-1, agent)
-        for agent, policy in enumerate(policies)
-    ]

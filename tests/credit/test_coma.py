@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from small_games import Voice, deal, table
 
 from credit.coma import Coma
-from credit.mixing.advantages import joint_advantages
+from credit.mixing.advantages import counterfactual
 from games.matrix import MatrixConfig
 from games.two_step import TwoStepConfig
 from marl.engines.scripted import Random, Tabular
@@ -48,6 +48,19 @@ def by_moves(played: list[Trajectory], credit: Mapping[TurnId, Any]) -> dict[str
         moves = "".join(turn.action or "" for turn in t.turns)
         assert found.setdefault(moves, (first, second)) == pytest.approx((first, second), abs=1e-4)
     return found
+
+
+def joint_advantages(q: torch.Tensor, policies: list[torch.Tensor]) -> list[torch.Tensor]:
+    """For each agent, its advantage in every cell of a table of joint actions.
+
+    Args:
+        q: one dimension for each agent: what each joint action is worth.
+        policies: for each agent, how likely each of its actions is.
+    """
+    return [
+        counterfactual(q.movedim(agent, -1), q.movedim(agent, -1)[..., None, :], policy).movedim(-1, agent)
+        for agent, policy in enumerate(policies)
+    ]
 
 
 def test_the_table_of_the_counterfactual_advantages() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from marl.graph import Trajectory
 from marl.judge import Judgement
@@ -24,14 +25,15 @@ def collect(
     batches: dict[str, list[Sample]] = {role.policy: [] for role in roles.values() if role.trainable}
     seen: set[TurnId] = set()
     for trajectory in trajectories:
-        last = {turn.agent: turn.id for turn in trajectory.turns}
+        last, paid = {turn.agent: turn.id for turn in trajectory.turns}, trajectory.returns
         for turn in trajectory.turns:
             role, judged = roles[turn.role], turn.id in judgement.credit
             if not role.trainable or not judged or not turn.completion.prompt_ids or turn.id in seen:
                 continue
             seen.add(turn.id)
             end = trajectory.end if last[turn.agent] == turn.id else _GOES_ON
-            batches[role.policy].append(_sample(turn, trajectory.start, end, judgement, readings.get(turn.id)))
+            sample = _sample(turn, trajectory.start, end, judgement, readings.get(turn.id))
+            batches[role.policy].append(replace(sample, paid=paid.get(turn.agent, 0.0)))
     return batches
 
 
@@ -52,4 +54,5 @@ def _sample(turn: Turn, start: str, end: End, judgement: Judgement, reading: Rea
         judgement.earned.get(turn.id, _NOT_JUDGED).value,
         judgement.credit[turn.id],
         reading,
+        finish=said.finish,
     )

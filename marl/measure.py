@@ -54,6 +54,8 @@ def _frozen(policy: PolicyConfig, folder: Path) -> PolicyConfig:
     """The policy as it is in a checkpoint; one that never learnt is as it always was."""
     if policy.learner is None or policy.model is None:
         return policy
+    if not policy.learner.speaks:
+        return policy.model_copy(update={"learner": None})
     return policy.model_copy(update={"model": policy.model.saved(folder), "learner": None})
 
 

@@ -82,7 +82,10 @@ class Run:
         return judgement
 
     def publish(self, name: str, version: int) -> None:
-        """Hand a learner's new weights to the engine that speaks with them."""
+        """Hand a learner's new weights to the engine that speaks with them, if one does."""
+        learner = self.scenario.policies[name].learner
+        if learner is None or not learner.speaks:
+            return
         self.versions[name] = version
         self.table.engines[name].load_weights(name, self.learners[name].publish(), version)
 

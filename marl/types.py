@@ -257,9 +257,15 @@ class Reading:
 
     logprobs: tuple[float, ...]
     values: tuple[float, ...] | None = None
+    """Value of the state before each token, where the learner has a critic ..."""
     next_value: float | None = None
+    """... and of the one after the last."""
     hidden: Any | None = None
     """[2, H]: at the last prompt token and at the last completion token."""
+    reference: tuple[float, ...] | None = None
+    """Log-probabilities under the learner's reference model."""
+    rewards: tuple[float, ...] | None = None
+    """What the learner's own reward model pays for each token, where it has one (PRIME)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,3 +289,6 @@ class Sample:
     """What the turn was assigned, before any comparison."""
     advantage: Advantage
     reading: Reading | None = None
+    paid: float = 0.0
+    """What its agent was paid in the whole episode."""
+    finish: Finish = "stop"

@@ -6,10 +6,8 @@ import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from trainers.batches import Batch, vocabulary_logprobs
 from trainers.schedules import coefficient
 from trainers.weights import named_tensors, restore, snapshot
 
@@ -36,11 +34,10 @@ class Anchors:
         for copied in self._copies.values():
             copied.eval().requires_grad_(False)
 
-    @torch.no_grad()
-    def logprobs(self, batch: Batch) -> dict[str, Tensor]:
-        """Anchor -> [N, V]; each copy is asked once."""
-        said = {name: vocabulary_logprobs(model, batch) for name, model in self._copies.items()}
-        return {name: said[of] for name, of in self._copy_of.items()}
+    @property
+    def models(self) -> dict[str, nn.Module]:
+        """Anchor -> the copy that it is."""
+        return {name: self._copies[of] for name, of in self._copy_of.items()}
 
     def coefficient(self, name: str, update: int) -> float:
         """Weight of an anchor's KL in the loss of `update` (counted from 0)."""

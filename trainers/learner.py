@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice, repeat
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,21 +13,20 @@ from torch import Tensor
 
 from marl.protocols import Brief
 from marl.types import Metrics, Reading, Sample, Turn
-from trainers.batches import Batch, chosen_logprobs, collate, read_whole, vocabulary_logprobs
-from trainers.losses import Totals, masked_sum, row_scale
+from trainers.aggregation import Totals
+from trainers.batches import collate
 from trainers.meter import Meter, Pass
 from trainers.numerics import check_inputs, gradient_error, loss_error
 from trainers.objective import Objective
 from trainers.optimizer import Optimizer
 from trainers.plans import Planner
-from trainers.rows import Row, distribution
+from trainers.reader import LOGPROBS, Reader
+from trainers.rows import Row, totals_of
 from trainers.schedules import learning_rate
 from trainers.weights import named_tensors, restore, snapshot
 
 if TYPE_CHECKING:
     from trainers.settings import Optimisation
-
-LOGPROBS = frozenset({"logprobs"})
 
 
 class Learner:
@@ -35,7 +34,6 @@ class Learner:
 
     def __init__(self, settings: Optimisation, brief: Brief, model: Any, objective: Objective) -> None:
         self.settings, self.brief, self.model, self.objective = settings, brief, model.train(), objective
-        self.needs = objective.needs
         self.device: torch.device = next(model.parameters()).device
         self.updates = 0
         self._minibatch = 0
@@ -43,34 +41,24 @@ class Learner:
         self._skip = 0
         """How many the next update leaves out: those done when the state was taken that was loaded."""
         self._plan = Planner(model, settings.micro_tokens, settings.share_prompts)
-        self._optimizer = Optimizer(model, settings)
+        self._reader = Reader(model, objective, self._plan)
+        self._optimizer = Optimizer(model, objective.modules(), settings)
 
-    @torch.no_grad()
+    @property
+    def needs(self) -> frozenset[str]:
+        """What must be read of turns before the next update."""
+        return self.objective.needs
+
     def read(self, turns: Sequence[Turn], wanted: frozenset[str] = LOGPROBS) -> list[Reading]:
-        """Log-probabilities of the completions' tokens under their sampling distribution; `hidden`: the last layer's
-        states [2, H], float32, at the last token of the prompt and of the completion. Equal turns are read once."""
-        rows = {_identity(row): row for turn in reversed(turns) if (row := _turn_row(turn)).token_ids}
-        self.model.eval()
-        found = dict(self._readings(list(reversed(rows.values())), "hidden" in wanted))
-        self.model.train()
-        return [found.get(_identity(_turn_row(turn)), Reading(())) for turn in turns]
-
-    def _readings(self, rows: list[Row], hidden: bool) -> Iterator[tuple[Any, Reading]]:
-        for chunk, batch in self._plan.whole(rows) if hidden else self._plan.batches(rows):
-            ends: Iterable[Any] = repeat(None)
-            if hidden:
-                logprobs_NV, ends = read_whole(self.model, batch)
-            else:
-                logprobs_NV = vocabulary_logprobs(self.model, batch)
-            values = chosen_logprobs(logprobs_NV, batch).tolist()
-            for row, value, end in zip(chunk, values, ends, strict=False):
-                yield _identity(row), Reading(tuple(value[: len(row.token_ids)]), hidden=end)
+        """What the model says of turns, see `Reader`."""
+        return self._reader(turns, wanted)
 
     def update(self, samples: Sequence[Sample]) -> Metrics:
         """Learn from `samples` once. Without any, nothing changes but the count of updates."""
         lr = learning_rate(self.settings, self.updates, self.brief.steps)
-        meter = Meter(self.objective.stats)
+        meter = Meter(self.objective.parts, self.objective.stats)
         self._minibatch, self._skip = self._skip, 0
+        self.objective.start(self.updates)
         seed = f"{self.brief.seed}/{self.brief.policy}/{self.updates}"
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(random.Random(seed).getrandbits(63))
@@ -81,8 +69,8 @@ class Learner:
                 self._minibatch += 1
         self._minibatch = 0
         self.updates += 1
-        self.objective.finish(self.updates, self.model)
-        return {"lr": lr, "samples": float(len(samples)), **meter.metrics()}
+        metrics = {"lr": lr, "samples": float(len(samples)), **meter.metrics()}
+        return metrics | self.objective.finish(self.updates, self.model, metrics)
 
     def publish(self) -> Iterator[tuple[str, Tensor]]:
         """Named tensors, tied ones once. They are the learner's own: copy them before its next update."""
@@ -99,6 +87,7 @@ class Learner:
             "updates": self.updates,
             "minibatch": self._minibatch,
             "model": snapshot(dict(self.publish())),
+            "modules": {name: snapshot(dict(named_tensors(m))) for name, m in self.objective.modules().items()},
             "optimizer": self._optimizer.state_dict(),
             "objective": self.objective.state_dict(),
         }
@@ -108,6 +97,8 @@ class Learner:
         self.updates, self._skip = int(state["updates"]), int(state["minibatch"])
         self._minibatch = self._skip
         restore(dict(self.publish()), state["model"])
+        for name, module in self.objective.modules().items():
+            restore(dict(named_tensors(module)), state["modules"][name])
         self._optimizer.load_state_dict(state["optimizer"])
         self.objective.load_state_dict(state["objective"])
 
@@ -122,52 +113,30 @@ class Learner:
 
     def _step(self, rows: list[Row], lr: float) -> Pass:
         check_inputs(self.brief.policy, rows)
-        totals = Totals(sum(r.count for r in rows), sum(r.count * len(r.token_ids) for r in rows))
-        ordered, losses, policy, stats = [], [], [], []
+        totals, found = totals_of(rows), Pass(len(rows))
+        ordered: list[Row] = []
+        losses: list[Tensor] = []
         for chunk, batch in self._plan.batches(rows):
-            loss_B, policy_B, stats_S = self._losses(batch, totals)
-            loss_B.sum().backward()
+            terms = self.objective.terms(self.model, batch, totals)
+            terms.loss_B.sum().backward()
             ordered += chunk
-            losses.append(loss_B.detach())
-            policy.append(policy_B.detach())
-            stats.append(stats_S)
+            losses.append(terms.loss_B.detach())
+            found.add(terms, batch)
         norm = self._optimizer.clip()
         loss_B = torch.cat(losses)
-        loss, policy_loss, grad_norm, good = torch.stack(
-            [loss_B.sum(), torch.cat(policy).sum(), norm, (loss_B.sum() + norm).isfinite()]
-        ).tolist()
+        loss, grad_norm, good = torch.stack([loss_B.sum(), norm, (loss_B.sum() + norm).isfinite()]).tolist()
         if not good:
             self._blame(ordered, loss_B, totals)
         self._optimizer.step(lr)
-        means = {"loss": loss, "policy_loss": policy_loss, "grad_norm": grad_norm}
-        return Pass(means, torch.stack(stats).sum(0), totals.tokens, len(rows))
-
-    def _losses(self, batch: Batch, totals: Totals) -> tuple[Tensor, Tensor, Tensor]:
-        """Each row's share [B] of the minibatch's loss and of its policy part; sums over tokens of the statistics."""
-        terms = self.objective.terms(self.model, batch, self.updates)
-        scale_B = row_scale(self.settings.aggregation, batch.lengths_B, totals, self.settings.norm)
-        policy_B = loss_B = scale_B * masked_sum(terms.policy_BT, batch.mask_BT)
-        if terms.penalty_BT is not None:
-            loss_B = policy_B + scale_B * batch.counts_B * masked_sum(terms.penalty_BT, batch.mask_BT)
-        with torch.no_grad():
-            weights_BT = batch.mask_BT * batch.counts_B[:, None]
-            stats_S = (torch.stack(terms.stats) * weights_BT).sum((1, 2))
-        return loss_B, policy_B, stats_S
+        found.means |= {"loss": loss, "grad_norm": grad_norm}
+        return found
 
     def _blame(self, rows: list[Row], loss_B: Tensor, totals: Totals) -> None:
         self._optimizer.forget()
         if not bool(loss_B.sum().isfinite()):
             raise loss_error(self.brief.policy, rows, loss_B.tolist())
 
-        def loss_of(row: Row) -> Tensor:
-            return self._losses(collate([row], self.device), totals)[0].sum()
+        def loss_of(rows: list[Row]) -> Tensor:
+            return self.objective.terms(self.model, collate(rows, self.device), totals).loss_B.sum()
 
         raise gradient_error(self.brief.policy, rows, loss_of, self._optimizer.parameters)
-
-
-def _turn_row(turn: Turn) -> Row:
-    return Row(turn.completion.prompt_ids, turn.completion.token_ids, turn.request.sampling)
-
-
-def _identity(row: Row) -> Any:
-    return row.prompt_ids, row.token_ids, distribution(row.sampling)

@@ -6,45 +6,10 @@ hides changes neither a value nor a gradient, even if it is not a number.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """What a whole minibatch holds, whatever it is split into: samples (not merged rows) and their tokens."""
-
-    samples: int
-    tokens: int
-
-
-def row_scale(aggregation: str, lengths_B: Tensor, totals: Totals, norm: int | None = None) -> Tensor:
-    """[B] factor of each row's sum over tokens, such that the minibatch's sum is the aggregate.
-
-    `seq_mean_token_mean` is GRPO's own (arXiv 2402.03300), `token_mean` DAPO's (2503.14476), `seq_mean_token_sum_norm`
-    Dr. GRPO's (2503.20783).
-    """
-    ones_B = torch.ones_like(lengths_B, dtype=torch.float32)
-    match aggregation:
-        case "token_mean":
-            return ones_B / totals.tokens
-        case "token_sum":
-            return ones_B
-        case "seq_mean_token_sum":
-            return ones_B / totals.samples
-        case "seq_mean_token_mean":
-            return ones_B / (totals.samples * lengths_B.clamp(min=1))
-        case "seq_mean_token_sum_norm" if norm:
-            return ones_B / (totals.samples * norm)
-    raise ValueError(f"aggregation={aggregation!r} with norm={norm} is not known")
-
-
-def masked_sum(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """[B] sum over the tokens that count."""
-    return torch.where(mask_BT, values_BT, 0.0).sum(1)
 
 
 def clipped_surrogate(

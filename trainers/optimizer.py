@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 
 
 class Optimizer:
-    """Steps the parameters that want gradients."""
+    """Steps the parameters that want gradients: the model's, and those of what learns beside it."""
 
-    def __init__(self, model: nn.Module, settings: Optimisation) -> None:
-        named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    def __init__(self, model: nn.Module, beside: Mapping[str, nn.Module], settings: Optimisation) -> None:
+        named = dict(model.named_parameters())
+        named |= {f"{name}/{n}": p for name, module in beside.items() for n, p in module.named_parameters()}
+        named = {name: p for name, p in named.items() if p.requires_grad}
         self._names, self.parameters, self._max_norm = list(named), list(named.values()), settings.max_norm
         self._adam = torch.optim.AdamW(
             self.parameters, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=True

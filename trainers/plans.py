@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from trainers.batches import Batch, collate
+from trainers.numerics import units_of
 from trainers.rows import Row
 from trainers.texts import can_share, drops_out, ended_texts, shared_texts, whole_texts
 
@@ -51,8 +52,9 @@ class Planner:
 
 
 def by_length(rows: Sequence[Row], micro_tokens: int) -> Chunks:
-    """Rows of similar length, at most `micro_tokens` after padding (but at least one row)."""
-    return _packed([[row] for row in sorted(rows, key=lambda row: row.length)], micro_tokens, _whole)
+    """Rows of similar length, at most `micro_tokens` after padding (but at least one unit)."""
+    units = [sorted(unit, key=lambda row: row.length) for unit in units_of(rows)]
+    return _packed(sorted(units, key=_whole), micro_tokens, _whole)
 
 
 def by_prompt(rows: Sequence[Row], micro_tokens: int) -> Chunks:
@@ -61,8 +63,9 @@ def by_prompt(rows: Sequence[Row], micro_tokens: int) -> Chunks:
     Prompts count as often as rows have them: so do their keys and values, which attention reads.
     """
     groups: dict[tuple[int, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row.prompt_ids, []).append(row)
+    for unit in units_of(rows):
+        for row in unit:
+            groups.setdefault(unit[0].prompt_ids, []).append(row)
     pieces = [piece for group in groups.values() for piece in by_length(group, micro_tokens)]
     return _packed(sorted(pieces, key=_whole), micro_tokens, _parts)
 

@@ -2,45 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
 from marl.types import Sample
-from trainers.batches import Batch, chosen_logprobs, vocabulary_logprobs
-from trainers.losses import entropy
-from trainers.objective import Terms
+from trainers.aggregation import Totals, masked_sum, row_scale
+from trainers.batches import Batch
+from trainers.objective import Objective, Terms
 from trainers.rows import Row, imitated_rows
+from trainers.vocabulary import Asked, said
+
+if TYPE_CHECKING:
+    from trainers.settings import Sft
 
 
-class Imitation:
+class Imitation(Objective):
     """Loss of one token: -log p, under the model's own distribution at temperature 1."""
 
-    needs: frozenset[str] = frozenset()
-    stats: tuple[str, ...] = ("entropy",)
+    stats = ("entropy",)
 
-    def __init__(self, merge: bool) -> None:
-        self.merge = merge
+    def __init__(self, settings: Sft) -> None:
+        self.settings = settings
 
     def rows(self, samples: Sequence[Sample]) -> list[Row]:
         """Samples with equal tokens become one row."""
-        return imitated_rows(samples, self.merge)
+        return imitated_rows(samples, self.settings.merge)
 
-    def terms(self, model: nn.Module, batch: Batch, update: int) -> Terms:
+    def terms(self, model: nn.Module, batch: Batch, totals: Totals) -> Terms:
         """The loss of every token of one forward pass."""
-        logprobs_NV = vocabulary_logprobs(model, batch)
-        with torch.no_grad():
-            entropy_BT = batch.spread(entropy(logprobs_NV))
-        return Terms(-chosen_logprobs(logprobs_NV, batch) * batch.counts_B[:, None], None, (entropy_BT,))
-
-    def finish(self, done: int, model: nn.Module) -> None:
-        """Nothing to do."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing to keep."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing to restore."""
+        spoken = said(model, batch, Asked(entropy=True))
+        scale_B = row_scale(self.settings.aggregation, batch.lengths_B, totals, self.settings.norm)
+        loss_B = scale_B * batch.counts_B * masked_sum(-spoken.logprobs_BT, batch.counted_BT)
+        assert spoken.entropy_BT is not None
+        return Terms(loss_B, {}, (spoken.entropy_BT,))

@@ -1,13 +1,13 @@
-"""What a model reads, and the logits it gives for completion tokens: whole texts, or each distinct prompt once.
+"""What a model reads, and its last hidden states at completion tokens: whole texts, or each distinct prompt once.
 
 Shape suffixes: P = distinct prompts, L = prompt, U = rows with different tokens, S = what is read of each of them,
-B = rows, N = completion tokens of all rows in one line, H = hidden, V = vocabulary.
+B = rows, N = completion tokens of all rows in one line, H = hidden.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -101,49 +101,43 @@ def _table(lines: Sequence[tuple[int, ...]]) -> Tensor:
     return torch.tensor(padded, dtype=torch.long).view(len(lines), width)
 
 
-def logits(model: Any, texts: Texts) -> Tensor:
-    """[N, V]. Only the hidden states that predict a completion token reach the head."""
+@dataclass(frozen=True, slots=True)
+class States:
+    """Last hidden states: what the output embeddings read."""
+
+    said_NH: Tensor
+    """Those that predict the completion tokens: of token t, at the token before."""
+    ends_B2H: Tensor | None = None
+    """At each row's last prompt token and last completion token, of texts laid out with their ends."""
+
+
+def states(model: Any, texts: Texts) -> States:
+    """One forward pass; the model's head computes nothing."""
     if texts.prompts is None:
-        return _run(model, lambda states: states.flatten(0, 1)[texts.states_N], input_ids=texts.ids_US, use_cache=False)
+        flat_XH = _last(model, input_ids=texts.ids_US, use_cache=False).flatten(0, 1)
+        return States(flat_XH[texts.states_N], None if texts.ends_B2 is None else flat_XH[texts.ends_B2])
     # Without a configuration a cache keeps all keys of all layers; sliding windows are left to the model's masks.
     prompts, cache = texts.prompts, DynamicCache()
-    ends: list[Tensor] = []
-
-    def end(states_PLH: Tensor) -> Tensor:
-        ends.append(states_PLH[:, -1])
-        return ends[0][:0] if len(texts.ids_US) else ends[0][texts.states_N]
-
-    def both(states_USH: Tensor) -> Tensor:
-        return torch.cat([ends[0], states_USH.flatten(0, 1)])[texts.states_N]
-
-    logits_NV = _run(model, end, input_ids=prompts.ids_PL, past_key_values=cache, use_cache=True, **_places(prompts))
+    ends_PH = _last(model, input_ids=prompts.ids_PL, past_key_values=cache, use_cache=True, **_places(prompts))[:, -1]
     if not len(texts.ids_US):
-        return logits_NV
+        return States(ends_PH[texts.states_N])
     cache.batch_select_indices(prompts.owner_U)
     places = _places_after(prompts, texts.ids_US.shape[1])
-    return _run(model, both, input_ids=texts.ids_US, past_key_values=cache, use_cache=True, **places)
+    later_USH = _last(model, input_ids=texts.ids_US, past_key_values=cache, use_cache=True, **places)
+    return States(torch.cat([ends_PH, later_USH.flatten(0, 1)])[texts.states_N])
 
 
-def logits_and_ends(model: Any, texts: Texts) -> tuple[Tensor, Tensor]:
-    """[N, V], and [B, 2, H] last hidden states where each row's prompt and completion end (of `ended_texts`)."""
-    found: list[Tensor] = []
+def _last(model: Any, **inputs: Any) -> Tensor:
+    """[..., H] caught before the model's head, which is given nothing to do."""
+    caught: list[Tensor] = []
 
-    def choose(states_BSH: Tensor) -> Tensor:
-        states = states_BSH.flatten(0, 1)
-        found.append(states[texts.ends_B2])
-        return states[texts.states_N]
+    def catch(_: Any, given: tuple[Tensor]) -> tuple[Tensor]:
+        caught.append(given[0])
+        return (given[0][:, :0],)
 
-    return _run(model, choose, input_ids=texts.ids_US, use_cache=False), found[0]
-
-
-def _run(model: Any, choose: Callable[[Tensor], Tensor], **inputs: Any) -> Tensor:
-    """The model's logits for what `choose` makes of its last hidden states."""
-
-    def swap(_: Any, states: tuple[Tensor]) -> tuple[Tensor]:
-        return (choose(states[0]),)
-
-    with model.get_output_embeddings().register_forward_pre_hook(swap):
-        return model(**inputs).logits
+    with model.get_output_embeddings().register_forward_pre_hook(catch):
+        model(**inputs)
+    return caught[0]
 
 
 def _places(prompts: Prompts) -> dict[str, Tensor]:

@@ -122,7 +122,7 @@ class CreditPart(Component):
 
     @property
     def needs(self) -> frozenset[str]:
-        """What it wants read of turns: `logprobs`, `values`, `hidden`."""
+        """What it wants read of turns: fields of `Reading`."""
         return frozenset()
 
     def state_dict(self) -> dict[str, Any]:
@@ -172,7 +172,10 @@ class BaselineConfig(CreditPart):
 class Learner(Stateful, Protocol):
     """Turns judged samples into new weights. Does not know what a game is."""
 
-    needs: frozenset[str]
+    @property
+    def needs(self) -> frozenset[str]:
+        """Fields of `Reading` that it wants read of turns before its next update."""
+        ...
 
     def read(self, turns: Sequence[Turn], wanted: frozenset[str]) -> list[Reading]:
         """What its model says of each turn: `wanted` names fields of `Reading` among its settings' `reads`."""
@@ -202,7 +205,9 @@ class LearnerConfig(Component):
     judged: ClassVar[bool] = True
     """Whether it learns from credit; imitation does not."""
     reads: ClassVar[frozenset[str]] = frozenset({"logprobs"})
-    """What of a turn it can read, for credit that needs it: `logprobs`, `values`, `hidden`."""
+    """What of a turn it can read, for credit that needs it: fields of `Reading`."""
+    speaks: ClassVar[bool] = True
+    """Whether what it learns speaks for its policy. A reward model's does not: the policy stays as it is."""
 
     def corrects(self, sampling: Sampling) -> bool:
         """Whether it can learn from tokens sampled like this (truncated sampling needs care)."""

@@ -16,10 +16,11 @@ from marl.engines.models import Checkpoint, Pretrained
 from marl.errors import NonFinite
 from marl.protocols import Brief
 from trainers import plans
-from trainers.batches import collate, vocabulary_logprobs
+from trainers.batches import collate
 from trainers.rows import Row
 from trainers.settings import Anchor, Grpo, Sft
 from trainers.texts import can_share, drops_out
+from trainers.vocabulary import log_distributions
 
 FULL = {
     "lr": 1e-2,
@@ -98,7 +99,7 @@ def test_a_reference_is_the_base_until_it_is_refreshed(base: Checkpoint) -> None
     assert first["kl_reference"] == pytest.approx(0, abs=1e-6)
     assert last["kl_reference"] > 1e-5
     rows = [Row((1, 2, 3), (4, 5))]
-    anchored = learner.objective.anchors.logprobs(collate(rows, torch.device("cpu")))["reference"]
+    anchored = log_distributions(learner.objective.anchors.models["reference"], collate(rows, torch.device("cpu")))
     assert torch.allclose(anchored, alone(Source().model(), (1, 2, 3), (4, 5)).log_softmax(-1), atol=1e-5)
 
 
@@ -194,5 +195,5 @@ def test_what_is_saved_is_a_peft_folder(base: Checkpoint, tmp_path: Path) -> Non
     rows = [Row((1, 2, 3), (4, 5))]
     batch = collate(rows, torch.device("cpu"))
     with torch.no_grad():
-        expected = vocabulary_logprobs(learner.model.eval(), batch)
+        expected = log_distributions(learner.model.eval(), batch)
     assert torch.allclose(alone(loaded, (1, 2, 3), (4, 5)).log_softmax(-1), expected, atol=1e-5)

@@ -4,16 +4,8 @@ from itertools import product
 import pytest
 import torch
 
-from trainers.losses import (
-    Totals,
-    clipped_surrogate,
-    entropy,
-    exact_kl,
-    masked_sum,
-    row_scale,
-    sampled_kl,
-    sampler_kl,
-)
+from trainers.aggregation import Totals, masked_sum, row_scale
+from trainers.losses import clipped_surrogate, entropy, exact_kl, sampled_kl, sampler_kl
 
 ALL = torch.ones(1, 1, dtype=torch.bool)
 

@@ -58,7 +58,7 @@ def test_imitation_merges_too():
 def test_signs_are_kept_apart_and_zero_goes_with_the_positive():
     samples = [sample((1,), (2,), (-1.0,), advantage=a) for a in (1.0, -2.0, 0.0, -0.5)]
     rows = judged_rows(samples, "sampler", merge=True)
-    assert [(row.count, row.advantages) for row in rows] == [(2, (1.0,)), (2, (-2.5,))]
+    assert [(row.count, row.columns["advantages"]) for row in rows] == [(2, (1.0,)), (2, (-2.5,))]
     assert [row.count for row in imitated_rows(samples, merge=True)] == [4]
 
 
@@ -81,12 +81,12 @@ def test_samples_that_differ_are_not_merged(other):
 def test_float_noise_in_log_probabilities_is_averaged():
     samples = [sample((1,), (2,), (lp,)) for lp in (-1.0, -1.000002)]
     (row,) = judged_rows(samples, "sampler", merge=True)
-    assert row.old == row.sampled == (pytest.approx(-1.000001),)
+    assert row.columns["old"] == row.columns["sampled"] == (pytest.approx(-1.000001),)
 
 
 def test_the_old_policy_can_be_the_learners_own_reading():
     (row,) = judged_rows([sample((1,), (2,), (-1.0,), reading=Reading((-1.5,)))], "read", merge=True)
-    assert (row.old, row.sampled) == ((-1.5,), (-1.0,))
+    assert (row.columns["old"], row.columns["sampled"]) == ((-1.5,), (-1.0,))
     with pytest.raises(ValueError, match=r"old='read' needs a reading of turn \('episode', 0\)"):
         judged_rows([sample((1,), (2,), (-1.0,))], "read", merge=True)
 

@@ -4,9 +4,10 @@ from learning_samples import Plan, alone, brief, make, said, turn
 from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, Qwen3Config
 
 from marl.config import Sampling
-from trainers.batches import collate, vocabulary_logprobs
+from trainers.batches import collate
 from trainers.rows import Row
 from trainers.settings import Grpo
+from trainers.vocabulary import log_distributions
 
 SMALL = {
     "vocab_size": 40,
@@ -40,7 +41,7 @@ def test_models_of_other_families_are_read_as_they_speak(config):
     rows = [Row(s.prompt_ids, s.token_ids) for s in make(Plan(distinct=6, count=6))]
     batch = collate(rows, torch.device("cpu"))
     with torch.no_grad():
-        got = vocabulary_logprobs(model, batch)
+        got = log_distributions(model, batch)
     expected = torch.cat([alone(model, row.prompt_ids, row.token_ids) for row in rows]).log_softmax(-1)
     assert torch.allclose(got, expected, atol=1e-5)
 

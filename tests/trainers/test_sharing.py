@@ -9,10 +9,12 @@ from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, LlamaCo
 
 from marl.config import Sampling
 from trainers import plans
-from trainers.batches import chosen_logprobs, collate, vocabulary_logprobs
+from trainers.batches import collate
 from trainers.rows import Row
 from trainers.settings import Anchor, Grpo, Sft
 from trainers.texts import can_share, drops_out, shared_texts, whole_texts
+from trainers.vocabulary import log_distributions
+from trainers.vocabulary import said as spoken
 
 SMALL = {
     "vocab_size": 40,
@@ -102,8 +104,8 @@ def test_log_probabilities_and_gradients_are_those_of_whole_texts(name, shape, s
     said, gradients = [], []
     for layout in (whole_texts, shared_texts):
         batch = collate(rows, torch.device("cpu"), layout)
-        logprobs = vocabulary_logprobs(model, batch)
-        chosen = chosen_logprobs(logprobs, batch)[batch.mask_BT]
+        logprobs = log_distributions(model, batch)
+        chosen = spoken(model, batch).logprobs_BT[batch.mask_BT]
         loss = (chosen * weights).sum() + (logprobs.exp() * logprobs).sum()
         found = torch.autograd.grad(loss, list(model.parameters()))
         said.append((logprobs.detach(), chosen.detach()))

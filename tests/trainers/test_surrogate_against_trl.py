@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from trainers.losses import Totals, clipped_surrogate, entropy, masked_sum, row_scale, sampled_kl
+from trainers.aggregation import Totals, masked_sum, row_scale
+from trainers.losses import clipped_surrogate, entropy, sampled_kl
 
 trl = pytest.importorskip("trl.trainer.grpo_trainer")
 

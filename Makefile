@@ -59,6 +59,7 @@ $(VENV)/.runtime: pyproject.toml .ci/constraints.txt | $(BIN)/python
 	$(PINNED) -e .
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.runtime
+$(VENV)/.dev: $(VENV)/.runtime .ci/peers.txt
 	$(PINNED) -e '.[dev]'
+	$(PINNED) --no-deps -r .ci/peers.txt
 	touch $@

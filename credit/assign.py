@@ -31,6 +31,11 @@ class Outcome(AssignConfig):
     to_go: bool = False
     """Count only what the agent is paid from this turn on."""
 
+    @property
+    def by_turn(self) -> bool:
+        """With `to_go`."""
+        return self.to_go
+
     def __call__(self, evidence: Evidence) -> Credit:
         worths = _to_go if self.to_go else _whole
         return credit_of(pair for trajectory in evidence.trajectories for pair in worths(trajectory))

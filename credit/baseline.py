@@ -44,6 +44,11 @@ class Group(Alike, Standardized):
 
     kind: str = "group"
 
+    @property
+    def by_episode(self) -> bool:
+        """Unless turns with the same prompt are compared."""
+        return self.like != "prompt"
+
 
 class RoleAverage(BaselineConfig):
     """SPIRAL's role-conditioned advantage estimation (arXiv 2506.24119): minus a moving average per game and seat.

@@ -16,7 +16,7 @@ class Coma(FittedAssign):
     A central critic judges what one agent said, knowing what its round holds: the round's state and what the others
     said in it. Where moves are listed, the sum is over all of them, each as likely as its policy is to say the text of
     it (`Request.options`) and no other of them; these texts are scored, which is counted as tokens spent. Elsewhere it
-    is over `alternatives`. A turn that has none gets 0.
+    is over `alternatives`. A turn that has none gets 0, and what `rest` keeps.
     """
 
     kind: str = "coma"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from marl.protocols import Baseline, BaselineConfig, CreditPart, Evidence, Stateful
 from marl.types import Advantage, Credit, Metrics, TurnId
@@ -32,24 +32,46 @@ class Values(Stateful, Protocol):
 class Valued(CreditPart):
     """Base of parts that compare what happened with what was to be expected."""
 
-    values: Literal["learner", "own"] = "learner"
+    values: Literal["learner", "own", "none"] = "learner"
     """`learner`: the critic of each turn's learner, which must read `values`. `own`: a linear head on the hidden state
-    at the prompt's last token, fitted here to earlier steps; one number a turn."""
+    at the prompt's last token, fitted here to earlier steps; one number a turn. `none`: every state is worth 0."""
     forget: float = Field(default=0.9, gt=0, le=1)
     """What a step's returns still count in `own` values a step later; 0.9 remembers some ten steps."""
 
     @property
     def needs(self) -> frozenset[str]:
         """What the values are read from."""
-        return frozenset({"values"} if self.values == "learner" else {"hidden"})
+        return frozenset({"learner": {"values"}, "own": {"hidden"}, "none": ()}[self.values])
 
     def source(self) -> Values:
         """Where its values come from."""
         if self.values == "learner":
             return Readings()
+        if self.values == "none":
+            return Zeros()
         from credit.values import OwnValues
 
         return OwnValues(self.forget)
+
+
+class Zeros:
+    """Every state of every turn that has tokens is worth 0."""
+
+    needs = frozenset[str]()
+
+    def of(self, evidence: Evidence) -> Mapping[TurnId, Floats]:
+        """A 0 for each token."""
+        turns = [turn for trajectory in evidence.trajectories for turn in trajectory.turns]
+        return {turn.id: (0.0,) * len(turn.completion.token_ids) for turn in turns if turn.completion.token_ids}
+
+    def learn(self, evidence: Evidence, targets: Mapping[TurnId, float]) -> None:
+        """There is nothing to learn."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing to restore."""
 
 
 class Readings:
@@ -95,6 +117,12 @@ class Value(Valued, BaselineConfig):
     """
 
     kind: str = "value"
+
+    @model_validator(mode="after")
+    def _compares(self) -> Self:
+        if self.values == "none":
+            raise ValueError("values: 'none' compares with 0, which is baseline: none; choices: learner, own")
+        return self
 
     def build(self) -> Baseline:
         return Critic(self.source())

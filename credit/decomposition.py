@@ -53,11 +53,11 @@ class FittedAssign(TeamAssign):
     """Discount, once a round."""
     lam: float = Field(default=1.0, ge=0, le=1)
     """Of TD(lambda): G_t = r_t + gamma [(1 - lam) Q_target(t + 1) + lam G_(t + 1)]; 1 is the return itself."""
-    rest: Literal["drop", "keep"] = "drop"
-    """What becomes of what was paid beyond what the networks make of it. `drop`: nothing, as published: networks that
-    have not learnt give noise. `keep`: each turn gets it on top, so that it is judged by what was really paid, minus
-    what would have been expected had its agent said what it says on average (an action-dependent baseline, arXiv
-    1803.07246). Networks that have learnt nothing then give what `uniform` gives."""
+    rest: Literal["drop", "keep"] = "keep"
+    """What becomes of what was paid beyond what the networks make of it. `keep`: each turn gets it on top, so that it
+    is judged by what was really paid, minus what would have been expected had its agent said what it says on average
+    (an action-dependent baseline, arXiv 1803.07246). Networks that have learnt nothing then give what `uniform` gives.
+    `drop`: nothing, as published: networks that have not learnt give noise, which a `group` blows up to full size."""
     fit: Fit = Fit()
 
     @property

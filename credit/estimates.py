@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from statistics import fmean
 from typing import NamedTuple
@@ -81,11 +81,14 @@ class Chain:
     paid: Sequence[float]
     """For each turn; it enters at its last token."""
     later: Later
+    on_tokens: Mapping[TurnId, Sequence[float]] = field(default_factory=dict)
+    """Turn -> what each of its tokens is paid beside."""
 
     def by_turn(self, discount: Discount) -> list[Advantage]:
         """A turn is one action, from the state before its first token."""
         before = [values[0] for values in self.values]
-        advantages = gae(self.paid, before, discount, self.later)
+        paid = [paid + sum(self.on_tokens.get(turn, ())) for turn, paid in zip(self.turns, self.paid, strict=True)]
+        advantages = gae(paid, before, discount, self.later)
         return [Advantage(a, (), (a + value,)) for a, value in zip(advantages, before, strict=True)]
 
     def by_token(self, discount: Discount) -> list[Advantage]:
@@ -101,8 +104,11 @@ class Chain:
         return [value for values in self.values for value in values]
 
     def _rewards(self) -> list[float]:
-        pairs = zip(self.values, self.paid, strict=True)
-        return [reward for values, paid in pairs for reward in (*[0.0] * (len(values) - 1), paid)]
+        rewards = list[float]()
+        for turn, values, paid in zip(self.turns, self.values, self.paid, strict=True):
+            rewards += self.on_tokens.get(turn) or [0.0] * len(values)
+            rewards[-1] += paid
+        return rewards
 
     def _split(self, advantages: Sequence[float]) -> list[Advantage]:
         judged, start = [], 0

@@ -7,18 +7,22 @@ paid there reaches the last moment before it.
 
 Values are those of `Reading.values`: V_t is of the state *before* token t. A truncated episode goes on after its last
 moment with `Reading.next_value`, if there is one; any other, with 0. `own` values (see `credit.critic`) are of the
-state before a turn, so they serve the level `turn` only, and end with 0.
+state before a turn, so they serve the level `turn` only, and end with 0. Without values (`none`) all are 0.
 
 What comes out: `tokens` (one advantage a token) and their mean as `value` at the levels `token` and `bi_level`; `value`
 alone at the level `turn`. `returns` = advantage + value, the value targets: one a token; or one a turn, for the state
 before its first token. They are not whitened: the usual baseline after GAE is `whiten` (PPO), or `none`.
+
+What single tokens are paid (`credit.kl`, `credit.overlong`) enters at the token; at the level `turn`, with the turn.
+With `values: none` A is the discounted sum to go; `whiten` as the baseline and a `credit.kl` make it REINFORCE++ (arXiv
+2501.03262).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -36,10 +40,17 @@ if TYPE_CHECKING:
 class _Gae(Valued, AssignConfig):
     """What all estimates have in common."""
 
+    by_token: ClassVar[bool] = True
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount of a moment: a token, or a turn at the level `turn`."""
     lam: float = Field(default=1.0, ge=0, le=1)
     """GAE's lambda: 1 trusts what was paid (unbiased, whatever the values), 0 trusts the values."""
+
+    @model_validator(mode="after")
+    def _trusts(self) -> Self:
+        if self.values == "none" and self.lam != 1:
+            raise ValueError(f"lam: {self.lam:g} says how far values are trusted, and values are 'none'; choices: 1")
+        return self
 
     def chains(self, trajectory: Trajectory, evidence: Evidence) -> list[Team]:
         """Whose turns share a time axis."""
@@ -174,7 +185,7 @@ class Estimator:
                         credit.setdefault(turn, advantage)
         targets = {turn: advantage.returns[0] for turn, advantage in credit.items()}
         self._source.learn(evidence, targets)
-        self._metrics = explained(evidence, targets, values)
+        self._metrics = explained(evidence, targets, values) if self._settings.values != "none" else {}
         return credit
 
     def metrics(self) -> Metrics:
@@ -192,7 +203,8 @@ class Estimator:
         ids = [turn.id for turn in turns]
         last = evidence.readings.get(ids[-1]) if trajectory.end == "truncated" else None
         later = Later(last.next_value) if last and last.next_value is not None else OVER
-        return Chain(ids, [values[turn] for turn in ids], self._settings.pay(trajectory, team, turns), later)
+        paid = self._settings.pay(trajectory, team, turns)
+        return Chain(ids, [values[turn] for turn in ids], paid, later, evidence.token_rewards)
 
     def state_dict(self) -> dict[str, Any]:
         return self._source.state_dict()

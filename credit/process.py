@@ -3,47 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from credit.combining import Mix
-from credit.process_rewards import MODEL, ProcessRewards
+from credit.process_rewards import LEARNER, MODEL, ProcessRewards
 from credit.teams import TeamAssign
-from marl.config import Config, nearest
-from marl.engines.folder import check_folder
-from marl.engines.models import Dtype
+from marl.config import nearest
+from marl.engines.reward_model import RewardModel
 from marl.engines.rules import Verifiers
 from marl.protocols import Assign
 
 OUTCOME = "outcome"
 
 
-class RewardModel(Config):
-    """A trained process reward model: a Hugging Face folder with a sequence classifier and its own tokenizer.
-
-    It reads the conversation as the speaker saw it, with what was said as the assistant's last message, in the words of
-    its own chat template (without one, joined by newlines). With 1 label the reward is its logit, with 2 the
-    probability of label 1. Weights are read from safetensors only, and code that comes with a model is never run.
-    """
-
-    path: str
-    dtype: Dtype = "float32"
-    device: str = "auto"
-    """A torch device; `auto` is `cuda` where there is one, else `cpu`."""
-    max_tokens: PositiveInt = 2048
-    """A longer text loses its beginning."""
-    micro_tokens: PositiveInt = 16384
-    """Padded tokens in one forward pass."""
-
-
 class Process(TeamAssign):
     """Rewards of single turns on the way (r_s), combined with what the agent's team is paid otherwise (the outcome R).
 
-    A process reward comes from the game, which may pay what a rule, a verifier or a judge at the table says
-    (`rewards`: it belongs to the payee's own last turn at or before the payment); from `verifiers` that look at each
-    turn; from a trained `model` that reads each turn. All other rewards are the outcome, which teams share.
+    A process reward comes from the game, which may pay what a rule, a verifier or a judge at the table says (`rewards`:
+    it belongs to the payee's own last turn at or before the payment); from `verifiers` that look at each turn; from a
+    trained `model` that reads each turn; from the model that the speaker's `learner` trains. All other rewards are the
+    outcome, which teams share.
 
     `combine`, over the turns s of one agent in one episode (see `credit.combining`):
     - `sum`: process rewards to go plus the outcome;
@@ -55,6 +36,7 @@ class Process(TeamAssign):
     The last three compare already. Use `baseline: none` with them, and a `group_size` of 2 or more: who has no peers
     gets 0. PRIME's baseline is taken off once a turn, so it adds up over turns: where policies decide when to stop,
     that is a bonus or a penalty on going on (the report's stopping-bias test shows it); `decoupled` takes it off once.
+    With `learner`, PRIME's forms are PRIME's own formulas, over tokens: so is that bonus, on longer answers.
     """
 
     kind: str = "process"
@@ -64,11 +46,15 @@ class Process(TeamAssign):
     """Checks of every turn (`{checks: {name: {kind: ...}}}`), run in worker processes. One that fails scores 0. Those
     that compare with a right answer take it from what a verifier at the table was told."""
     model: RewardModel | None = None
+    learner: bool = False
+    """Whether the reward model that the speaker's own learner trains (`prime`) pays, token by token. Steps are then
+    tokens: everything else counts as paid at a turn's last one, discounts are per token, and every token has a credit
+    of its own."""
     roles: tuple[str, ...] = ()
     """Whose turns `verifiers` and `model` look at; default: everybody's."""
     combine: Literal["sum", "max_abs", "prime_paper", "prime_released", "decoupled"] = "sum"
     weights: dict[str, float] = Field(default_factory=dict)
-    """Of a reward or check by its name, of the `model`, of the `outcome`; default 1."""
+    """Of a reward or check by its name, of the `model`, of the `learner`, of the `outcome`; default 1."""
     discount: float = Field(default=1.0, ge=0, le=1)
     """Of process rewards, per turn of the agent."""
     outcome_discount: float = Field(default=1.0, ge=0, le=1)
@@ -80,13 +66,20 @@ class Process(TeamAssign):
     def sources(self) -> list[str]:
         """Where process rewards come from: rewards, then checks, then the model."""
         checks = self.verifiers.checks if self.verifiers else ()
-        return [*self.rewards, *checks, *([MODEL] if self.model else [])]
+        return [*self.rewards, *checks, *([MODEL] if self.model else []), *([LEARNER] if self.learner else [])]
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The rewards of the learner's own model, if they are a source."""
+        return frozenset({"rewards"} if self.learner else ())
 
     @model_validator(mode="after")
     def _named(self) -> Self:
         names = [*self.sources, OUTCOME]
         if len(names) == 1:
-            raise ValueError("no process rewards: give `rewards` (names of what the game pays), `verifiers` or `model`")
+            raise ValueError(
+                "no process rewards: give `rewards` (names of what the game pays), `verifiers`, `model` or `learner`"
+            )
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"{name!r} is the name of more than one source: {', '.join(names)}")
@@ -99,10 +92,7 @@ class Process(TeamAssign):
         if self.verifiers:
             yield from (f"verifiers.{problem}" for problem in self.verifiers.missing())
         if self.model:
-            try:
-                check_folder(Path(self.model.path).expanduser())
-            except ValueError as error:
-                yield f"model.path: {self.model.path!r} {error}"
+            yield from (f"model.{fault}" for fault in self.model.faults())
 
     @property
     def mix(self) -> Mix:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from credit.combining import FORMS, Row, compared, whitened
 from credit.inherited import in_its_own_episode
 from credit.verdicts import Verdicts
+from marl.conversations import conversations
 from marl.protocols import Evidence
-from marl.types import Advantage, Credit, Message, Metrics, TurnId
+from marl.types import Advantage, Credit, Metrics, TurnId
 
 if TYPE_CHECKING:
     from credit.process import Process
     from marl.graph import Trajectory
     from marl.types import Turn
 
-MODEL = "model"
+MODEL, LEARNER = "model", "learner"
 Rewards = Mapping[str, Mapping[TurnId, float]]
 """Source -> turn -> its process reward; 0 where there is none."""
+Step = tuple[TurnId, int]
+"""A turn and 0; or a turn and one of its tokens, where the learner's own model pays for tokens."""
 
 
 class Part(NamedTuple):
@@ -37,14 +40,12 @@ class Part(NamedTuple):
 class ProcessRewards:
     """Looks at turns and combines; holds the processes of verifiers and the reward model."""
 
-    needs: frozenset[str] = frozenset()
-
     def __init__(self, settings: Process) -> None:
-        self._settings = settings
+        self._settings, self.needs = settings, settings.needs
         self._verdicts = Verdicts(settings.verifiers) if settings.verifiers else None
         self._scorer: Any = None
         if settings.model:
-            from credit.reward_model import Scorer
+            from marl.engines.rating import Scorer
 
             self._scorer = Scorer(settings.model)
         self._metrics: Metrics = {}
@@ -57,29 +58,39 @@ class ProcessRewards:
         """
         parts = list(self._parts(evidence))
         seen = self._seen(parts, evidence)
-        rows = [self._row(part, seen) for part in parts]
+        rows = [self._row(part, seen, evidence) for part in parts]
         self._metrics = self._found(rows)
         worths = self._whitened(parts, rows, self._combined(parts, rows))
-        return {turn: Advantage(worth) for turn, worth in worths.items()}
+        if self._settings.learner:
+            return _by_token(worths)
+        return {turn: Advantage(worth) for (turn, _), worth in worths.items()}
 
-    def _combined(self, parts: Sequence[Part], rows: Sequence[Row]) -> dict[TurnId, float]:
+    def _steps(self, part: Part) -> Iterator[Step]:
+        """The steps of an agent: its turns, or their tokens. A turn without tokens is one step."""
+        for turn in part.turns:
+            yield from ((turn.id, t) for t in range(self._length(turn)))
+
+    def _length(self, turn: Turn) -> int:
+        return max(1, len(turn.completion.token_ids)) if self._settings.learner else 1
+
+    def _combined(self, parts: Sequence[Part], rows: Sequence[Row]) -> dict[Step, float]:
         combined = FORMS[self._settings.combine](rows, self._settings.mix)
         return in_its_own_episode(
-            (turn.id, worth)
+            pair
             for part, worths in zip(parts, combined, strict=True)
-            for turn, worth in zip(part.turns, worths, strict=True)
+            for pair in zip(self._steps(part), worths, strict=True)
         )
 
-    def _whitened(self, parts: Sequence[Part], rows: Sequence[Row], worths: dict[TurnId, float]) -> dict[TurnId, float]:
-        """Over the turns that have peers, where the form ends so; each of them once."""
+    def _whitened(self, parts: Sequence[Part], rows: Sequence[Row], worths: dict[Step, float]) -> dict[Step, float]:
+        """Over the steps that have peers, where the form ends so; each of them once."""
         # PRIME's code adds 1e-8 to the variance, GDPO's adds epsilon to the standard deviation.
         added = {"prime_released": (1e-8, 0.0), "decoupled": (0.0, self._settings.epsilon)}
         if self._settings.combine not in added:
             return worths
         peers = dict.fromkeys(
-            turn.id for part, some in zip(parts, compared(rows), strict=True) if some for turn in part.turns
+            step for part, some in zip(parts, compared(rows), strict=True) if some for step in self._steps(part)
         )
-        white = whitened([worths[turn] for turn in peers], *added[self._settings.combine])
+        white = whitened([worths[step] for step in peers], *added[self._settings.combine])
         return worths | dict(zip(peers, white, strict=True))
 
     def _parts(self, evidence: Evidence) -> Iterator[Part]:
@@ -105,20 +116,31 @@ class ProcessRewards:
             seen[MODEL] = dict(zip(chats, self._scorer(list(chats.values())), strict=True))
         return seen
 
-    def _row(self, part: Part, seen: Rewards) -> Row:
+    def _row(self, part: Part, seen: Rewards, evidence: Evidence) -> Row:
         sources = {**part.paid, **seen}
-        process = [[sources[name].get(turn.id, 0.0) for turn in part.turns] for name in self._settings.sources]
+        process = [self._rewards(part, sources[name]) for name in self._settings.sources if name != LEARNER]
+        if self._settings.learner:
+            process.append([reward for turn in part.turns for reward in self._implied(turn, evidence)])
         first = part.turns[0]
         return Row((part.trajectory.start, first.agent, first.role), process, part.outcome)
 
+    def _rewards(self, part: Part, paid: Mapping[TurnId, float]) -> list[float]:
+        """Of an agent's steps: what a turn is paid for counts at its last one."""
+        return [r for turn in part.turns for r in (*[0.0] * (self._length(turn) - 1), paid.get(turn.id, 0.0))]
+
+    def _implied(self, turn: Turn, evidence: Evidence) -> Sequence[float]:
+        """What the learner's model pays for each token; nothing for what was not read, as its policy does not learn."""
+        reading = evidence.readings.get(turn.id)
+        return (reading.rewards if reading else None) or [0.0] * self._length(turn)
+
     def _found(self, rows: Sequence[Row]) -> Metrics:
-        """The mean process reward of a turn, by source."""
+        """The mean process reward of a step, by source."""
         by_source = zip(self._settings.sources, zip(*[row.process for row in rows], strict=True), strict=False)
         found = {f"credit/process/{name}": fmean([r for row in own for r in row]) for name, own in by_source}
         return found | ({"credit/process_failed": float(self._verdicts.failed)} if self._verdicts else {})
 
     def metrics(self) -> Metrics:
-        """`credit/process/SOURCE`: the mean process reward of a turn; `credit/process_failed`: checks that failed."""
+        """`credit/process/SOURCE`: the mean process reward of a step; `credit/process_failed`: checks that failed."""
         return self._metrics
 
     def state_dict(self) -> dict[str, Any]:
@@ -126,6 +148,14 @@ class ProcessRewards:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Nothing to restore."""
+
+
+def _by_token(worths: Mapping[Step, float]) -> Credit:
+    """Of each turn the mean over its tokens, and every token's own."""
+    tokens: dict[TurnId, list[float]] = defaultdict(list)
+    for (turn, _), worth in worths.items():
+        tokens[turn].append(worth)
+    return {turn: Advantage(fmean(own), tuple(own)) for turn, own in tokens.items()}
 
 
 def paid_on_the_way(trajectory: Trajectory, names: Sequence[str]) -> dict[str, Mapping[TurnId, float]]:
@@ -145,13 +175,3 @@ def paid_on_the_way(trajectory: Trajectory, names: Sequence[str]) -> dict[str, M
             if agent in last:
                 paid[name][last[agent]] += value
     return dict(paid)
-
-
-def conversations(turns: Iterable[Turn]) -> Iterator[tuple[TurnId, tuple[Message, ...]]]:
-    """What an agent had read when it spoke, and what it then said, for each of its turns in an episode."""
-    before: tuple[Message, ...] = ()
-    for turn in turns:
-        request = turn.request
-        read = (*before, *request.messages) if request.continues else request.messages
-        before = (*read, Message("assistant", turn.completion.text))
-        yield turn.id, before

@@ -36,13 +36,14 @@ def check(scenario: Scenario) -> None:
 
 
 def absent(scenario: Scenario) -> list[str]:
-    """What the scenario needs around it and is not there: files, folders."""
+    """What the scenario needs around it and is not there: files, folders, packages."""
     parts: dict[str, Component] = {"game": scenario.game, "experience": scenario.experience}
     parts |= {f"roles.{name}": role for name, role in scenario.roles.items()}
     for field, rule in _rules(scenario).items():
         parts |= {f"{field}.assign": rule.assign, f"{field}.baseline": rule.baseline}
     for name, policy in scenario.policies.items():
         parts |= {f"policies.{name}.model": policy.model} if policy.model else {}
+        parts |= {f"policies.{name}.learner": policy.learner} if policy.learner else {}
         parts[f"policies.{name}.engine"] = policy.engine
     return [f"{field}.{problem}" for field, part in parts.items() for problem in part.missing()]
 
@@ -129,6 +130,13 @@ def _learning(scenario: Scenario) -> Iterator[str]:
             yield f"policies.{name}.learner: no role with `trainable: true` speaks with this policy"
     for name, role, learner in scenario.taught():
         yield from _sampling(f"roles.{name}.sampling", role, learner)
+        if learner.compares and scenario.schedule.group_size < 2 and not scenario.experience.siblings:
+            yield (
+                f"schedule.group_size: 1, but policies.{role.policy}.learner {learner.kind!r} compares episodes with "
+                "the same start; use 2 or more"
+            )
+    unfit = scenario.experience.unfit(scenario.seats, scenario.schedule.group_size)
+    yield from (f"experience.{message}" for message in unfit)
 
 
 def _pace(scenario: Scenario) -> Iterator[str]:
@@ -173,30 +181,62 @@ def _judged(scenario: Scenario) -> dict[str, LearnerConfig]:
 def _credit(scenario: Scenario) -> Iterator[str]:
     alone = scenario.schedule.group_size < 2 and not scenario.experience.siblings
     for field, rule in _rules(scenario).items():
-        assign, baseline = rule.assign, rule.baseline
+        baseline = rule.baseline
         if baseline.compares and alone:
             yield (
                 f"schedule.group_size: 1, but {field}.baseline {baseline.kind!r} compares episodes with the same "
                 "start; use 2 or more, or another baseline (role_average, none)"
             )
-        if baseline.by_name and assign.build() is not assign:
-            yield (
-                f"{field}.baseline: {baseline.kind!r} asks what each named reward alone would earn, which "
-                f"{field}.assign {assign.kind!r} cannot tell, as it learns from what it is asked; choose an assign "
-                "without a state (outcome, flow, ...) or another baseline"
-            )
+        if baseline.by_name:
+            yield from _by_name(field, rule)
         yield from _unread(scenario, field, rule)
+    yield from _unasked(scenario)
+
+
+def _unasked(scenario: Scenario) -> Iterator[str]:
+    own = scenario.credit.roles
+    for name, learner in _judged(scenario).items():
+        rule, field = own.get(name, scenario.credit), f"credit.roles.{name}" if name in own else "credit"
+        if unasked := sorted(learner.asks - rule.assign.needs - rule.baseline.needs):
+            yield (
+                f"{field}: {rule.assign.kind!r} and {rule.baseline.kind!r} look at no {', '.join(unasked)}, but "
+                f"learner {learner.kind!r} of role {name!r} learns from what comes of them; choose an assign (gae, "
+                "chain_gae) or a baseline (value) with `values: learner`, or another learner"
+            )
+
+
+def _by_name(field: str, rule: CreditRule) -> Iterator[str]:
+    assign, baseline = rule.assign, rule.baseline
+    if assign.build() is not assign:
+        yield (
+            f"{field}.baseline: {baseline.kind!r} asks what each named reward alone would earn, which "
+            f"{field}.assign {assign.kind!r} cannot tell, as it learns from what it is asked; choose an assign "
+            "without a state (outcome, flow, ...) or another baseline"
+        )
+    charges = {"kl": rule.kl, "overlong": rule.overlong}
+    for name in (name for name, charge in charges.items() if charge):
+        yield (
+            f"{field}.{name}: {field}.baseline {baseline.kind!r} compares what each named reward alone would earn, and "
+            "what tokens are charged is none of them; choose another baseline, or remove this"
+        )
 
 
 def _unread(scenario: Scenario, field: str, rule: CreditRule) -> Iterator[str]:
     own = scenario.credit.roles
     for name, learner in _judged(scenario).items():
-        lacks = sorted((rule.assign.needs | rule.baseline.needs) - learner.reads)
+        lacks = sorted((rule.assign.needs | rule.baseline.needs) - learner.readable)
         meant = own.get(name, scenario.credit) is rule or field.startswith("credit.compare.")
+        reads = f"its learner {learner.kind!r} reads {', '.join(sorted(learner.readable))}"
         if lacks and meant:
             yield (
                 f"{field}: {rule.assign.kind!r} and {rule.baseline.kind!r} need {', '.join(lacks)} of what role "
-                f"{name!r} says, but its learner {learner.kind!r} reads {', '.join(sorted(learner.reads))}"
+                f"{name!r} says, but {reads}"
+            )
+        if meant and rule.kl and (missing := sorted(rule.kl.needs - learner.readable)):
+            yield (
+                f"{field}.kl: needs {', '.join(missing)} of what role {name!r} says, but {reads}; give "
+                f"policies.{scenario.roles[name].policy}.learner a `reference` ({{coefficient: 0}} keeps it out of the "
+                "loss)"
             )
 
 

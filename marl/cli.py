@@ -17,7 +17,9 @@ from marl.config import nearest
 from marl.errors import RunError
 from marl.explain import explain
 from marl.load import ScenarioError, load
+from marl.notes import notes
 from marl.parts import GROUPS, find, names
+from marl.scenario import Scenario
 from marl.truth.command import credit_check
 
 app = typer.Typer(
@@ -57,6 +59,11 @@ def _fail(error: BaseException, status: int) -> None:
     sys.exit(status)
 
 
+def _tell(scenario: Scenario) -> None:
+    for note in notes(scenario):
+        typer.echo(f"note: {note}")
+
+
 @app.command()
 def train(
     scenario: File,
@@ -70,6 +77,7 @@ def train(
     from marl import train as run
 
     checked = load(scenario, overrides or ())
+    _tell(checked)
     finished = run(checked, out or Path("runs") / scenario.stem, resume=resume, force=force, overwrite=overwrite)
     raise typer.Exit(0 if finished else 130)
 
@@ -84,6 +92,7 @@ def check(
     checked = load(scenario, overrides or ())
     learning = [name for name, policy in checked.policies.items() if policy.learner]
     typer.echo(f"{scenario}: fine; game {checked.game.kind}, trains {', '.join(learning)}")
+    _tell(checked)
     if graders:
         from marl.graders import check_graders
 

@@ -10,6 +10,9 @@ from typing import Literal
 
 from marl.types import Sample, TurnId
 
+Blamed = Literal["loss", "gradient", "log-probability"]
+"""What was not finite."""
+
 
 class RunError(Exception):
     """Ends a run with a message that says what to do; the command line shows it without a traceback."""
@@ -38,10 +41,41 @@ class Writing:
             raise FolderError(f"{self.path} cannot be written: {error}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """How far a learner's log-probabilities (nats) of sampled tokens are from the sampler's."""
+
+    max: float
+    """Greatest difference, either sign."""
+    mean: float
+    """Of the differences' sizes."""
+    ratio: float
+    """Mean of the learner's probability over the sampler's."""
+    worst: TurnId
+    """The turn with the greatest difference."""
+
+
+class Unfaithful(RunError):  # noqa: N818 (says what a sampler is)
+    """A policy's sampler and learner do not mean the same probabilities. Raised before the weights are touched."""
+
+    def __init__(self, policy: str, gap: Gap, allowed: str, cause: str) -> None:
+        super().__init__(policy, gap, allowed, cause)
+        self.policy, self.gap, self.allowed, self.cause = policy, gap, allowed, cause
+
+    def __str__(self) -> str:
+        episode, turn = self.gap.worst
+        return (
+            f"policy {self.policy!r}: its learner's log-probabilities of sampled tokens are up to {self.gap.max:.2g} "
+            f"nats from the sampler's, {self.gap.mean:.2g} on average, mean ratio {self.gap.ratio:.3g} "
+            f"(learner.fidelity allows {self.allowed}); worst at episode {episode!r}, turn {turn}. "
+            f"Likely cause: {self.cause}"
+        )
+
+
 class NonFinite(RunError, ArithmeticError):  # noqa: N818 (says what a number is)
     """A learner's loss or gradient is not finite. Raised before the weights are touched."""
 
-    def __init__(self, policy: str, what: Literal["loss", "gradient"], culprits: Sequence[Sample]) -> None:
+    def __init__(self, policy: str, what: Blamed, culprits: Sequence[Sample]) -> None:
         self.policy, self.what = policy, what
         self.samples: tuple[TurnId, ...] = tuple(sample.id for sample in culprits)
         named = "; ".join(f"episode {s.id[0]!r}, turn {s.id[1]} (role {s.role!r})" for s in culprits[:5])
@@ -53,7 +87,7 @@ class NonFinite(RunError, ArithmeticError):  # noqa: N818 (says what a number is
         return _rebuild, (self.policy, self.what, self.samples, str(self))
 
 
-def _rebuild(policy: str, what: Literal["loss", "gradient"], samples: tuple[TurnId, ...], message: str) -> NonFinite:
+def _rebuild(policy: str, what: Blamed, samples: tuple[TurnId, ...], message: str) -> NonFinite:
     error = NonFinite(policy, what, ())
     error.samples, error.args = samples, (message,)
     return error

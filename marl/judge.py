@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from marl.agreement import compare
+from marl.charges import Charges, TokenRewards
 from marl.diagnosis import Ruling, diagnose
 from marl.protocols import Assign, Baseline, Evidence
 from marl.repaid import repaid
 from marl.tried import tried
-from marl.types import Credit, Metrics, TurnId
+from marl.types import Advantage, Credit, Metrics, TurnId
 
 if TYPE_CHECKING:
     from marl.scenario import CreditConfig, CreditRule
@@ -30,22 +31,27 @@ class Judgement:
 
 
 class _Rule:
-    """`assign` then `baseline`, on rewards times `scale`."""
+    """`assign` then `baseline`, on rewards times `scale` and minus what tokens are charged."""
 
     def __init__(self, settings: CreditRule) -> None:
         self._settings = settings
         self.assign: Assign = settings.assign.build()
         self.baseline: Baseline = settings.baseline.build()
+        self.charges = Charges(settings.kl, settings.overlong)
+        self.needs = self.charges.needs | self.assign.needs | self.baseline.needs
 
     def __call__(self, evidence: Evidence, turns: Set[TurnId] | None = None) -> Ruling:
         """Judge `turns` (None: all); the assignment sees the whole episodes, the comparison only these."""
         settings, scale = self._settings, self._settings.scale
         scaled = evidence if scale == 1 else repaid(evidence, lambda trajectory: trajectory.scaled(scale))
-        given = self.assign(scaled)
-        metrics = self.assign.metrics()
+        charged, metrics = self.charges(scaled, turns)
+        given = self.assign(replace(scaled, token_rewards=charged) if settings.assign.by_token else scaled)
+        metrics |= self.assign.metrics()
         if settings.baseline.by_name:
             scaled = replace(scaled, named=self._named(scaled))
         earned = given if turns is None else {turn: worth for turn, worth in given.items() if turn in turns}
+        if not settings.assign.by_token:
+            earned = _charged(earned, charged)
         credit, found = self.baseline(scaled, earned)
         pots = [settings.assign.pots(trajectory, scaled) for trajectory in scaled.trajectories]
         return Ruling(scaled, given, earned, credit, metrics | found, settings.baseline.peers(scaled, earned), pots)
@@ -57,18 +63,32 @@ class _Rule:
 
     @property
     def built(self) -> bool:
-        return self.assign is not self._settings.assign or self.baseline is not self._settings.baseline
+        own = self._settings
+        return self.assign is not own.assign or self.baseline is not own.baseline or self.charges.adapts
 
     @property
     def remembers(self) -> bool:
-        return bool(self.assign.state_dict() or self.baseline.state_dict())
+        return any(self.state_dict().values())
 
     def state_dict(self) -> dict[str, Any]:
-        return {"assign": self.assign.state_dict(), "baseline": self.baseline.state_dict()}
+        charges = {"charges": self.charges.state_dict()} if self.charges.adapts else {}
+        return {"assign": self.assign.state_dict(), "baseline": self.baseline.state_dict(), **charges}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.assign.load_state_dict(state["assign"])
         self.baseline.load_state_dict(state["baseline"])
+        if self.charges.adapts:
+            self.charges.load_state_dict(state["charges"])
+
+
+def _charged(earned: Credit, charged: TokenRewards) -> Credit:
+    """What turns earned, and the sum of what their tokens were paid."""
+    sums = {turn: sum(charged[turn]) for turn in earned if turn in charged}
+    return earned | {turn: _plus(earned[turn], paid) for turn, paid in sums.items()}
+
+
+def _plus(worth: Advantage, paid: float) -> Advantage:
+    return Advantage(worth.value + paid, tuple([token + paid for token in worth.tokens]), worth.returns)
 
 
 class Judge:
@@ -79,11 +99,11 @@ class Judge:
         self._own = {role: _Rule(rule) for role, rule in settings.roles.items()}
         self._beside = {name: _Rule(rule) for name, rule in settings.compare.items()}
         self._rules = [self._default, *self._own.values(), *self._beside.values()]
-        self.needs = frozenset().union(*(part.needs for rule in self._rules for part in (rule.assign, rule.baseline)))
+        self.needs = frozenset[str]().union(*(rule.needs for rule in self._rules))
 
     @property
     def may_remember(self) -> bool:
-        """Whether a part was built, as those are that have a state."""
+        """Whether a part was built, as those are that have a state, or what is charged adapts."""
         return any(rule.built for rule in self._rules)
 
     @property

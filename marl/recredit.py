@@ -176,6 +176,9 @@ class _Later:
     def address(self, turn: Turn) -> Request:
         return self._table.address(turn)
 
+    def question(self, role: str, agent: str, text: str) -> Request:
+        return self._table.question(role, agent, text)
+
 
 def ranges(numbers: Iterable[int]) -> str:
     """`1-3, 7` for 1, 2, 3, 7, which must be in order."""

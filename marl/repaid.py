@@ -48,6 +48,9 @@ class Repaid:
     def address(self, turn: Turn) -> Request:
         return self.simulator.address(turn)
 
+    def question(self, role: str, agent: str, text: str) -> Request:
+        return self.simulator.question(role, agent, text)
+
     def _changed(self, played: Iterable[Trajectory]) -> list[Trajectory]:
         episodes = list(played)
         self.held.extend(episodes)

@@ -68,7 +68,7 @@ class Run:
 
     def _reads(self, policy: str) -> frozenset[str]:
         learner = self.scenario.policies[policy].learner
-        return learner.reads if learner else frozenset()
+        return learner.readable if learner else frozenset()
 
     def evidence(self, trajectories: Sequence[Trajectory], readings: Mapping[TurnId, Reading]) -> Evidence:
         """All that credit may look at."""

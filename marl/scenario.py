@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PositiveInt, ValidationInfo, field_validator, model_validator
 
 from marl.alarms import Alarms
+from marl.charges import KlInReward, Overlong
 from marl.checks import check
 from marl.config import Config
 from marl.parts import Part
@@ -84,6 +85,16 @@ class CreditRule(Config):
     )  # type: ignore[assignment]
     scale: float = Field(default=1.0, gt=0)
     """What rewards are multiplied with before they are judged; the rewards themselves do not change."""
+    kl: KlInReward | None = None
+    """A KL penalty in the reward. `gae` and `chain_gae` take it token by token; what any other rule assigns to a turn
+    falls by the sum over its tokens."""
+    overlong: Overlong | None = None
+    """A punishment of long answers, charged likewise."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What must be read of turns: fields of `Reading`."""
+        return self.assign.needs | self.baseline.needs | (self.kl.needs if self.kl else frozenset())
 
 
 class CreditConfig(CreditRule):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from marl.conversations import conversations
 from marl.protocols import RoleConfig, View
 from marl.types import Message
 from roles import parsing
@@ -32,6 +33,17 @@ class Verifier(RoleConfig):
 
     def phrase(self, move: str) -> str:
         return move
+
+
+class Rater(Verifier):
+    """Has the last turn it heard rated, with the conversation that led to it; for `engine: {kind: reward_model}`."""
+
+    kind: str = "rater"
+
+    def messages(self, view: View) -> tuple[Message, ...]:
+        heard = [*view.read, *view.unread]
+        mine = [turn for turn in heard if turn.agent == heard[-1].agent]
+        return [chat for _, chat in conversations(mine)][-1] if mine else (Message("user", ""),)
 
 
 class Toolbox(RoleConfig):

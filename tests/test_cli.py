@@ -54,6 +54,15 @@ def test_check_says_what_a_scenario_trains(run: Any) -> None:
     assert run("check", KUHN) == (0, f"{KUHN}: fine; game kuhn_poker, trains actor\n", "")
 
 
+def test_check_notes_what_is_no_error_but_rarely_meant(run: Any) -> None:
+    to_go = "credit.assign={kind: outcome, to_go: true}"
+    status, said, _ = run("check", KUHN, to_go, "credit.baseline=group")
+    assert status == 0
+    assert "note: credit: 'outcome' gives an agent's turns different worths and 'group' compares whole episodes" in said
+    for other in ("{kind: group, like: prompt}", "leave_one_out"):
+        assert "note" not in run("check", KUHN, to_go, f"credit.baseline={other}")[1]
+
+
 def test_check_loads_no_heavy_library() -> None:
     code = f"""
 import sys

@@ -22,6 +22,7 @@ LEARNT: dict[str, dict[str, Any]] = {
         "baseline": {"kind": "none"},
     },
     "value": {"baseline": {"kind": "value", "values": "own"}},
+    "kl": {"baseline": {"kind": "none"}, "kl": {"coefficient": 0.1, "target": 0.01, "horizon": 50}},
     "trajectory": {
         "assign": {"kind": "trajectory", "agents": {"kind": "vdn", "fit": FIT}},
         "baseline": {"kind": "none"},
@@ -43,9 +44,11 @@ def scenario() -> dict[str, Any]:
             "rewards": {name: {"correct": "own.move == answer"} for name in LEARNT},
         },
         "roles": dict.fromkeys(LEARNT, role),
-        "policies": {"team": {"model": tiny(), "learner": {"kind": "grpo", "lr": 3e-3}}},
+        "policies": {
+            "team": {"model": tiny(), "learner": {"kind": "grpo", "lr": 3e-3, "reference": {"coefficient": 0}}}
+        },
         "credit": {"baseline": {"kind": "none"}, "roles": LEARNT, "compare": {"beside": LEARNT["vdn"]}},
-        "experience": {"kind": "tree", "candidates": 2, "roles": ["role_average", "coma", "value"]},
+        "experience": {"kind": "tree", "candidates": 2, "roles": ["role_average", "coma", "value", "kl"]},
         "schedule": {"steps": 4, "groups": 4, "group_size": 1, "threads": 1},
         "checkpoint": {"every": 2},
     }

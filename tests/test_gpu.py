@@ -33,3 +33,93 @@ def test_a_run_on_the_gpu_learns_and_goes_on_from_its_checkpoint(
     assert max(abs(row["policy/actor/kl_sampler"]) for row in rows[1:]) < TOLERANCE[dtype]
     assert marl.train(scenario, tmp_path / "run", resume=str(tmp_path / "run" / "checkpoints" / "000020"))
     assert seen == list(range(41))
+
+
+LEARNERS = {
+    "masters": {},
+    "recomputed": {"gradient_checkpointing": "true"},
+    "compiled": {"compile": "true"},
+    "compiled and recomputed": {"compile": "true", "gradient_checkpointing": "true"},
+    "8 bits": {"optimizer": "adamw_8bit"},
+    "pages of 8 bits": {"optimizer": "paged_adamw_8bit"},
+}
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_bfloat16_learns_through_its_masters_whatever_the_layers_do(
+    learner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    if "optimizer" in LEARNERS[learner]:
+        pytest.importorskip("bitsandbytes")
+    monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
+    model = ["policies.actor.model.device=cuda", "policies.actor.model.dtype=bfloat16"]
+    switches = [f"policies.actor.learner.{name}={value}" for name, value in LEARNERS[learner].items()]
+    scenario = marl.load(KUHN, [*model, *switches, "schedule.steps=20", "evaluate.every=20"])
+    assert marl.train(scenario, tmp_path / "run")
+    rows = list(RunFolder(tmp_path / "run").rows())
+    assert rows[-1]["eval/nashconv"] < rows[0]["eval/nashconv"]
+    assert max(abs(row["policy/actor/kl_sampler"]) for row in rows[1:]) < TOLERANCE["bfloat16"]
+    assert all(0 < row["policy/actor/memory_gib"] < 8 for row in rows[1:])
+
+
+def test_switches_leave_the_gradient_as_it_is_on_the_gpu() -> None:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from trainers.batches import collate
+    from trainers.modes import apply_modes
+    from trainers.rows import Row
+    from trainers.settings import Sft
+    from trainers.vocabulary import said
+
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    rows = [Row(tuple(range(1, 9 + n)), tuple(range(20, 90 + 7 * n))) for n in range(6)]
+    found: list[torch.Tensor] = []
+    for recompute, compiled in ((False, False), (True, False), (False, True), (True, True)):
+        torch.manual_seed(0)
+        config = LlamaConfig(vocab_size=150_000, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+                             num_attention_heads=4, num_key_value_heads=4)  # fmt: skip
+        model = LlamaForCausalLM(config).cuda().train()
+        apply_modes(model, Sft(gradient_checkpointing=recompute, compile=compiled))
+        said(model, collate(rows, model.device)).logprobs_BT.sum().backward()
+        found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    assert all(float((other - found[0]).norm() / found[0].norm()) < 1e-3 for other in found[1:])
+
+
+def test_lines_on_the_gpu_say_and_learn_what_each_text_alone_does_and_compile_once() -> None:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    from trainers import flex
+    from trainers.plans import Planner
+    from trainers.rows import Row
+    from trainers.vocabulary import said
+
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 40}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)).cuda().train()
+    for prompt in (30, 100, 170, 333):
+        start = torch.randint(40, (prompt,), generator=torch.Generator().manual_seed(prompt)).tolist()
+        rows = [Row(tuple(start), (n, 1, 2, 3, n)) for n in range(8)]
+        found = []
+        for packing in ("padded", "shared"):
+            model.zero_grad()
+            told = {}
+            for chunk, batch in Planner(model, 2048, packing).batches(rows):
+                logprobs_BT = said(model, batch).logprobs_BT
+                logprobs_BT.sum().backward()
+                told |= {row.token_ids: line for row, line in zip(chunk, logprobs_BT.detach(), strict=True)}
+            gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+            found.append((torch.stack([told[row.token_ids] for row in rows]), gradient))
+        (plain, expected), (lined, gradient) = found
+        assert torch.allclose(plain, lined, atol=1e-4)
+        assert float((gradient - expected).norm() / expected.norm()) < 1e-4
+    assert model.config._attn_implementation == flex.NAME
+    frames = torch._dynamo.utils.counters["frames"]
+    assert frames["total"] <= 2, "no compilation for each length"

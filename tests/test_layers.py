@@ -19,8 +19,9 @@ LIGHT = """
     marl.config marl.types marl.protocols marl.parts marl.graph marl.cast marl.rollout marl.scenario marl.load
     marl.checks marl.explain marl.simulator marl.judge marl.batch marl.tree marl.evaluate marl.run marl.cli
     marl.table_talk marl.alarms marl.best marl.held_out marl.intervals marl.pace
+    marl.controllers marl.overlong marl.charges marl.notes marl.experience.dynamic
     marl.engines.scripted marl.engines.transformers marl.engines.tiny marl.engines.models marl.engines.warm_up
-    marl.engines.adapter
+    marl.engines.adapter marl.engines.trained marl.engines.reward_model marl.conversations
     marl.engines.folder marl.experience.rollouts marl.experience.file trainers.settings
     roles.base roles.player roles.solver roles.planner roles.critic roles.judge roles.challenger roles.aggregator
     roles.debater roles.verifier

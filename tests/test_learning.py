@@ -39,13 +39,21 @@ def test_nim_self_play_finds_most_optimal_moves_in_a_tenth_of_the_budget() -> No
     assert figures["eval/optimal/end"] > 0.42, "ten updates"
 
 
+def test_pspo_finds_more_optimal_moves_of_nim_in_a_tenth_of_the_budget() -> None:
+    figures = tenth("pspo_nim")
+    assert figures["eval/optimal/start"] < 0.36
+    assert figures["eval/optimal/end"] > 0.38, "ten updates, of which the critic has five for itself"
+
+
 def test_tic_tac_toe_self_play_beats_random_more_often_after_a_tenth_of_the_budget() -> None:
     figures = tenth("tic_tac_toe")
     assert figures["before/random/win"] < 0.5
     assert figures["random/win_low"] > 0.5
 
 
-@pytest.mark.parametrize(("team", "least"), [("team_arithmetic", 0.38), ("train_solver_only", 0.45), ("sage", 0.18)])
+@pytest.mark.parametrize(
+    ("team", "least"), [("team_arithmetic", 0.38), ("train_solver_only", 0.45), ("sage", 0.18), ("ppo_team", 0.35)]
+)
 def test_a_team_gets_better_on_problems_it_never_trained_on_in_a_tenth_of_the_budget(team: str, least: float) -> None:
     figures = tenth(team)
     assert figures["held_out/success/start"] < figures["held_out/success/end"]

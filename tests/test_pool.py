@@ -2,70 +2,22 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from drill import DrillConfig, skill
 from small_games import Voice, table
 
-from games.base import TextGame, TextGameConfig
 from marl.cast import seed_of
 from marl.experience.pool import Curriculum, Pool, Starts
 from marl.graph import Trajectory
 from marl.protocols import Simulator
 from marl.simulator import Table
 from marl.state import load_state, save_state
-from marl.types import Deal, Findings, Request
-
-
-class DrillConfig(TextGameConfig):
-    """One question of ten, of difficulty 0 to 9; `yes` solves it, and `next` poses a question of ten more."""
-
-    kind: str = "drill"
-    poses: bool = False
-
-    def build(self) -> Drill:
-        return Drill(self)
-
-
-class Drill(TextGame):
-    name = "drill"
-    choices = ("open", "problem")
-
-    def __init__(self, config: DrillConfig) -> None:
-        super().__init__(("solver",), config.illegal, ("yes", "no"))
-        self.poses = config.poses
-
-    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
-        self.opened = options.get("open", 1.0)
-        known = options.get("problem")
-        self.number = int(known["key"]) if known else rng.randrange(round(10 * self.opened))
-        return "solver"
-
-    def start_key(self) -> str:
-        return f"number {self.number}"
-
-    def describe(self, agent: str) -> str:
-        return f"question {self.number}"
-
-    def state_of(self, agent: str) -> str:
-        return str(self.number)
-
-    def move(self, action: str) -> Mapping[str, float]:
-        self.solved = float(action == "yes")
-        return {"solver": self.solved}
-
-    def findings(self) -> Findings:
-        other = {"problem": {"key": str(self.number + 10), "wrong": ("a", "b")}}
-        return Findings({"success": self.solved}, (other,) if self.poses and self.number < 10 else ())
-
-
-def skill(request: Request) -> str:
-    """Question n is solved with probability 1 - n / 9; those above 9 like n - 10."""
-    return "[yes]" if request.seed / 2**64 < 1 - int(request.state) % 10 / 9 else "[no]"
+from marl.types import Deal
 
 
 def laid(**settings: Any) -> Table:

@@ -25,6 +25,8 @@ class Totals:
     """Units (pairs, say), each once."""
     columns: Mapping[str, int] = field(default_factory=dict)
     """Column -> tokens at which it is not absent."""
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """Fact -> its sum over rows, as often as they count."""
 
 
 def row_scale(aggregation: str, lengths_B: Tensor, totals: Totals, norm: int | None = None) -> Tensor:
@@ -49,5 +51,20 @@ def row_scale(aggregation: str, lengths_B: Tensor, totals: Totals, norm: int | N
 
 
 def masked_sum(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """[B] sum over the tokens that count."""
-    return torch.where(mask_BT, values_BT, 0.0).sum(1)
+    """[B] sum over the tokens that count, in float32 or wider."""
+    return torch.where(mask_BT, widened(values_BT), 0.0).sum(1)
+
+
+def masked_mean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """[B] mean over the tokens that count; 0 in a row without one."""
+    return masked_sum(values_BT, mask_BT) / mask_BT.sum(1).clamp(min=1)
+
+
+def difference(above_BT: Tensor, below_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """[B, T] above - below (of log-probabilities: the log-ratio) where tokens count, 0 elsewhere."""
+    return torch.where(mask_BT, widened(above_BT) - widened(below_BT), 0.0)
+
+
+def widened(values: Tensor) -> Tensor:
+    """The same numbers, in float32 if they come in less."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))

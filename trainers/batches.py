@@ -5,7 +5,7 @@ Shape suffixes: B = rows, T = completion tokens, N = completion tokens of all ro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,6 +34,8 @@ class Batch:
     """Temperature, top-p and top-k; None if it is the model's own distribution throughout."""
     units_B: Tensor
     """Number of each row's unit, from 0."""
+    unit_names: tuple[Hashable, ...]
+    """What `Row.unit` is of each of them; None for a row alone."""
     columns: dict[str, Tensor]
     """[B, T] each, float32, 0 where there is no token."""
     facts: dict[str, Tensor]
@@ -68,6 +70,7 @@ def collate(rows: Sequence[Row], device: torch.device, layout: Layout = whole_te
     mask_BT = torch.arange(int(lengths_B.max())) < lengths_B[:, None]
     counted_BT = mask_BT & _pad([_counted(row) for row in rows], mask_BT).bool()
     rows_N, t_N = mask_BT.nonzero(as_tuple=True)
+    units_B, names = _units(rows)
     return Batch(
         texts=layout(rows, rows_N, t_N, device),
         mask_BT=mask_BT.to(device),
@@ -76,7 +79,8 @@ def collate(rows: Sequence[Row], device: torch.device, layout: Layout = whole_te
         lengths_B=counted_BT.sum(1).to(device),
         tokens_N=torch.tensor([token for row in rows for token in row.token_ids], device=device),
         sampling_N3=_sampling(rows, rows_N, device),
-        units_B=_units(rows).to(device),
+        units_B=units_B.to(device),
+        unit_names=tuple(names),
         columns={name: _pad([row.columns[name] for row in rows], mask_BT).to(device) for name in rows[0].columns},
         facts={name: torch.tensor([row.facts[name] for row in rows], device=device) for name in rows[0].facts},
     )
@@ -91,12 +95,16 @@ def _pad(rows: Sequence[Floats], like_BT: Tensor) -> Tensor:
     return torch.tensor([[*row, *[0.0] * (width - len(row))] for row in rows], dtype=torch.float32)
 
 
-def _units(rows: Sequence[Row]) -> Tensor:
-    """A row without a unit is one of its own."""
+def _units(rows: Sequence[Row]) -> tuple[Tensor, list[Hashable]]:
+    """[B] numbers of units, and their names. A row without a unit is one of its own."""
     number: dict[object, int] = {}
-    for index, row in enumerate(rows):
-        number.setdefault(index if row.unit is None else ("unit", row.unit), len(number))
-    return torch.tensor([number[i if row.unit is None else ("unit", row.unit)] for i, row in enumerate(rows)])
+    keys = [index if row.unit is None else ("unit", row.unit) for index, row in enumerate(rows)]
+    names: list[Hashable] = []
+    for key, row in zip(keys, rows, strict=True):
+        if key not in number:
+            number[key] = len(names)
+            names.append(row.unit)
+    return torch.tensor([number[key] for key in keys]), names
 
 
 def _sampling(rows: Sequence[Row], rows_N: Tensor, device: torch.device) -> Tensor | None:

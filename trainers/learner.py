@@ -15,7 +15,11 @@ from marl.protocols import Brief
 from marl.types import Metrics, Reading, Sample, Turn
 from trainers.aggregation import Totals
 from trainers.batches import collate
+from trainers.fidelity import Gate
+from trainers.head import fit_head
+from trainers.memory import PeakMemory
 from trainers.meter import Meter, Pass
+from trainers.modes import apply_modes
 from trainers.numerics import check_inputs, gradient_error, loss_error
 from trainers.objective import Objective
 from trainers.optimizer import Optimizer
@@ -23,7 +27,7 @@ from trainers.plans import Planner
 from trainers.reader import LOGPROBS, Reader
 from trainers.rows import Row, totals_of
 from trainers.schedules import learning_rate
-from trainers.weights import named_tensors, restore, snapshot
+from trainers.weights import named_tensors, restore, save_weights, snapshot
 
 if TYPE_CHECKING:
     from trainers.settings import Optimisation
@@ -40,23 +44,34 @@ class Learner:
         """How many minibatches of the update under way are done; not 0 in the state of one that failed."""
         self._skip = 0
         """How many the next update leaves out: those done when the state was taken that was loaded."""
-        self._plan = Planner(model, settings.micro_tokens, settings.share_prompts)
+        if model.get_output_embeddings() is not None:
+            fit_head(model)
+        apply_modes(model, settings)
+        self._plan = Planner(model, settings.micro_tokens, settings.packing)
         self._reader = Reader(model, objective, self._plan)
-        self._optimizer = Optimizer(model, objective.modules(), settings)
+        self._gate = Gate(settings.fidelity, brief.policy, model, self._plan) if settings.fidelity else None
+        self._optimizer = Optimizer(model, objective.modules(), settings, objective.lr_scale)
 
     @property
     def needs(self) -> frozenset[str]:
-        """What must be read of turns before the next update."""
-        return self.objective.needs
+        """What must be read of turns before the next update; their log-probabilities where fidelity is due."""
+        due = self._gate is not None and self._gate.due(self.updates)
+        return self.objective.needs | (LOGPROBS if due else frozenset())
 
     def read(self, turns: Sequence[Turn], wanted: frozenset[str] = LOGPROBS) -> list[Reading]:
         """What the model says of turns, see `Reader`."""
         return self._reader(turns, wanted)
 
     def update(self, samples: Sequence[Sample]) -> Metrics:
-        """Learn from `samples` once. Without any, nothing changes but the count of updates."""
+        """Learn from `samples` once. Without any, nothing changes but the count of updates.
+
+        Raises:
+            NonFinite: if a loss or a gradient is not finite, or a log-probability that was read.
+            Unfaithful: if the sampler's log-probabilities are too far from those that were read.
+        """
+        faithful = self._gate.check(samples, self.updates) if self._gate else {}
         lr = learning_rate(self.settings, self.updates, self.brief.steps)
-        meter = Meter(self.objective.parts, self.objective.stats)
+        meter, memory = Meter(self.objective.parts, self.objective.stats), PeakMemory(self.device)
         self._minibatch, self._skip = self._skip, 0
         self.objective.start(self.updates)
         seed = f"{self.brief.seed}/{self.brief.policy}/{self.updates}"
@@ -69,7 +84,7 @@ class Learner:
                 self._minibatch += 1
         self._minibatch = 0
         self.updates += 1
-        metrics = {"lr": lr, "samples": float(len(samples)), **meter.metrics()}
+        metrics = {"lr": lr, "samples": float(len(samples)), **faithful, **meter.metrics(), **memory.metrics()}
         return metrics | self.objective.finish(self.updates, self.model, metrics)
 
     def publish(self) -> Iterator[tuple[str, Tensor]]:
@@ -78,7 +93,7 @@ class Learner:
 
     def save(self, folder: Path) -> None:
         """A Hugging Face folder: weights in safetensors, settings, tokenizer. Of an adapter, a PEFT folder."""
-        self.model.save_pretrained(folder)
+        save_weights(self.model, folder)
         self.brief.source.tokenizer().save_pretrained(folder)
 
     def state_dict(self) -> dict[str, Any]:
@@ -90,6 +105,7 @@ class Learner:
             "modules": {name: snapshot(dict(named_tensors(m))) for name, m in self.objective.modules().items()},
             "optimizer": self._optimizer.state_dict(),
             "objective": self.objective.state_dict(),
+            "fidelity": self._gate.state_dict() if self._gate else {},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -101,15 +117,17 @@ class Learner:
             restore(dict(named_tensors(module)), state["modules"][name])
         self._optimizer.load_state_dict(state["optimizer"])
         self.objective.load_state_dict(state["objective"])
+        if self._gate:
+            self._gate.load_state_dict(state["fidelity"])
 
     def _minibatches(self, samples: Sequence[Sample], rng: random.Random) -> Iterator[Sequence[Sample]]:
         # Samples are dealt out before they are merged, so that merging does not change who learns with whom.
-        pieces = self.settings.minibatches
+        pieces, together = self.settings.minibatches, self.objective.together(samples)
         for _ in range(self.settings.epochs):
-            order = list(samples)
+            order = list(together)
             if pieces > 1:
                 rng.shuffle(order)
-            yield from (order[piece::pieces] for piece in range(pieces))
+            yield from ([one for part in order[piece::pieces] for one in part] for piece in range(pieces))
 
     def _step(self, rows: list[Row], lr: float) -> Pass:
         check_inputs(self.brief.policy, rows)

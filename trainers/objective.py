@@ -12,6 +12,7 @@ from marl.types import Metrics, Sample
 from trainers.aggregation import Totals
 from trainers.batches import Batch
 from trainers.rows import Row
+from trainers.vocabulary import Said
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,13 @@ class Objective:
     """Names of parts of the loss that are reported beside the whole."""
     stats: tuple[str, ...] = ()
     """Names of per-token numbers whose means are reported."""
+    lr_scale: Mapping[str, float] = {}
+    """Of `modules`: what their learning rate is multiplied by; 1 where nothing is said."""
+
+    def together(self, samples: Sequence[Sample]) -> list[Sequence[Sample]]:
+        """What minibatches are dealt from: samples that are nothing to learn from apart, such as a pair. Those in none
+        are left out of the update."""
+        return [(sample,) for sample in samples]
 
     def rows(self, samples: Sequence[Sample]) -> list[Row]:
         """What is to be computed for one minibatch of samples."""
@@ -44,8 +52,9 @@ class Objective:
         """The loss of one forward pass; `totals` are the whole minibatch's."""
         raise NotImplementedError
 
-    def read(self, model: nn.Module, batch: Batch, wanted: frozenset[str]) -> dict[str, Tensor]:
-        """Further fields of `Reading` among `wanted`, by name: [B, T], or [B] for what a turn has one of."""
+    def read(self, spoken: Said, batch: Batch, wanted: frozenset[str]) -> dict[str, Tensor]:
+        """Further fields of `Reading` among `wanted`, by name: [B, T], or [B] for what a turn has one of. `spoken` is
+        what the policy says of the batch, with its states."""
         return {}
 
     def modules(self) -> Mapping[str, nn.Module]:

@@ -8,30 +8,41 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from trainers.masters import Masters
+
 if TYPE_CHECKING:
     from trainers.settings import Optimisation
 
 
 class Optimizer:
-    """Steps the parameters that want gradients: the model's, and those of what learns beside it."""
+    """Steps the parameters that want gradients: the model's, and those of what learns beside it.
 
-    def __init__(self, model: nn.Module, beside: Mapping[str, nn.Module], settings: Optimisation) -> None:
-        named = dict(model.named_parameters())
-        named |= {f"{name}/{n}": p for name, module in beside.items() for n, p in module.named_parameters()}
-        named = {name: p for name, p in named.items() if p.requires_grad}
-        self._names, self.parameters, self._max_norm = list(named), list(named.values()), settings.max_norm
-        self._adam = torch.optim.AdamW(
-            self.parameters, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=True
-        )
+    Each of these has its gradient clipped alone, and its own share (`scales`) of the learning rate. Parameters in half
+    precision are stepped in float32, see `Masters`.
+    """
+
+    def __init__(
+        self, model: nn.Module, beside: Mapping[str, nn.Module], settings: Optimisation, scales: Mapping[str, float]
+    ) -> None:
+        wanted = [(_wanted(model), 1.0), *((_wanted(m, f"{n}/"), scales.get(n, 1.0)) for n, m in beside.items())]
+        named = [pair for pairs, _ in wanted for pair in pairs]
+        self._names, self.parameters, self._max_norm = [n for n, _ in named], [p for _, p in named], settings.max_norm
+        self._masters = Masters(self.parameters)
+        groups = [{"params": [(n, self._masters.of(p)) for n, p in pairs], "scale": by} for pairs, by in wanted]
+        self._adam = _adam(settings, groups)
 
     def clip(self) -> Tensor:
-        """Shorten the gradient to the greatest norm allowed; its norm before that."""
-        return nn.utils.clip_grad_norm_(self.parameters, self._max_norm)
+        """Shorten the gradients to the greatest norm allowed; the norm of all of them before that."""
+        norms = [nn.utils.clip_grad_norm_(group["params"], self._max_norm) for group in self._adam.param_groups]
+        # Where nothing has a gradient, as in a critic's warm-up, torch's zero may be on another device.
+        return torch.stack([norm.to(self.parameters[0].device) for norm in norms]).norm()
 
     def step(self, lr: float) -> None:
         """Move the weights and forget the gradient."""
-        self._adam.param_groups[0]["lr"] = lr
+        for group in self._adam.param_groups:
+            group["lr"] = lr * group["scale"]
         self._adam.step()
+        self._masters.hand_down()
         self.forget()
 
     def forget(self) -> None:
@@ -39,13 +50,46 @@ class Optimizer:
         self._adam.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameter -> its moments and step count; empty before the first step."""
+        """Parameter -> its moments and step count, none before the first step; and its master, if it has one."""
         state = self._adam.state_dict()["state"]
-        return {self._names[i]: {k: v.to("cpu", copy=True) for k, v in kept.items()} for i, kept in state.items()}
+        kept: dict[str, Any] = {self._names[i]: _copied(moments) for i, moments in state.items()}
+        for name, parameter in zip(self._names, self.parameters, strict=True):
+            if self._masters.held(parameter):
+                kept[name] = {**kept.get(name, {}), "master": _copied(self._masters.of(parameter).detach())}
+        return kept
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put the moments back; settings such as betas stay those of the scenario."""
         if unknown := state.keys() - set(self._names):
             raise ValueError(f"optimizer state of {sorted(unknown)} fits no trained parameter")
-        indexed = {i: dict(state[name]) for i, name in enumerate(self._names) if name in state}
+        indexed: dict[int, Any] = {}
+        masters: dict[nn.Parameter, Tensor] = {}
+        for index, (name, parameter) in enumerate(zip(self._names, self.parameters, strict=True)):
+            moments = dict(state.get(name, {}))
+            if "master" in moments:
+                masters[parameter] = moments.pop("master")
+            if moments:
+                indexed[index] = moments
+        self._masters.restore(masters)
         self._adam.load_state_dict({"state": indexed, "param_groups": self._adam.state_dict()["param_groups"]})
+
+
+def _adam(settings: Optimisation, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    common: dict[str, Any] = {"lr": settings.lr, "betas": settings.betas, "weight_decay": settings.weight_decay}
+    if settings.optimizer == "adamw":
+        return torch.optim.AdamW(groups, fused=True, **common)
+    from bitsandbytes import optim  # type: ignore[import-not-found]  # an extra
+
+    kinds = {"adamw_8bit": optim.AdamW8bit, "paged_adamw": optim.PagedAdamW, "paged_adamw_8bit": optim.PagedAdamW8bit}
+    return kinds[settings.optimizer](groups, **common)
+
+
+def _copied(value: Any) -> Any:
+    """A copy in main memory, of a nest of tensors and numbers."""
+    if isinstance(value, Mapping):
+        return {name: _copied(inner) for name, inner in value.items()}
+    return value.to("cpu", copy=True) if isinstance(value, Tensor) else value
+
+
+def _wanted(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Parameter]]:
+    return [(f"{prefix}{name}", p) for name, p in module.named_parameters() if p.requires_grad]

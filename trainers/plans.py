@@ -1,108 +1,143 @@
-"""Rows -> batches: which rows are computed together, and whether each distinct prompt is computed once."""
+"""Rows -> batches: which rows are computed together, and how they are laid out (`texts.py`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from trainers.batches import Batch, collate
+from trainers import flex
+from trainers.batches import Batch, Layout, collate
+from trainers.costs import Costs
 from trainers.numerics import units_of
+from trainers.packing import Frame, Lines, pack
 from trainers.rows import Row
-from trainers.texts import can_share, drops_out, ended_texts, shared_texts, whole_texts
+from trainers.texts import Texts, drops_out, ended_texts, in_blocks, lined_texts, obstacle, whole_texts
 
-Chunks = list[list[Row]]
-GAIN = 1.5
-"""How many times fewer tokens there must be to compute, to make up for masks and copies of keys and values."""
-PASS = {"cpu": 1e8, "cuda": 1e11}
-"""What a further forward and backward pass costs, in tokens times parameters, however few tokens it has: some ten
-milliseconds (measured on a CPU, estimated for accelerators)."""
+Batches = list[tuple[list[Row], Layout]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All rows in micro-batches."""
+
+    name: str
+    batches: Batches
+    flops: float
+    """Of a forward pass over all of them, the head at completion tokens included."""
+    cost: float
+    """The time it is expected to take, as FLOPs of matrix products that would take as long."""
 
 
 class Planner:
-    """Splits rows into batches for one model."""
+    """Splits rows into batches for one model. `packing` names a layout, or `auto` for the one that takes least time.
 
-    def __init__(self, model: Any, micro_tokens: int, share: bool) -> None:
-        self._model, self._micro_tokens = model, micro_tokens
-        self._share, self._random = share and can_share(model), drops_out(model)
+    Raises:
+        ValueError: if the model cannot read the layout that was asked for.
+    """
+
+    def __init__(self, model: Any, micro_tokens: int, packing: str) -> None:
+        self._model, self._micro_tokens, self._packing = model, micro_tokens, packing
         self._device: torch.device = next(model.parameters()).device
-        self._pass = PASS.get(self._device.type, PASS["cuda"]) / sum(p.numel() for p in model.parameters())
+        self._random, self._obstacle = drops_out(model), obstacle(model)
+        if self._random and packing == "shared":
+            self._obstacle = self._obstacle or "its dropout would fall on several samples at once"
+        if self._obstacle and packing not in ("auto", "padded"):
+            name = type(model).__name__
+            raise ValueError(f"packing={packing!r} is not for {name}: {self._obstacle}; choose auto or padded")
+        self._costs: Costs | None = None
 
     def batches(self, rows: Sequence[Row]) -> Iterator[tuple[list[Row], Batch]]:
         """Every row once."""
-        chunks, share = self._plan(rows)
-        for chunk in chunks:
-            yield chunk, collate(chunk, self._device, shared_texts if share else whole_texts)
+        return self._collated(self._laid(rows, ends=False))
 
     def whole(self, rows: Sequence[Row]) -> Iterator[tuple[list[Row], Batch]]:
         """Every row once, laid out so that its ends can be read."""
-        for chunk in by_length(rows, self._micro_tokens):
-            yield chunk, collate(chunk, self._device, ended_texts)
+        return self._collated(self._laid(rows, ends=True))
 
-    def _plan(self, rows: Sequence[Row]) -> tuple[Chunks, bool]:
-        plain = by_length(rows, self._micro_tokens)
-        if not self._share or (self._random and self._model.training) or repeated(rows) < self._pass:
-            return plain, False
-        shared = by_prompt(rows, self._micro_tokens)
-        before, after = sum(map(plain_tokens, plain)), sum(map(shared_tokens, shared))
-        passes = 2 * len(shared) - len(plain)
-        pays = before >= GAIN * after and before - after >= passes * self._pass
-        return (shared, True) if pays else (plain, False)
+    def fastest(self, rows: Sequence[Row], *, ends: bool = False) -> Plan:
+        """The layout that `rows` are expected to take least time in. For models that can read all of them."""
+        padded = self.padded(rows, ends=ends)
+        if not self._known.leaves_room(padded.cost, len(rows)):
+            return padded
+        # Where it saves nothing to share, the tree is all bare stems: what packed texts are.
+        name = "packed" if self._random and self._model.training else "shared"
+        return min(padded, self.lined(rows, name, ends=ends), key=lambda plan: plan.cost)
+
+    def padded(self, rows: Sequence[Row], *, ends: bool = False) -> Plan:
+        """One text a line."""
+        batches = self._apart(rows, ends)
+        flops, cost = self._known.padded([_shape(chunk, ends) for chunk, _ in batches], _said(rows))
+        return Plan("padded", batches, flops, cost)
+
+    def lined(self, rows: Sequence[Row], name: str, *, ends: bool = False) -> Plan:
+        """Several texts a line; of `shared` ones, what they have in common at the beginning is read once."""
+        texts = [row.prompt_ids + (row.token_ids if ends else row.token_ids[:-1]) for row in rows]
+        bundles = [(index,) if row.unit is None else row.unit for index, row in enumerate(rows)]
+        made = pack(texts, bundles, self._frame(), share=name == "shared")
+        flops, cost = self._known.lined(made, _said(rows))
+        return Plan(name, [_lined(rows, lines) for lines in made], flops, cost + self._known.handling(len(rows)))
+
+    def _laid(self, rows: Sequence[Row], *, ends: bool) -> Batches:
+        if self._packing == "padded" or self._obstacle:
+            return self._apart(rows, ends)
+        if self._packing == "auto":
+            return self.fastest(rows, ends=ends).batches
+        return self.lined(rows, self._packing, ends=ends).batches
+
+    def _apart(self, rows: Sequence[Row], ends: bool) -> Batches:
+        return [(chunk, ended_texts if ends else whole_texts) for chunk in by_length(rows, self._micro_tokens)]
+
+    @property
+    def _known(self) -> Costs:
+        if self._costs is None:
+            self._costs = Costs(self._model, sparse=in_blocks(self._model))
+        return self._costs
+
+    def _frame(self) -> Frame:
+        if self._known.sparse:
+            return Frame(self._micro_tokens, self._known.forests, long=True, block=flex.BLOCK)
+        return Frame(self._micro_tokens, self._known.forests)
+
+    def _collated(self, batches: Batches) -> Iterator[tuple[list[Row], Batch]]:
+        for chunk, layout in batches:
+            yield chunk, collate(chunk, self._device, layout)
 
 
-def by_length(rows: Sequence[Row], micro_tokens: int) -> Chunks:
+def _lined(rows: Sequence[Row], lines: Lines) -> tuple[list[Row], Layout]:
+    def layout(chunk: Sequence[Row], _: Tensor, __: Tensor, device: torch.device) -> Texts:
+        return lined_texts(lines, chunk, device)
+
+    return [rows[text] for text in lines.places], layout
+
+
+def by_length(rows: Sequence[Row], micro_tokens: int) -> list[list[Row]]:
     """Rows of similar length, at most `micro_tokens` after padding (but at least one unit)."""
-    units = [sorted(unit, key=lambda row: row.length) for unit in units_of(rows)]
-    return _packed(sorted(units, key=_whole), micro_tokens, _whole)
-
-
-def by_prompt(rows: Sequence[Row], micro_tokens: int) -> Chunks:
-    """The same, but rows with equal prompts stay together if they fit.
-
-    Prompts count as often as rows have them: so do their keys and values, which attention reads.
-    """
-    groups: dict[tuple[int, ...], list[Row]] = {}
-    for unit in units_of(rows):
-        for row in unit:
-            groups.setdefault(unit[0].prompt_ids, []).append(row)
-    pieces = [piece for group in groups.values() for piece in by_length(group, micro_tokens)]
-    return _packed(sorted(pieces, key=_whole), micro_tokens, _parts)
-
-
-def _packed(pieces: Chunks, micro_tokens: int, widths: Callable[[Sequence[Row]], tuple[int, ...]]) -> Chunks:
-    chunks: Chunks = []
-    many, widest = 0, (0, 0)
-    for piece in pieces:
-        many, widest = many + len(piece), tuple(map(max, widest, widths(piece)))
-        if not chunks or many * sum(widest) > micro_tokens:
+    units = sorted(units_of(rows), key=_width)
+    chunks: list[list[Row]] = []
+    many = widest = 0
+    for unit in units:
+        many, widest = many + len(unit), max(widest, _width(unit))
+        if not chunks or many * widest > micro_tokens:
             chunks.append([])
-            many, widest = len(piece), widths(piece)
-        chunks[-1] += piece
+            many, widest = len(unit), _width(unit)
+        chunks[-1] += sorted(unit, key=lambda row: row.length)
     return chunks
 
 
-def _whole(rows: Sequence[Row]) -> tuple[int]:
-    return (max(row.length for row in rows),)
+def _width(rows: Sequence[Row]) -> int:
+    return max(row.length for row in rows)
 
 
-def _parts(rows: Sequence[Row]) -> tuple[int, int]:
-    return max(len(row.prompt_ids) for row in rows), max(len(row.token_ids) for row in rows)
+def _shape(rows: Sequence[Row], ends: bool) -> tuple[int, int]:
+    """Lines and their width, padded."""
+    if ends:
+        return len(rows), _width(rows)
+    return len({(row.prompt_ids, row.token_ids[:-1]) for row in rows}), _width(rows) - 1
 
 
-def repeated(rows: Sequence[Row]) -> int:
-    """Tokens of prompts that another row has, too."""
-    return sum(len(row.prompt_ids) for row in rows) - sum(map(len, {row.prompt_ids for row in rows}))
-
-
-def plain_tokens(rows: Sequence[Row]) -> int:
-    """What one pass over whole texts computes."""
-    (width,) = _whole(rows)
-    return len({(row.prompt_ids, row.token_ids[:-1]) for row in rows}) * (width - 1)
-
-
-def shared_tokens(rows: Sequence[Row]) -> int:
-    """What a pass over the prompts and one over what follows them compute."""
-    prompt, answer = _parts(rows)
-    later = {(row.prompt_ids, row.token_ids[:-1]) for row in rows if len(row.token_ids) > 1}
-    return len({row.prompt_ids for row in rows}) * prompt + len(later) * (answer - 1)
+def _said(rows: Sequence[Row]) -> int:
+    return sum(len(row.token_ids) for row in rows)

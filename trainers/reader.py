@@ -53,7 +53,7 @@ class Reader:
         table: dict[str, Any] = {"logprobs": spoken.logprobs_BT.tolist()}
         if "hidden" in wanted and spoken.states.ends_B2H is not None:
             table["hidden"] = spoken.states.ends_B2H.float().cpu()
-        return table | {name: t.tolist() for name, t in self._objective.read(self._model, batch, wanted).items()}
+        return table | {name: t.tolist() for name, t in self._objective.read(spoken, batch, wanted).items()}
 
 
 def _of(values: Any, row: Row) -> Any:

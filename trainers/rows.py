@@ -58,6 +58,7 @@ def totals_of(rows: Sequence[Row]) -> Totals:
         tokens=sum(row.count * row.counts for row in rows),
         units=sum(row.unit is None for row in rows) + len({row.unit for row in rows if row.unit is not None}),
         columns=present,
+        facts={name: sum(row.count * row.facts[name] for row in rows) for name in (rows[0].facts if rows else ())},
     )
 
 
@@ -77,15 +78,18 @@ def group(samples: Sequence[Sample], key: Callable[[Sample], Hashable], merge: b
     return [tuple(members) for members in groups.values()]
 
 
-def judged_rows(samples: Sequence[Sample], old: str, merge: bool) -> list[Row]:
+def judged_rows(samples: Sequence[Sample], old: str, merge: bool, whole: bool = False) -> list[Row]:
     """Rows for a policy gradient, with the columns `advantages`, `sampled` (the sampler's log-probabilities) and `old`
     (those that the ratio is taken to).
 
     Every surrogate is linear in the advantage for one sign of it, so samples of one sign merge exactly (zero goes with
     the positive). The log-probabilities of merged samples came from the same weights and differ only by float noise of
     about 1e-6 (the sampler's batches differ): their mean is taken.
+
+    `whole`: the surrogate looks at the sign of a row's mean advantage, too.
     """
-    return [_judged_row(members, old) for members in group(samples, judgement, merge)]
+    key = whole_judgement if whole else judgement
+    return [_judged_row(members, old) for members in group(samples, key, merge)]
 
 
 def imitated_rows(samples: Sequence[Sample], merge: bool) -> list[Row]:
@@ -103,6 +107,12 @@ def judgement(sample: Sample) -> Hashable:
     return signs, weights, distribution(sample.sampling)
 
 
+def whole_judgement(sample: Sample) -> Hashable:
+    """The same for surrogates of whole rows: where tokens differ in advantage, the mean's sign could change."""
+    tokens = sample.advantage.tokens
+    return judgement(sample), sample.id if len(set(tokens)) > 1 else None
+
+
 def _judged_row(members: tuple[Sample, ...], old: str) -> Row:
     first = members[0]
     sampled = mean_of([checked(s, s.logprobs, "logprobs") for s in members])
@@ -117,9 +127,10 @@ def _judged_row(members: tuple[Sample, ...], old: str) -> Row:
 def advantages_of(members: Sequence[Sample]) -> Floats:
     """Of each token, summed over samples with equal tokens."""
     if not members[0].advantage.tokens:
-        return (sum(s.advantage.value for s in members),) * len(members[0].token_ids)
+        return (math.fsum(s.advantage.value for s in members),) * len(members[0].token_ids)
     columns = zip(*(checked(s, s.advantage.tokens, "advantage.tokens") for s in members), strict=True)
-    return tuple(map(sum, columns))
+    # Correctly rounded, so that the order of the samples does not matter.
+    return tuple(map(math.fsum, columns))
 
 
 def read_logprobs(sample: Sample) -> Floats:
@@ -137,7 +148,7 @@ def mean_of(rows: list[Floats]) -> Floats:
     """Column by column."""
     if len(rows) == 1:
         return rows[0]
-    return tuple(sum(column) / len(rows) for column in zip(*rows, strict=True))
+    return tuple(math.fsum(column) / len(rows) for column in zip(*rows, strict=True))
 
 
 def checked(sample: Sample, values: Floats, name: str) -> Floats:

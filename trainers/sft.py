@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from marl.types import Sample
+from marl.types import Metrics, Sample
 from trainers.aggregation import Totals, masked_sum, row_scale
 from trainers.batches import Batch
+from trainers.kept import distinct, kept
 from trainers.objective import Objective, Terms
 from trainers.rows import Row, imitated_rows
 from trainers.vocabulary import Asked, said
@@ -25,6 +26,15 @@ class Imitation(Objective):
 
     def __init__(self, settings: Sft) -> None:
         self.settings = settings
+        self._kept = 0
+
+    def together(self, samples: Sequence[Sample]) -> list[Sequence[Sample]]:
+        """Those worth imitating, each alone: chosen from the whole step, before minibatches tear groups apart."""
+        keep = self.settings.keep
+        chosen = kept(samples, keep) if keep else samples
+        chosen = chosen if self.settings.duplicates else distinct(chosen)
+        self._kept = len(chosen)
+        return [(sample,) for sample in chosen]
 
     def rows(self, samples: Sequence[Sample]) -> list[Row]:
         """Samples with equal tokens become one row."""
@@ -37,3 +47,7 @@ class Imitation(Objective):
         loss_B = scale_B * batch.counts_B * masked_sum(-spoken.logprobs_BT, batch.counted_BT)
         assert spoken.entropy_BT is not None
         return Terms(loss_B, {}, (spoken.entropy_BT,))
+
+    def finish(self, done: int, model: nn.Module, metrics: Metrics) -> Metrics:
+        """How many samples were imitated."""
+        return {"kept": float(self._kept)}

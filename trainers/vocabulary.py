@@ -6,15 +6,17 @@ V = vocabulary. Log-probabilities are in nats, float32.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from trainers.batches import Batch
-from trainers.losses import entropy, exact_kl
+from trainers.head import head
+from trainers.penalties import entropy, exact_kl
 from trainers.texts import States, states
 
 
@@ -43,55 +45,110 @@ class Said:
 
 
 NOTHING = Asked()
+AT_ONCE = 1 << 24
+"""Numbers in a table of tokens by vocabulary that is held at once: 64 MiB in float32."""
 
 
 def said(model: Any, batch: Batch, asked: Asked = NOTHING, anchors: Mapping[str, Any] | None = None) -> Said:
-    """One forward pass of `model`, and one of each of the `anchors` (models of the same vocabulary), no gradient."""
-    found = states(model, batch.texts)
-    logprobs_NV = _tempered(head(model, found.said_NH), batch)
-    beside: dict[str, Tensor] = {}
-    read: dict[int, Tensor] = {}
-    for name, anchor in (anchors or {}).items():
-        if id(anchor) not in read:
-            with torch.no_grad():
-                read[id(anchor)] = log_distributions(anchor, batch)
-        anchor_NV = read[id(anchor)]
-        told_N = exact_kl(logprobs_NV, anchor_NV) if name in asked.kl else _chosen(anchor_NV, batch)
-        beside[name] = batch.spread(told_N)
-    entropy_BT = None
-    if asked.entropy:
-        with torch.set_grad_enabled(asked.differentiable and torch.is_grad_enabled()):
-            entropy_BT = batch.spread(entropy(logprobs_NV))
-    return Said(batch.spread(_kept_chosen(logprobs_NV, batch)), found, entropy_BT, beside)
+    """One forward pass of `model`, and one of each of the `anchors` (models of the same vocabulary), no gradient.
+
+    Distributions over the vocabulary are made for a few tokens at a time, and again in the backward pass, so that
+    memory does not grow with tokens times vocabulary. What fits in `AT_ONCE` is made once.
+    """
+    anchors = anchors or {}
+    found, others = states(model, batch.texts), _anchored(anchors, asked, batch)
+    teller = _Teller(model, asked, {name: anchor for name, (anchor, _) in others.items()})
+    given = [found.said_NH, batch.tokens_N, batch.sampling_N3, *(states_NH for _, states_NH in others.values())]
+    logprobs_N, entropy_N, *beside = _by_chunk(teller, given, _vocabulary(model))
+    told = dict(zip(others, beside, strict=True))
+    entropy_BT = batch.spread(entropy_N) if asked.entropy else None
+    return Said(batch.spread(logprobs_N), found, entropy_BT, {name: batch.spread(told[name]) for name in anchors})
 
 
 def log_distributions(model: Any, batch: Batch) -> Tensor:
-    """[N, V] log-probabilities at each row's temperature, before any truncation."""
-    return _tempered(head(model, states(model, batch.texts).said_NH), batch)
+    """[N, V] log-probabilities at each row's temperature, before any truncation; all at once."""
+    return _tempered(head(model, states(model, batch.texts).said_NH), batch.sampling_N3)
 
 
-def head(model: Any, states_NH: Tensor) -> Tensor:
-    """[N, V] logits in float32, as the model makes them of its last hidden states."""
-    settings = model.config.get_text_config(decoder=True).to_dict()
-    logits_NV = model.get_output_embeddings()(states_NH).float()
-    cap = settings.get("final_logit_softcapping")
-    return cap * torch.tanh(logits_NV / cap) if cap else logits_NV
+@dataclass(frozen=True, slots=True)
+class _Teller:
+    """Last hidden states of some tokens -> a few numbers of each. Holds a table of tokens by vocabulary meanwhile."""
+
+    model: Any
+    asked: Asked
+    anchors: Mapping[str, Any]
+
+    def __call__(
+        self, states_NH: Tensor, tokens_N: Tensor, sampling_N3: Tensor | None, *anchors_NH: Tensor
+    ) -> tuple[Tensor, ...]:
+        """[N] each: log-probability, entropy (empty if not asked for), then what is told of each anchor."""
+        logprobs_NV = _tempered(head(self.model, states_NH), sampling_N3)
+        chosen_N = _kept_chosen(logprobs_NV, tokens_N, sampling_N3)
+        with torch.set_grad_enabled(self.asked.differentiable and torch.is_grad_enabled()):
+            entropy_N = entropy(logprobs_NV) if self.asked.entropy else chosen_N.new_empty(0)
+        beside: list[Tensor] = []
+        read: dict[int, Tensor] = {}
+        for (name, anchor), anchor_NH in zip(self.anchors.items(), anchors_NH, strict=True):
+            if id(anchor) not in read:
+                with torch.no_grad():
+                    read[id(anchor)] = _tempered(head(anchor, anchor_NH), sampling_N3)
+            anchor_NV = read[id(anchor)]
+            exact = name in self.asked.kl
+            beside.append(exact_kl(logprobs_NV, anchor_NV) if exact else _chosen(anchor_NV, tokens_N))
+        return chosen_N, entropy_N, *beside
+
+    @property
+    def draws(self) -> bool:
+        """Whether it is random, as an adapter on the head with dropout is."""
+        output = self.model.get_output_embeddings()
+        return output.training and any(isinstance(m, nn.Dropout) and m.p > 0 for m in output.modules())
 
 
-def _tempered(logits_NV: Tensor, batch: Batch) -> Tensor:
-    if batch.sampling_N3 is not None:
-        logits_NV = logits_NV / batch.sampling_N3[:, :1]
+def _anchored(anchors: Mapping[str, Any], asked: Asked, batch: Batch) -> dict[str, tuple[Any, Tensor]]:
+    """Each anchor with its last hidden states; those that are one model are run once."""
+    read: dict[int, Tensor] = {}
+    with torch.no_grad():
+        for anchor in anchors.values():
+            if id(anchor) not in read:
+                read[id(anchor)] = states(anchor, batch.texts).said_NH
+    # Those without a gradient come last: the backward pass stops to recompute where it needs no more.
+    ordered = sorted(anchors, key=lambda name: name not in asked.kl)
+    return {name: (anchors[name], read[id(anchors[name])]) for name in ordered}
+
+
+def _by_chunk(teller: _Teller, given: Sequence[Tensor | None], vocabulary: int) -> list[Tensor]:
+    """What the teller says of all tokens, asked about a few at a time if all were too many."""
+    first_NH = given[0]
+    assert first_NH is not None
+    pieces = -(-len(first_NH) * vocabulary // AT_ONCE)
+    if pieces <= 1:
+        return list(teller(*given))  # type: ignore[arg-type]  # only sampling_N3 may be None
+    size, draws = -(-len(first_NH) // pieces), teller.draws
+    told: list[tuple[Tensor, ...]] = []
+    for start in range(0, len(first_NH), size):
+        chunk = [None if each is None else each[start : start + size] for each in given]
+        told.append(checkpoint(teller, *chunk, use_reentrant=False, preserve_rng_state=draws))
+    return [torch.cat(column) for column in zip(*told, strict=True)]
+
+
+def _vocabulary(model: Any) -> int:
+    return model.config.get_text_config(decoder=True).vocab_size
+
+
+def _tempered(logits_NV: Tensor, sampling_N3: Tensor | None) -> Tensor:
+    if sampling_N3 is not None:
+        logits_NV = logits_NV / sampling_N3[:, :1]
     return logits_NV.log_softmax(-1)
 
 
-def _chosen(logprobs_NV: Tensor, batch: Batch) -> Tensor:
-    return logprobs_NV.gather(1, batch.tokens_N[:, None]).squeeze(1)
+def _chosen(logprobs_NV: Tensor, tokens_N: Tensor) -> Tensor:
+    return logprobs_NV.gather(1, tokens_N[:, None]).squeeze(1)
 
 
-def _kept_chosen(logprobs_NV: Tensor, batch: Batch) -> Tensor:
-    chosen_N, sampling_N3 = _chosen(logprobs_NV, batch), batch.sampling_N3
+def _kept_chosen(logprobs_NV: Tensor, tokens_N: Tensor, sampling_N3: Tensor | None) -> Tensor:
+    chosen_N = _chosen(logprobs_NV, tokens_N)
     if sampling_N3 is not None and bool(((sampling_N3[:, 1] < 1) | (sampling_N3[:, 2] > 0)).any()):
-        kept_NV = _kept(logprobs_NV.detach(), sampling_N3).scatter(1, batch.tokens_N[:, None], True)
+        kept_NV = _kept(logprobs_NV.detach(), sampling_N3).scatter(1, tokens_N[:, None], True)
         chosen_N = chosen_N - logprobs_NV.masked_fill(~kept_NV, -torch.inf).logsumexp(1)
     return chosen_N
 

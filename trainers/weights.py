@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +18,16 @@ def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     buffers = dict(model.named_buffers())
     if buffers and len(learnt) == len(parameters):
         yield from ((name, tensor) for name, tensor in model.state_dict().items() if name in buffers)
+
+
+def save_weights(model: Any, folder: Path) -> None:
+    """A Hugging Face folder; of an adapter on a frozen base, a PEFT folder."""
+    if all(parameter.requires_grad for parameter in model.parameters()):
+        model.save_pretrained(folder)
+    else:
+        from marl.engines.lora import save_adapter
+
+        save_adapter(model, folder)
 
 
 def snapshot(own: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -13,9 +13,10 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator, model_validator
 
 from games.tasks.base import Draft, Source, digest, divided
-from games.tasks.rows import Rows, read_file, read_split
+from games.tasks.rows import read_split
 from marl.config import Config, nearest
 from marl.protocols import TaskConfig, Tasks
+from marl.tables import Rows, known_format, read_file
 from marl.types import Problem
 
 _TRAIN = "train"
@@ -175,16 +176,14 @@ class File(Table):
 
     kind: str = "file"
     path: Path
-    """`.jsonl` or `.parquet`."""
+    """`.jsonl`, `.jsonl.zst` or `.parquet`."""
     held_out_path: Path | None = None
     """A file of problems that are all held out."""
 
     @field_validator("path", "held_out_path")
     @classmethod
     def _known_format(cls, path: Path | None) -> Path | None:
-        if path and path.suffix not in (".jsonl", ".parquet"):
-            raise ValueError(f"{path}: unknown format {path.suffix!r}; choices: .jsonl, .parquet")
-        return path
+        return path and known_format(path)
 
     def missing(self) -> Iterable[str]:
         for name, path in (("path", self.path), ("held_out_path", self.held_out_path)):

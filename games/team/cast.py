@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,8 +33,12 @@ class Cast:
         """Agent -> its role."""
         self.index: dict[str, int] = {a: i for agents in self.of_role.values() for i, a in enumerate(agents)}
         """Agent -> its place among those of its role."""
-        self.scores: Mapping[str, tuple[str, ...]] = {s.verifies: s.scores for s in stages if s.verifies}
-        """Role -> the checks that it is verified by."""
+        self.scores: dict[str, tuple[str, ...]] = {}
+        """Role -> the checks that it is verified by, in one stage or several."""
+        for stage in stages:
+            if stage.verifies:
+                known = self.scores.get(stage.verifies, ())
+                self.scores[stage.verifies] = tuple(dict.fromkeys((*known, *stage.scores)))
 
     def speakers(self, stage: Stage) -> tuple[str, ...]:
         """The agents that speak in a stage."""

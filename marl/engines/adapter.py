@@ -1,17 +1,19 @@
 """Adapters: small matrices that learn beside the weights of a base, which stays as it is and is held once.
 
-LoRA (arXiv 2106.09685), made by PEFT and saved as a PEFT folder. Light: torch is imported when weights are.
+LoRA (arXiv 2106.09685) and DoRA (2402.09353), made by PEFT and saved as a PEFT folder. Light: torch is imported when
+weights are.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from marl.engines.folder import check_adapter
 from marl.engines.models import Checkpoint, HeldModel
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Adapter(ModelConfig):
-    """A LoRA adapter. Policies with equal bases share one, in memory once and never changed."""
+    """A LoRA or DoRA adapter. Policies with equal bases share one, in memory once and never changed."""
 
     kind: str = "adapter"
     base: Annotated[HeldModel, Part("models", HeldModel, path="pretrained")]
@@ -31,13 +33,31 @@ class Adapter(ModelConfig):
     rank: PositiveInt = 8
     alpha: PositiveFloat = 16.0
     """What the adapter adds is multiplied by alpha / rank."""
+    use_rslora: bool = False
+    """Multiply by alpha / sqrt(rank) instead (2312.03732)."""
+    use_dora: bool = False
+    """DoRA: learn the length of each of the layer's output directions on its own, too."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Of what the adapter reads, while it learns."""
-    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
-    """Last names of the layers that it adapts, such as `q_proj`; `all-linear`: all linear ones but the output's."""
+    targets: str | tuple[str, ...] = "all-linear"
+    """What it adapts, as PEFT takes it: a list of last names or paths of layers (`q_proj`, `layers.0.mlp.up_proj`), or
+    a pattern that matches whole paths. Linear layers, the output's (`lm_head`) and embeddings can be. `all-linear`: all
+    linear ones but the output's."""
     path: str | None = None
     """A PEFT folder to start from. Default: an adapter that changes nothing yet."""
     seed: int = 0
+
+    @field_validator("targets")
+    @classmethod
+    def _check_pattern(cls, targets: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        if isinstance(targets, str):
+            try:
+                re.compile(targets)
+            except re.error as error:
+                raise ValueError(
+                    f"{targets!r} is neither all-linear, a list of names, nor a pattern: {error}"
+                ) from error
+        return targets
 
     def missing(self) -> Iterable[str]:
         yield from (f"base.{problem}" for problem in self.base.missing())
@@ -62,9 +82,10 @@ class Adapter(ModelConfig):
         return self.model_copy(update={"path": str(folder)})
 
     def _problems(self) -> Iterator[str]:
+        wanted = {"r": self.rank, "lora_alpha": self.alpha, "use_dora": self.use_dora, "use_rslora": self.use_rslora}
         if self.path is not None:
             try:
-                check_adapter(Path(self.path).expanduser(), {"r": self.rank, "lora_alpha": self.alpha})
+                check_adapter(Path(self.path).expanduser(), wanted)
             except ValueError as error:
                 yield str(error)
 

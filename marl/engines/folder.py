@@ -10,7 +10,10 @@ from typing import Any
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_SPECIAL = ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "lora_bias")
+_SPECIAL = (
+    *("modules_to_save", "rank_pattern", "alpha_pattern", "lora_bias", "layer_replication"),
+    *("trainable_token_indices", "target_parameters", "use_qalora", "alora_invocation_tokens"),
+)
 """What changes how an adapter's matrices are used."""
 
 
@@ -52,10 +55,10 @@ def check_adapter(folder: Path, wanted: Mapping[str, float]) -> None:
     if settings.get("peft_type") != "LORA":
         raise ValueError(f"holds an adapter of type {settings.get('peft_type')}; only LORA can be used")
     if special := [name for name in _SPECIAL if settings.get(name)]:
-        raise ValueError(f"was made with {', '.join(special)}; only plain LoRA can be used")
+        raise ValueError(f"was made with {', '.join(special)}; only LoRA and DoRA with one rank can be used")
     for name, value in wanted.items():
-        if settings.get(name) != value:
-            raise ValueError(f"was made with {name}={settings.get(name)}, not {value}")
+        if (made := settings.get(name, False)) != value:
+            raise ValueError(f"was made with {name}={made}, not {value}")
     _header(folder / ADAPTER_WEIGHTS)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from marl.engines.models import Checkpoint
 
 
-_UNREADABLE = (OSError, ValueError, RuntimeError, KeyError, SafetensorError)
+UNREADABLE = (OSError, ValueError, RuntimeError, KeyError, SafetensorError)
 """What Transformers raises for folders and names that it cannot load."""
 
 
@@ -39,7 +39,7 @@ def load_model(checkpoint: Checkpoint) -> Any:
             trust_remote_code=checkpoint.trust_remote_code,
             output_loading_info=True,
         )
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise checkpoint.fault(f"cannot be loaded: {error}") from error
     model, report = loaded
     if report["missing_keys"]:
@@ -56,5 +56,5 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     """
     try:
         return AutoTokenizer.from_pretrained(checkpoint.path, trust_remote_code=checkpoint.trust_remote_code)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise checkpoint.fault(f"has no readable tokenizer: {error}") from error

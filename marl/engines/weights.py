@@ -50,10 +50,13 @@ def peft_weights(folder: Path) -> dict[str, Tensor]:
     file = folder / ADAPTER_WEIGHTS
     if not file.is_file():
         raise ValueError(f"{folder}: no {file.name} to load an adapter from")
-    return {
-        name.removeprefix("base_model.model.").removesuffix(".weight") + ".default.weight": tensor
-        for name, tensor in load_file(file).items()
-    }
+    # Where embeddings are adapted, PEFT saves those of the base, too.
+    return {_held(name): tensor for name, tensor in load_file(file).items() if ".lora_" in name}
+
+
+def _held(name: str) -> str:
+    place = name.removeprefix("base_model.model.").removesuffix(".weight") + ".default"
+    return place if ".lora_embedding_" in place else place + ".weight"
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
@@ -45,6 +45,14 @@ class Simulator(Protocol):
         """The request of a recorded turn, put to the policy that speaks for its role here."""
         ...
 
+    def question(self, role: str, agent: str, text: str) -> Request:
+        """What `role` asks its policy in the seat of `agent` if `text` is all that it has seen.
+
+        Raises:
+            ValueError: if there is no such role.
+        """
+        ...
+
 
 class Experience(Stateful, Protocol):
     """What supplies a step's trajectories."""
@@ -65,6 +73,10 @@ class ExperienceConfig(Component):
     @abstractmethod
     def build(self) -> Experience: ...
 
+    def unfit(self, seats: Mapping[str, str], group_size: int) -> Iterable[str]:
+        """What of it does not go with these seats (agent -> role) and groups of this size; a message each."""
+        return ()
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -81,6 +93,9 @@ class Evidence:
     """Of the random numbers that credit draws; to be mixed with what they are drawn for (`marl.cast.seed_of`)."""
     named: Mapping[str, Credit] = field(default_factory=dict)
     """Name of a reward -> what turns earned if that were the only one. Only for a baseline that is `by_name`."""
+    token_rewards: Mapping[TurnId, tuple[float, ...]] = field(default_factory=dict)
+    """What tokens are paid beside the episodes' rewards: charges are negative. Only for an assign that is `by_token`.
+    """
 
 
 Likeness = Literal["start", "prompt", "problem"]
@@ -136,10 +151,18 @@ class AssignConfig(CreditPart):
     """Settings of an `assign`."""
 
     group: ClassVar[str] = "credit"
+    by_token: ClassVar[bool] = False
+    """Whether it takes in what single tokens are paid (`Evidence.token_rewards`). To what others assign to a turn, the
+    sum over its tokens is added."""
 
     def metrics(self) -> Metrics:
         """What it says of itself after a step, named `credit/...`."""
         return {}
+
+    @property
+    def by_turn(self) -> bool:
+        """Whether an agent's later turns are worth something else than its earlier ones for what was paid between."""
+        return False
 
     def pots(self, trajectory: Trajectory, evidence: Evidence) -> Sequence[tuple[frozenset[str], float]]:
         """Agents among whom it divides what they are paid in an episode, and how much that is: for the report of
@@ -161,6 +184,11 @@ class BaselineConfig(CreditPart):
     by_name: ClassVar[bool] = False
     """Whether it compares what each named reward earned (`Evidence.named`)."""
 
+    @property
+    def by_episode(self) -> bool:
+        """Whether all turns of an agent in an episode are compared, as one number, with those in other episodes."""
+        return False
+
     def peers(self, evidence: Evidence, earned: Credit) -> Peers | None:
         """Who is compared with whom, for the report of how pure groups are; None where nobody is."""
         return None
@@ -178,7 +206,7 @@ class Learner(Stateful, Protocol):
         ...
 
     def read(self, turns: Sequence[Turn], wanted: frozenset[str]) -> list[Reading]:
-        """What its model says of each turn: `wanted` names fields of `Reading` among its settings' `reads`."""
+        """What its model says of each turn: `wanted` names fields of `Reading` among its settings' `readable`."""
         ...
 
     def update(self, samples: Sequence[Sample]) -> Metrics: ...
@@ -202,12 +230,24 @@ class LearnerConfig(Component):
     """Settings of a learner."""
 
     group: ClassVar[str] = "trainers"
-    judged: ClassVar[bool] = True
-    """Whether it learns from credit; imitation does not."""
+    compares: ClassVar[bool] = False
+    """Whether it compares what was said from one start, which takes groups of two or more."""
     reads: ClassVar[frozenset[str]] = frozenset({"logprobs"})
-    """What of a turn it can read, for credit that needs it: fields of `Reading`."""
+    """What of a turn it can always read, for credit that needs it: fields of `Reading`."""
+    asks: ClassVar[frozenset[str]] = frozenset()
+    """What of its readings credit must be worked out from, as it learns from what comes of that: a critic's values."""
     speaks: ClassVar[bool] = True
     """Whether what it learns speaks for its policy. A reward model's does not: the policy stays as it is."""
+
+    @property
+    def readable(self) -> frozenset[str]:
+        """`reads`, and what these settings add to it, such as a reference model's log-probabilities."""
+        return self.reads
+
+    @property
+    def judged(self) -> bool:
+        """Whether it learns from credit; imitation does not."""
+        return True
 
     def corrects(self, sampling: Sampling) -> bool:
         """Whether it can learn from tokens sampled like this (truncated sampling needs care)."""

@@ -115,6 +115,11 @@ class View:
     read: Sequence[Turn] = ()
     """Turns it had read before that."""
 
+    @classmethod
+    def of(cls, agent: str, text: str) -> View:
+        """That of an agent who has seen `text` and nothing else, and may answer with any text."""
+        return cls(agent, {"text": text}, {"legal": None, "hears": (), "together": (), "state": text, "attempt": 0})
+
 
 class Tool(Config):
     """Something that a speaker may call, as its chat template is told."""

@@ -155,7 +155,7 @@ in some seeds, for a better one whose best move pays 6."""
 def _counterfactuals() -> Iterator[Fact]:
     rules = {
         "difference": ({"against": "policy"}, 1e-9),
-        "coma": ({"features": "text", "fit": {**_FIT, "updates": 500}}, 0.2),
+        "coma": ({"features": "text", "rest": "drop", "fit": {**_FIT, "updates": 500}}, 0.2),
     }
     for kind, (settings, tolerance) in rules.items():
         case = Case({"kind": "matrix", "table": "qmix_2b"}, {"assign": {"kind": kind, **settings, **_MEAN}})
@@ -205,7 +205,13 @@ def _mixers(seeds: Sequence[int]) -> Iterator[Fact]:
         game = {"kind": "two_step"} if name == "two-step" else {"kind": "matrix", "table": name}
         longer = {"targets": "max", "gamma": 0.99, "fit": {**_FIT, "lr": 5e-3, "updates": 500}}
         for kind, expected in reached.items():
-            settings = {"features": "text", "fit": _SLOW, **(longer if name == "two-step" else {}), **_MEAN}
+            settings = {
+                "features": "text",
+                "rest": "drop",
+                "fit": _SLOW,
+                **(longer if name == "two-step" else {}),
+                **_MEAN,
+            }
             picked = [preferred(Case(game, {"assign": {"kind": kind, **settings}}, seed)) for seed in seeds]
             yield Fact(f"{name}: what is picked, {len(seeds)} seeds", kind, (expected,) * len(seeds), picked, 1e-9)
 

@@ -21,10 +21,26 @@ from marl.folder import RunFolder
 from marl.measure import measure
 from marl.scenario import Scenario
 
-GAMES_OF = {"kuhn": "kuhn_self_play", "nim": "nim_self_play", "tic_tac_toe": "tic_tac_toe_self_play"}
+GAMES_OF = {
+    "kuhn": "kuhn_self_play",
+    "nim": "nim_self_play",
+    "tic_tac_toe": "tic_tac_toe_self_play",
+    "pspo_nim": "pspo_nim",
+}
 TEAMS = (
-    *("team_arithmetic", "train_solver_only", "train_solver_only_adapters", "train_solver_only_shared"),
-    *("sage", "r_zero", "debate", "solver_critic", "code_team", "critic_verdict", "tree_sampling", "carry_chain"),
+    *("team_arithmetic", "train_solver_only", "train_solver_only_adapters", "train_solver_only_shared", "ppo_team"),
+    *(
+        "sage",
+        "r_zero",
+        "debate",
+        "solver_critic",
+        "code_team",
+        "critic_verdict",
+        "tree_sampling",
+        "carry_chain",
+        "dapo",
+    ),
+    *("dpo_pairs", "sft_best"),
 )
 TASKS = GAMES_OF | {name: name for name in TEAMS}
 GAMES = 1000

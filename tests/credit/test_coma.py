@@ -37,7 +37,7 @@ def play(engine: EngineConfig, episodes: int, game: Any = GAME) -> tuple[Table, 
 
 
 def coma(**settings: Any) -> Any:
-    return Coma(**{"features": "text", "common": "mean", "fit": FIT, **settings}).build()
+    return Coma(**{"features": "text", "common": "mean", "rest": "drop", "fit": FIT, **settings}).build()
 
 
 def by_moves(played: list[Trajectory], credit: Mapping[TurnId, Any]) -> dict[str, tuple[float, float]]:

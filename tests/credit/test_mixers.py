@@ -32,7 +32,7 @@ FIT = {"updates": 300, "target_every": 25, "memory": 1}
 
 
 def fitted(kind: type[Decomposition], game: GameConfig, seed: int, **settings: Any) -> tuple[Mixer, Evidence]:
-    part = kind(features="text", common="mean", **{"fit": FIT, **settings}).build()
+    part = kind(features="text", common="mean", **{"fit": FIT, "rest": "drop", **settings}).build()
     assert isinstance(part, Mixer)
     evidence = whole(game, seed)
     part(evidence)
@@ -185,8 +185,8 @@ def test_teams_are_judged_by_what_they_are_paid_themselves() -> None:
     episodes = pairs()
     for t in episodes:
         t.rewards += [type(t.rewards[0])("b", -reward.value, reward.turn) for reward in t.rewards]
-    together = Vdn(fit={"updates": 200, "lr": 1e-2}).build()(by_hand(*episodes))
-    apart = Vdn(fit={"updates": 200, "lr": 1e-2}, teams=(("a",), ("b",))).build()(by_hand(*episodes))
+    together = Vdn(rest="drop", fit={"updates": 200, "lr": 1e-2}).build()(by_hand(*episodes))
+    apart = Vdn(rest="drop", fit={"updates": 200, "lr": 1e-2}, teams=(("a",), ("b",))).build()(by_hand(*episodes))
     won = [t for t in episodes if t.returns["a"]]
     assert np.mean([together[t.turns[0].id].value for t in won]) == pytest.approx(0, abs=0.02)
     assert np.mean([apart[t.turns[0].id].value for t in won]) == pytest.approx(0.5, abs=0.1)
@@ -203,7 +203,7 @@ def test_an_inherited_turn_is_judged_where_it_was_said() -> None:
     laid = table(game, Voice(drawn))
     [past] = laid.play([deal("e", game, 3)])
     courses = [past, *laid.fork(past.turns[1].id, 3)]
-    part = Qmix(features="text", rounds="turns").build()
+    part = Qmix(features="text", rounds="turns", rest="drop").build()
     assert isinstance(part, Mixer)
     credit = part(Evidence(courses, "circle"))
     alone = []

@@ -33,7 +33,7 @@ def correlations(kind: type[FittedAssign], rounds: Literal["reading", "turns"]) 
     minus what was to be expected before."""
     _, seen = steps()
     fit = {"updates": 150, "lr": 3e-3}
-    part = kind(features="text", common="mean", rounds=rounds, fit=fit).build()
+    part = kind(features="text", common="mean", rounds=rounds, rest="drop", fit=fit).build()
     *_, credit = [part(evidence) for evidence in seen]
     told: tuple[list[tuple[float, float]], ...] = ([], [])
     for t in seen[-1].trajectories:

@@ -302,7 +302,7 @@ def test_checks_may_look_at_some_roles_only() -> None:
 
 
 WRONG = {
-    "no process rewards: give `rewards` (names of what the game pays), `verifiers` or `model`": {},
+    "no process rewards: give `rewards` (names of what the game pays), `verifiers`, `model` or `learner`": {},
     "'step' is the name of more than one source: step, step, outcome": {"rewards": ["step", "step"]},
     "'outcome' is the name of more than one source: outcome, outcome": {"rewards": ["outcome"]},
     "weights.stp: no such source; did you mean 'step'? choices: outcome, step": {

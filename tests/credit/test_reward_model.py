@@ -16,9 +16,10 @@ from transformers import (
     LlamaForSequenceClassification,
 )
 
-from credit.process import Process, RewardModel
-from credit.process_rewards import conversations
-from credit.reward_model import Scorer
+from credit.process import Process
+from marl.conversations import conversations
+from marl.engines.rating import Scorer
+from marl.engines.reward_model import RewardModel
 from marl.engines.tokens import make_tokenizer
 from marl.types import Message
 
@@ -117,7 +118,7 @@ def test_it_reads_an_agents_whole_conversation_where_prompts_go_on_from_earlier_
 
 
 def test_what_is_no_reward_model_is_refused(folders: dict[int, Path], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"credit.assign.model.path: '.*' has 3 labels; a reward model has 1 or 2"):
+    with pytest.raises(ValueError, match=r"reward model '.*' has 3 labels; a reward model has 1 or 2"):
         Scorer(RewardModel(path=str(folders[3]), max_tokens=128))
     with pytest.raises(ValueError, match="reads 128 tokens, but max_tokens is 2048"):
         Scorer(RewardModel(path=str(folders[1])))

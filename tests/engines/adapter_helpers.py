@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from marl.engines.adapter import Adapted, Adapter
-from marl.engines.lora import adapter_tensors
+from marl.engines.lora import adapter_tensors, save_adapter
 from marl.engines.models import Checkpoint, Pretrained
 from marl.engines.sampler import Sampler
 from marl.engines.transformers import Transformers
@@ -39,7 +39,7 @@ def speaking(source: Adapted, weights: Mapping[str, Tensor]) -> Any:
 
 def saved(source: Adapted, weights: Mapping[str, Tensor], folder: Path) -> Path:
     """A PEFT folder with these weights."""
-    speaking(source, weights).save_pretrained(folder)
+    save_adapter(speaking(source, weights), folder)
     source.tokenizer().save_pretrained(folder)
     return folder
 

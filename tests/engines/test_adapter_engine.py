@@ -268,8 +268,8 @@ def test_first_weights_depend_on_the_seed_alone(bytewise: Checkpoint) -> None:
     assert first(1, 1) != first(2, 1)
 
 
-@pytest.mark.parametrize("targets", [("q_proj", "query"), ("lm_head",), ()], ids=str)
-def test_layers_that_the_base_does_not_have_are_named(bytewise: Checkpoint, targets: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("targets", [("q_proj", "query"), ("self_attn",), ("norm",), "q_proj", ()], ids=str)
+def test_layers_that_cannot_be_adapted_are_named(bytewise: Checkpoint, targets: str | tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match=r"policy 'solver'.*targets: .*choices: down_proj, .*q_proj.*all-linear"):
         adapted(bytewise, "solver", targets=targets).model()
 
@@ -281,7 +281,9 @@ def test_layers_that_the_base_does_not_have_are_named(bytewise: Checkpoint, targ
         ({"rank": 5}, "made with r=8, not 5"),
         ({"alpha": 5}, "made with lora_alpha=16.0, not 5"),
         ({"peft_type": "IA3"}, "type IA3"),
-        ({"use_dora": True}, "use_dora; only plain LoRA"),
+        ({"use_dora": True}, "made with use_dora=True, not False"),
+        ({"use_rslora": True}, "made with use_rslora=True, not False"),
+        ({"rank_pattern": {"q_proj": 2}}, "rank_pattern; only LoRA and DoRA"),
         ({"cut": 100}, r"broken adapter_model\.safetensors"),
         ({"lost": "adapter_model.safetensors"}, r"no adapter_model\.safetensors"),
     ],
@@ -296,7 +298,7 @@ def test_what_is_wrong_with_a_folder_is_said(
         weights.write_bytes(weights.read_bytes()[: spoil["cut"]])
     elif "lost" in spoil:
         weights.unlink()
-    elif spoil.keys() & {"peft_type", "use_dora"}:
+    elif spoil.keys() & {"peft_type", "use_dora", "use_rslora", "rank_pattern"}:
         config.write_text(json.dumps(json.loads(config.read_text()) | spoil))
     settings = {"path": str(folder)} | {key: spoil[key] for key in spoil if key in ("path", "rank", "alpha")}
     [problem] = adapted(bytewise, **settings).settings.missing()

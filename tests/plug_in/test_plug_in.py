@@ -91,7 +91,7 @@ softmax = outside.softmax:Softmax
 [marl.models]
 table = outside.softmax:Table
 [marl.trainers]
-reinforce = outside.softmax:Reinforce
+table_reinforce = outside.softmax:Reinforce
 """
 
 
@@ -181,11 +181,11 @@ marl.register("terse", coins.Terse)
 marl.register("last", coins.Last)
 marl.register("table", softmax.Table)
 marl.register("softmax", softmax.Softmax)
-marl.register("reinforce", softmax.Reinforce)
+marl.register("table_reinforce", softmax.Reinforce)
 print(marl.load({str(tmp_path / "coins.yaml")!r}).policies["learner"].learner)
 """
     done = command("-c", code)
-    assert done.stdout == "kind='reinforce' lr=4.0\n", done.stderr
+    assert done.stdout == "kind='table_reinforce' lr=4.0\n", done.stderr
 
 
 def test_what_is_registered_must_be_a_part_and_must_not_hide_an_installed_one() -> None:

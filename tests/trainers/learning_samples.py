@@ -41,8 +41,8 @@ class Source:
         return Tokenizer()
 
 
-def brief(steps: int = 10, seed: int = 0, **options: Any) -> Brief:
-    return Brief(policy="actor", source=Source(options), steps=steps, seed=seed)
+def brief(steps: int = 10, seed: int = 0, source: Source | None = None, **options: Any) -> Brief:
+    return Brief(policy="actor", source=source or Source(options), steps=steps, seed=seed)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,14 @@ from learning_samples import Plan, Source, alone, brief, distance, gradient, mak
 from torch import Tensor
 
 from marl.engines.adapter import Adapted, Adapter
+from marl.engines.lora import save_adapter
 from marl.engines.models import Checkpoint, Pretrained
 from marl.errors import NonFinite
 from marl.protocols import Brief
-from trainers import plans
 from trainers.batches import collate
 from trainers.rows import Row
 from trainers.settings import Anchor, Grpo, Sft
-from trainers.texts import can_share, drops_out
+from trainers.texts import drops_out
 from trainers.vocabulary import log_distributions
 
 FULL = {
@@ -46,13 +47,6 @@ def frozen(learner: Any) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in learner.model.named_parameters() if not p.requires_grad}
 
 
-@pytest.fixture
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shares prompts however little it saves."""
-    monkeypatch.setattr(plans, "PASS", dict.fromkeys(plans.PASS, 0.0))
-    monkeypatch.setattr(plans, "GAIN", 0.0)
-
-
 @pytest.mark.parametrize("settings", [Grpo(**FULL), Sft(lr=1e-2)], ids=["grpo", "sft"])
 def test_only_the_adapter_moves(base: Checkpoint, settings: Any) -> None:
     learner, other = settings.build(adapter(base)), settings.build(adapter(base, "other"))
@@ -73,7 +67,7 @@ def test_two_learners_and_their_anchors_hold_the_base_once(base: Checkpoint) -> 
     own = {p.data_ptr() for model in models for name, p in model.named_parameters() if "lora" in name}
     assert len(models) == 6
     assert len(places) == len(list(Source().model().parameters()))
-    assert len(own) == 6 * len(weights(learners[0]))
+    assert len(own) == 4 * len(weights(learners[0])), "the initial weights are the base's"
 
 
 def test_state_holds_the_adapter_alone_and_a_restored_learner_continues_bit_for_bit(base: Checkpoint) -> None:
@@ -84,7 +78,10 @@ def test_state_holds_the_adapter_alone_and_a_restored_learner_continues_bit_for_
     state = learner.state_dict()
     names = weights(learner).keys()
     assert state["model"].keys() == state["optimizer"].keys() == names
-    assert all(copied.keys() == names for copied in state["objective"]["anchors"].values())
+    assert {n: copied.keys() for n, copied in state["objective"]["anchors"].items()} == {
+        "initial": set(),
+        "proximal": names,
+    }
     learned = [learner.update(make(Plan(), seed=i)) for i in (3, 4)]
     torch.rand(7)
     other.load_state_dict(state)
@@ -103,14 +100,62 @@ def test_a_reference_is_the_base_until_it_is_refreshed(base: Checkpoint) -> None
     assert torch.allclose(anchored, alone(Source().model(), (1, 2, 3), (4, 5)).log_softmax(-1), atol=1e-5)
 
 
-def test_shared_prompts_give_the_same_gradients(base: Checkpoint, eager: None) -> None:
+@pytest.mark.parametrize("settings", [{}, {"use_dora": True}, {"targets": ("q_proj", "lm_head")}], ids=str)
+def test_a_reference_that_is_the_base_gives_what_a_copy_gives(base: Checkpoint, settings: Any) -> None:
+    kept = Grpo(lr=1e-2, reference=Anchor(coefficient=0.3))
+    first = adapter(base, **settings)
+    learner, copied = kept.build(first), kept.build(first)
+    copied.objective.anchors._copies["initial"] = copy.deepcopy(first.source.model()).requires_grad_(False)
+    assert not learner.objective.anchors.state_dict()["initial"]
+    for seed in range(3):
+        one, other = learner.update(make(Plan(), seed=seed)), copied.update(make(Plan(), seed=seed))
+        assert one == pytest.approx(other, abs=1e-6)
+    assert max(distance(weights(learner)[name], tensor) for name, tensor in weights(copied).items()) < 1e-5
+
+
+def test_a_reference_of_an_adapter_that_was_taught_is_a_copy_of_it(base: Checkpoint, tmp_path: Path) -> None:
+    taught = Sft(lr=1e-1).build(adapter(base))
+    taught.update(make(Plan()))
+    save_adapter(taught.model, tmp_path)
+    learner = Grpo(lr=1e-2, reference=Anchor(coefficient=0.3)).build(adapter(base, path=str(tmp_path)))
+    assert same(learner.objective.anchors.state_dict()["initial"], weights(taught))
+    assert learner.update(make(Plan()))["kl_reference"] == pytest.approx(0, abs=1e-6)
+    assert learner.update(make(Plan()))["kl_reference"] > 1e-5
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"use_dora": True, "dropout": 0.1},
+        {"use_dora": True, "use_rslora": True, "targets": ("embed_tokens", "lm_head", "q_proj")},
+        {"targets": r".*(up|down)_proj"},
+    ],
+    ids=["dora", "dora on the ends", "pattern"],
+)
+def test_every_kind_of_adapter_learns_saves_and_resumes_bit_for_bit(
+    base: Checkpoint, settings: Any, tmp_path: Path
+) -> None:
+    learner, other = (Sft(lr=3e-2).build(adapter(base, **settings)) for _ in range(2))
+    before, still = weights(learner), frozen(learner)
+    losses = [learner.update(make(Plan()))["loss"] for _ in range(4)]
+    assert losses[-1] < losses[0] - 0.1
+    assert all(not torch.equal(tensor, before[name]) for name, tensor in weights(learner).items())
+    assert same(frozen(learner), still)
+    other.load_state_dict(learner.state_dict())
+    save_adapter(learner.model, tmp_path)
+    again = Sft(lr=3e-2).build(adapter(base, path=str(tmp_path), **settings))
+    assert same(weights(again), weights(learner))
+    assert learner.update(make(Plan(), seed=1)) == other.update(make(Plan(), seed=1))
+    assert same(weights(other), weights(learner))
+
+
+def test_shared_prompts_give_the_same_gradients(base: Checkpoint) -> None:
     samples = [sample((1, 2, 3, n % 2), (n % 5, 7, n), (-3.5,) * 3, advantage=n - 3.5, turn=n) for n in range(8)]
     taught = Grpo(**FULL).build(adapter(base))
     taught.update(make(Plan()))  # an adapter that has not learnt yet gives A no gradient
     found = []
-    for share in (True, False):
-        learner = Grpo(**FULL, share_prompts=share).build(adapter(base))
-        assert can_share(learner.model)
+    for packing in ("shared", "padded"):
+        learner = Grpo(**FULL, packing=packing).build(adapter(base))
         learner.load_state_dict(taught.state_dict())
         found.append(gradient_by_name(learner, samples))
     shared, plain = found

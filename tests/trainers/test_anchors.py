@@ -39,12 +39,12 @@ def test_a_snapshot_is_taken_every_so_many_updates():
 
 def test_a_stronger_anchor_holds_the_policy_closer():
     moved = {}
-    for strength in (0.0, 5.0):
+    for strength in (1e-9, 5.0):
         learner = Grpo(lr=3e-3, magnet=Anchor(coefficient=strength)).build(brief(steps=30))
         for _ in range(15):
             metrics = learner.update(make(Plan()))
         moved[strength] = metrics["kl_magnet"]
-    assert moved[5.0] < moved[0.0] / 2
+    assert moved[5.0] < moved[1e-9] / 2
 
 
 def test_coefficients_are_annealed_from_the_first_update_to_the_last():
@@ -65,7 +65,7 @@ def test_learning_rates_follow_their_schedule():
     assert learning_rate(Grpo(lr=1.0), 99, 3) == 1.0
 
 
-@pytest.mark.parametrize("estimator", ["exact", "k2", "k3"])
+@pytest.mark.parametrize("estimator", ["exact", "k2", "k3_is"])
 def test_the_penalty_enters_the_loss_with_its_coefficient(estimator):
     learner = Grpo(lr=1e-2, magnet=Anchor(coefficient=0.7, estimator=estimator)).build(brief())
     for i in range(3):

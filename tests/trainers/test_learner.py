@@ -117,7 +117,7 @@ def test_the_distance_to_the_sampler_is_measured_before_the_weights_move():
 
 
 def test_ratios_to_the_learners_own_reading_start_at_one():
-    learner = Grpo(old="read").build(brief())
+    learner = Grpo(old="read", fidelity=None).build(brief())
     samples = make(Plan())
     readings = learner.read([turn(s.prompt_ids, s.token_ids) for s in samples])
     metrics = learner.update([replace(s, reading=r) for s, r in zip(samples, readings, strict=True)])
@@ -131,7 +131,7 @@ def test_imitation_lowers_its_loss_and_asks_neither_for_advantages_nor_log_proba
     samples = [replace(s, logprobs=(), sampling=Sampling(temperature=0.0)) for s in make(Plan(distinct=4, count=8))]
     losses = [learner.update(samples)["loss"] for _ in range(20)]
     assert losses[-1] < losses[0] - 1
-    assert not Sft.judged
+    assert not Sft().judged
     assert Sft().corrects(Sampling(top_p=0.5))
 
 

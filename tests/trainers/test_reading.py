@@ -82,5 +82,5 @@ def test_reading_is_without_dropout_and_learning_with_it():
 
 
 def test_reading_asks_for_log_probabilities_only_if_they_are_used():
-    assert Grpo(old="read").build(brief()).needs == {"logprobs"}
-    assert Grpo().build(brief()).needs == frozenset()
+    assert Grpo(old="read", fidelity=None).build(brief()).needs == {"logprobs"}
+    assert Grpo(fidelity=None).build(brief()).needs == frozenset()

@@ -1,14 +1,15 @@
 """The whole GRPO loss, value and gradient, against TRL's own code on the same tensors."""
 
 import math
-from collections import defaultdict
-from types import SimpleNamespace
 
 import pytest
 import torch
+from loss_samples import Case
+from trl_losses import bare, policy_loss
 
 from trainers.aggregation import Totals, masked_sum, row_scale
-from trainers.losses import clipped_surrogate, entropy, sampled_kl
+from trainers.losses import clipped_surrogate
+from trainers.penalties import entropy, sampled_kl
 
 trl = pytest.importorskip("trl.trainer.grpo_trainer")
 
@@ -30,51 +31,17 @@ def chosen(logits):
 
 def trl_loss(loss_type, entropy_coef, logits, *rest):
     advantages, old, reference = rest
-    trainer = trl.GRPOTrainer.__new__(trl.GRPOTrainer)
-    accelerator = SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x)
-    facts = {
-        "aux_loss_enabled": False,
-        "top_entropy_quantile": 1.0,
-        "off_policy_mask_threshold": None,
-        "importance_sampling_level": "token",
-        "beta": BETA,
-        "epsilon_low": 0.2,
-        "epsilon_high": 0.28,
-        "loss_type": loss_type,
-        "use_vllm": False,
-        "max_completion_length": 5,
-        "current_gradient_accumulation_steps": 1,
-        "_entropy_bonus_enabled": entropy_coef > 0,
-        "use_adaptive_entropy": False,
-        "entropy_coef": entropy_coef,
-        "accelerator": accelerator,
-        "model": SimpleNamespace(training=True),
-        "args": SimpleNamespace(use_bias_correction_kl=True, delta=None, steps_per_generation=1),
-        "_metrics": {"train": defaultdict(list)},
-    }
-    accelerator.sync_gradients = True
-    trainer.__dict__.update(facts)
-    bits = (chosen(logits), entropy(logits.log_softmax(-1)), None)
-    trainer._get_per_token_logps_and_entropies = lambda *_, **__: bits
-    ids = torch.zeros(4, 5, dtype=torch.long)
-    inputs = {
-        "prompt_ids": ids,
-        "prompt_mask": ids,
-        "completion_ids": ids,
-        "completion_mask": MASK.long(),
-        "advantages": advantages,
-        "old_per_token_logps": old,
-        "ref_per_token_logps": reference,
-        "num_items_in_batch": torch.tensor(float(sum(LENGTHS))),
-    }
-    return trainer._compute_loss(None, inputs)
+    bonus = {"_entropy_bonus_enabled": entropy_coef > 0, "entropy_coef": entropy_coef}
+    trainer = bare(trl.GRPOTrainer, beta=BETA, loss_type=loss_type, **bonus)
+    case = Case(chosen(logits), old, reference, old, advantages[:, None].expand(4, 5), MASK)
+    return policy_loss(trainer, case, entropy(logits.log_softmax(-1)))
 
 
 def our_loss(aggregation, norm, entropy_coef, logits, *rest):
     advantages, old, reference = rest
     said = chosen(logits)
     loss = clipped_surrogate(said, old, advantages[:, None].expand(4, 5), MASK, (0.2, 0.28))[0]
-    loss = loss + BETA * sampled_kl(said, reference, old, MASK, "k3")
+    loss = loss + BETA * sampled_kl(said, reference, old, MASK, "k3_is")
     loss = loss - entropy_coef * entropy(logits.log_softmax(-1))
     scale = row_scale(aggregation, MASK.sum(1), Totals(4, sum(LENGTHS)), norm)
     return (scale * masked_sum(loss, MASK)).sum()

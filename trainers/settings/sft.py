@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from marl.config import Sampling
 from marl.protocols import Brief
 from trainers.settings.optimisation import Optimisation
+from trainers.settings.pairing import Keep
 
 if TYPE_CHECKING:
     from trainers.learner import Learner
 
 
 class Sft(Optimisation):
-    """Imitation: raises the probability of every completion it is given, whoever said it and however it was sampled."""
+    """Imitation of all it is given, or of the best (`keep`: rejection sampling, RAFT 2304.06767).
+
+    It raises the probability of every completion, whoever said it and however it was sampled.
+    """
 
     kind: str = "sft"
-    judged: ClassVar[bool] = False
+    keep: Keep | None = None
+    duplicates: bool = True
+    """Whether what was said twice counts twice."""
+
+    @property
+    def judged(self) -> bool:
+        """Imitation asks for credit only to choose by it."""
+        return self.keep is not None and self.keep.by == "earned"
 
     def corrects(self, sampling: Sampling) -> bool:
         """Imitation does not ask how a token was chosen."""

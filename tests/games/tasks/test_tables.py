@@ -144,7 +144,7 @@ def test_files_that_are_not_what_their_name_says_are_refused(tmp_path: Path) -> 
     (tmp_path / "a.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match=r"a\.jsonl: not UTF-8"):
         File(path=tmp_path / "a.jsonl").build()
-    with pytest.raises(ValidationError, match=r"unknown format '\.csv'; choices: \.jsonl, \.parquet"):
+    with pytest.raises(ValidationError, match=r"unknown format '\.csv'; choices: \.jsonl, \.jsonl\.zst, \.parquet"):
         File(path=tmp_path / "a.csv")
 
 

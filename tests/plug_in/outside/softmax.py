@@ -87,7 +87,7 @@ class SoftmaxEngine:
 class Reinforce(LearnerConfig):
     """The plain policy gradient on a table of logits."""
 
-    kind: str = "reinforce"
+    kind: str = "table_reinforce"
     lr: float = 1.0
 
     def build(self, brief: Brief) -> Gradient:

@@ -1,26 +1,27 @@
-"""A trained process reward model: a Hugging Face classifier that reads a turn and what came before it."""
+"""A trained reward model: a Hugging Face classifier that reads a turn and what came before it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from jinja2 import TemplateError
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
-from marl.engines.loading import device_of
-from marl.types import Message
+from marl.conversations import Chat
+from marl.engines.loading import UNREADABLE, device_of
+from marl.types import Completion, Failure, Request, Ticket
 
 if TYPE_CHECKING:
-    from credit.process import RewardModel
+    from marl.engines.reward_model import RewardModel, RewardSeat
+    from marl.protocols import Weights
 
-Chat = tuple[Message, ...]
 Ids = tuple[int, ...]
-_UNREADABLE = (OSError, ValueError, RuntimeError, KeyError, SafetensorError)
 
 
 class Scorer:
@@ -30,7 +31,8 @@ class Scorer:
         """Load weights and tokenizer.
 
         Raises:
-            ValueError: naming the folder, if they cannot be loaded, lack weights, or have neither 1 nor 2 labels.
+            ValueError: naming the folder, if they are not there, cannot be loaded, lack weights, or have neither 1 nor
+                2 labels.
         """
         self._settings = settings
         self._tokenizer, self._model = _load(settings)
@@ -41,11 +43,18 @@ class Scorer:
 
     @torch.no_grad()
     def __call__(self, chats: Sequence[Chat]) -> list[float]:
-        """One number a chat: the logit of a model with 1 label, the probability of label 1 of one with 2."""
+        """One number a chat: the logit of a model with 1 label, the probability of label 1 of one with 2.
+
+        Raises:
+            ValueError: if a score is not a finite number.
+        """
         texts = [self._ids(chat) for chat in chats]
         scores: dict[Ids, float] = {}
         for batch in self._batches(sorted(set(texts), key=lambda ids: (len(ids), ids))):
             scores.update(zip(batch, self._read(batch).tolist(), strict=True))
+        for ids, score in scores.items():
+            if not math.isfinite(score):
+                raise _fault(self._settings, f"scores {self._tokenizer.decode(ids)!r} with {score}")
         return [scores[ids] for ids in texts]
 
     def _ids(self, chat: Chat) -> Ids:
@@ -82,18 +91,45 @@ class Scorer:
         return logits[:, 0] if logits.shape[1] == 1 else logits.softmax(-1)[:, 1]
 
 
+class RatingEngine:
+    """Scores all that is asked between two steps at once. Remembers nothing, so a resumed run has the same batches."""
+
+    def __init__(self, settings: RewardSeat) -> None:
+        self._name, self._score = settings.name, Scorer(settings)
+        self._asked: dict[Ticket, Chat] = {}
+
+    def submit(self, ticket: Ticket, request: Request) -> None:
+        self._asked[ticket] = request.messages
+
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+        asked, self._asked = self._asked, {}
+        scores = self._score(list(asked.values()))
+        return [(ticket, self._said(score)) for ticket, score in zip(asked, scores, strict=True)]
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        for ticket in tickets:
+            self._asked.pop(ticket, None)
+
+    def load_weights(self, policy: str, weights: Weights, version: int) -> None:
+        raise ValueError(f"policy {policy!r} is a reward model whose weights stay: it loads none")
+
+    def _said(self, score: float) -> Completion:
+        return Completion(json.dumps({"scores": {self._name: score}}), (), (), (), "stop")
+
+
 def _load(settings: RewardModel) -> tuple[Any, Any]:
     logging.disable_progress_bar()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(settings.path, trust_remote_code=False)
+        folder = settings.folder()
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         loaded: Any = AutoModelForSequenceClassification.from_pretrained(
-            settings.path,
+            folder,
             dtype=settings.dtype,
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
         )
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise _fault(settings, f"cannot be loaded: {error}") from error
     model, report = loaded
     if report["missing_keys"]:
@@ -105,4 +141,5 @@ def _load(settings: RewardModel) -> tuple[Any, Any]:
 
 
 def _fault(settings: RewardModel, what: str) -> ValueError:
-    return ValueError(f"credit.assign.model.path: {settings.path!r} {what}")
+    where = settings.path if isinstance(settings.path, str) else f"{settings.path.run}, policy {settings.path.policy}"
+    return ValueError(f"reward model {where!r} {what}")

@@ -1,0 +1,299 @@
+"""An update of ours against one of TRL's `GRPOTrainer` on identical samples: tokens per second, and peak memory.
+
+    python tests/bench/learner.py [--out FILE] [--sizes 0.1M 15M 100M] [--repeats 3] [--threads 1] [--device cpu]
+
+Random weights (Qwen3). Samples are groups of 8 completions of one prompt with given advantages and log-probabilities;
+both sides compute one GRPO update: forward, backward, AdamW (clip 0.2, no KL, token-mean). `equal`: all prompts and all
+completions have one length. `ragged`: completions are log-uniform between 1/16 of the longest and the longest, as those
+of reasoning models are. Micro-batches hold as many padded tokens on either side. TRL is freed of what costs time and
+changes nothing (gradient checkpointing, logging, saving) and uses its fused head; its samples are handed to it in place
+of generation, in the form in which it makes them. Every measurement is a process of its own: memory is the growth of
+its peak over what it held before its first update; time the median of its updates after that one. The two sides take
+turns. Ours is also run `padded`, `packed` and without chunks, to show what each does.
+
+On a GPU (`--device cuda --sizes 0.5B 1.5B`) it computes in bfloat16 and reports MFU: useful operations only, 6 a
+parameter and token plus attention, no padding, no recomputation, over the device's peak.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from _bench import parser, report, silent, spread
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from marl.config import Sampling
+from marl.protocols import Brief
+from marl.types import Advantage, Sample
+from trainers.settings import Grpo
+
+GROUP = 8
+PEAK_FLOPS = {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA A100-SXM4-80GB": 312e12}
+"""Of dense bfloat16, by the device's name."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model, and how much it is given to learn from."""
+
+    hidden: int
+    layers: int
+    vocabulary: int
+    groups: int
+    prompt: int
+    longest: int
+    micro_rows: int
+
+    def config(self) -> Qwen3Config:
+        heads = max(2, self.hidden // 64)
+        return Qwen3Config(
+            vocab_size=self.vocabulary, hidden_size=self.hidden, intermediate_size=3 * self.hidden,
+            num_hidden_layers=self.layers, num_attention_heads=heads, num_key_value_heads=max(1, heads // 2),
+            head_dim=self.hidden // heads, max_position_embeddings=16384, tie_word_embeddings=True,
+        )  # fmt: skip
+
+
+SIZES = {
+    "0.1M": Size(64, 2, 256, groups=32, prompt=64, longest=64, micro_rows=256),
+    "15M": Size(320, 9, 8192, groups=4, prompt=128, longest=128, micro_rows=32),
+    "100M": Size(768, 12, 32000, groups=1, prompt=128, longest=128, micro_rows=8),
+    "0.5B": Size(1024, 28, 151936, groups=8, prompt=1024, longest=1024, micro_rows=8),
+    "1.5B": Size(1536, 28, 151936, groups=4, prompt=1024, longest=1024, micro_rows=4),
+}
+
+
+def samples(size: Size, shape: str) -> list[Sample]:
+    """The same for the same arguments."""
+    rng = random.Random(0)
+
+    def words(many: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(1, size.vocabulary) for _ in range(many))
+
+    made = []
+    for group in range(size.groups):
+        prompt = words(size.prompt)
+        for member in range(GROUP):
+            many = size.longest
+            if shape == "ragged":
+                # One of each group is the longest, so that both shapes pad to the same width.
+                many = max(1, round(size.longest * 16 ** -(rng.random() if member else 0)))
+            said, logprobs = words(many), (-5.0,) * many
+            made.append(
+                Sample(
+                    (f"{group}.{member}", 0), "a", "r", str(group), 0, "terminated", prompt, said, logprobs,
+                    Sampling(), (0, 0), 0.0, Advantage(rng.gauss(0, 1)),
+                )
+            )  # fmt: skip
+    return made
+
+
+@dataclass(frozen=True)
+class Random:
+    """A model with random weights, as a source of a learner."""
+
+    size: Size
+    device: str
+
+    def model(self) -> Any:
+        torch.manual_seed(0)
+        dtype = torch.float32 if self.device == "cpu" else torch.bfloat16
+        return AutoModelForCausalLM.from_config(self.size.config(), dtype=dtype).to(self.device)
+
+    def tokenizer(self) -> Any:
+        raise NotImplementedError
+
+
+def reset_peak(device: str) -> float:
+    """Bytes held now; what follows is measured from here."""
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+        return float(torch.cuda.memory_allocated())
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
+
+
+def peak(device: str) -> float:
+    return float(torch.cuda.max_memory_allocated()) if device != "cpu" else _status("VmHWM")
+
+
+def _status(field: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(float(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def clock(device: str) -> float:
+    """On a CPU its own time, which other programs' work does not lengthen."""
+    if device != "cpu":
+        torch.cuda.synchronize()
+        return time.perf_counter()
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def ours(size: Size, given: list[Sample], how: dict[str, Any], updates: int, device: str) -> dict[str, float]:
+    micro_tokens = size.micro_rows * (size.prompt + size.longest)
+    settings = Grpo(lr=1e-5, micro_tokens=micro_tokens, **how)
+    learner = settings.build(Brief("actor", Random(size, device), 100, 0))
+    return measured(lambda: learner.update(given), updates, device)
+
+
+def measured(update: Any, updates: int, device: str) -> dict[str, float]:
+    held, times = reset_peak(device), []
+    for _ in range(updates + 1):
+        started = clock(device)
+        update()
+        times.append(clock(device) - started)
+    return {"seconds": median(times[1:]), "peak_mib": (peak(device) - held) / 2**20}
+
+
+def theirs(size: Size, given: list[Sample], updates: int, device: str) -> dict[str, float]:
+    from transformers import TrainerCallback
+
+    marks: list[float] = []
+
+    class Clock(TrainerCallback):
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            marks.append(-clock(device))
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            marks[-1] += clock(device)
+
+    with tempfile.TemporaryDirectory() as folder, silent():
+        trainer = trl_trainer(size, given, Path(folder), updates, device)
+        trainer.add_callback(Clock())
+        held = reset_peak(device)
+        trainer.train()
+    return {"seconds": median(marks[1:]), "peak_mib": (peak(device) - held) / 2**20}
+
+
+def trl_trainer(size: Size, given: list[Sample], folder: Path, updates: int, device: str) -> Any:
+    """TRL's trainer with `given` in place of what it would generate."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    from marl.engines.tokens import make_tokenizer
+
+    class Given(GRPOTrainer):
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            return {name: tensor.to(self.accelerator.device) for name, tensor in tensors.items()}
+
+    tensors = padded(given)
+    pieces = len(given) // size.micro_rows
+    arguments = GRPOConfig(
+        output_dir=str(folder), max_steps=updates + 1, use_cpu=device == "cpu", bf16=False, report_to="none",
+        logging_strategy="no", save_strategy="no", disable_tqdm=True, dataloader_pin_memory=False,
+        gradient_checkpointing=False, disable_dropout=True, per_device_train_batch_size=size.micro_rows,
+        gradient_accumulation_steps=pieces, steps_per_generation=pieces, num_generations=GROUP,
+        max_completion_length=size.longest, beta=0.0, epsilon=0.2, loss_type="dapo", learning_rate=1e-5,
+        lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=1.0,
+    )  # fmt: skip
+    return Given(
+        model=Random(size, device).model(), processing_class=make_tokenizer("bytes"), args=arguments,
+        reward_funcs=lambda completions, **_: [0.0] * len(completions),
+        train_dataset=Dataset.from_list([{"prompt": str(i)} for i in range(len(given) * (updates + 1))]),
+    )  # fmt: skip
+
+
+def padded(given: list[Sample]) -> dict[str, torch.Tensor]:
+    """As TRL makes them: prompts padded on the left, completions on the right."""
+    width = max(len(s.token_ids) for s in given)
+    completions = [[*s.token_ids, *[0] * (width - len(s.token_ids))] for s in given]
+    masks = [[1] * len(s.token_ids) + [0] * (width - len(s.token_ids)) for s in given]
+    prompts = torch.tensor([s.prompt_ids for s in given])
+    return {
+        "prompt_ids": prompts, "prompt_mask": torch.ones_like(prompts), "completion_ids": torch.tensor(completions),
+        "completion_mask": torch.tensor(masks), "advantages": torch.tensor([s.advantage.value for s in given]),
+        "num_items_in_batch": torch.tensor(sum(map(sum, masks))),
+    }  # fmt: skip
+
+
+WAYS: dict[str, dict[str, Any]] = {"ours": {}, "padded": {"packing": "padded"}, "packed": {"packing": "packed"}}
+
+
+def child(name: str, way: str, shape: str, updates: int, device: str) -> None:
+    """One measurement, as JSON."""
+    size = SIZES[name]
+    given = samples(size, shape)
+    found = theirs(size, given, updates, device) if way == "trl" else ours(size, given, WAYS[way], updates, device)
+    print(json.dumps(found))
+
+
+def measure(options: Any, name: str, way: str, shape: str) -> dict[str, float]:
+    """The same in a process of its own."""
+    threads = {"OMP_NUM_THREADS": str(options.threads), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    arguments = ["--child", name, way, shape, "--updates", str(options.updates), "--device", options.device]
+    done = subprocess.run(
+        [sys.executable, __file__, *arguments], env=os.environ | threads, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{name} {way} {shape}:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def compared(options: Any, name: str, shape: str) -> dict[str, Any]:
+    """Figures of all ways, and the ratios to TRL's."""
+    given = samples(SIZES[name], shape)
+    tokens = sum(len(s.prompt_ids) + len(s.token_ids) for s in given)
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in ("trl", *WAYS)}
+    for _ in range(options.repeats):
+        for way, runs in found.items():
+            runs.append(measure(options, name, way, shape))
+    figures: dict[str, Any] = {"tokens": tokens}
+    for way, runs in found.items():
+        speed = spread([tokens / run["seconds"] for run in runs], 0)
+        figures[way] = {"tokens_per_s": speed, "peak_mib": round(median(run["peak_mib"] for run in runs), 1)}
+    for way in WAYS:
+        ratios = [t["seconds"] / o["seconds"] for t, o in zip(found["trl"], found[way], strict=True)]
+        memory = [t["peak_mib"] / max(o["peak_mib"], 1) for t, o in zip(found["trl"], found[way], strict=True)]
+        figures[f"{way}_to_trl"] = {"speed": spread(ratios), "memory": spread(memory)}
+    if options.device != "cpu":
+        figures["mfu"] = mfu(SIZES[name], given, min(run["seconds"] for run in found["ours"]))
+    return figures
+
+
+def mfu(size: Size, given: list[Sample], seconds: float) -> float:
+    """Useful operations over the device's peak: each text whole, whatever is shared."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(size.config())
+    weights = sum(p.numel() for p in model.parameters())
+    lengths = [len(s.prompt_ids) + len(s.token_ids) for s in given]
+    # Scores and values, forward and backward, of the lower triangle: 2 * 2 * 3 / 2.
+    attention = sum(6 * size.layers * size.hidden * length**2 for length in lengths)
+    return (6 * weights * sum(lengths) + attention) / seconds / PEAK_FLOPS[torch.cuda.get_device_name()]
+
+
+def main() -> None:
+    line = parser(__doc__)
+    line.add_argument("--sizes", nargs="+", choices=SIZES, default=["0.1M", "15M", "100M"])
+    line.add_argument("--shapes", nargs="+", choices=["equal", "ragged"], default=["equal", "ragged"])
+    line.add_argument("--repeats", type=int, default=3)
+    line.add_argument("--updates", type=int, default=2)
+    line.add_argument("--threads", type=int, default=1)
+    line.add_argument("--device", default="cpu")
+    line.add_argument("--child", nargs=3)
+    options = line.parse_args()
+    if options.child:
+        child(*options.child, options.updates, options.device)
+        return
+    figures: dict[str, Any] = {"target": {"equal": 1.5, "ragged": 3.0}}
+    for name in options.sizes:
+        for shape in options.shapes:
+            figures[f"{name} {shape}"] = compared(options, name, shape)
+    work = {name: vars(SIZES[name]) for name in options.sizes}
+    report(figures, options.out, seeds=[0], threads=options.threads, updates=options.updates, work=work)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""DoRA, rsLoRA and any layers: the engine says what PEFT says, in one batch with plain LoRA."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from adapter_helpers import adapted, bits, noise, saved, serving, speaking
+from engine_helpers import answers, ask, plain_logprobs
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, GPT2Config, Qwen2Config
+
+from marl.engines.adapter import Adapted, Adapter
+from marl.engines.lora import adapter_layers, adapter_tensors, bare
+from marl.engines.models import Checkpoint
+from marl.types import Request
+
+SIZES: dict[str, Any] = {"vocab_size": 259, "eos_token_id": 1, "bos_token_id": 1, "initializer_range": 0.15}
+BASES = {
+    "qwen2, biased, untied": Qwen2Config(hidden_size=32, intermediate_size=48, num_hidden_layers=2, head_dim=8,
+                                         num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=False,
+                                         max_position_embeddings=128, **SIZES),
+    "gpt2, turned, tied": GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=128, **SIZES),
+}  # fmt: skip
+ENDS = {"qwen2, biased, untied": ("embed_tokens", "lm_head"), "gpt2, turned, tied": ("wte", "wpe", "lm_head")}
+
+
+@pytest.fixture(scope="module", params=BASES)
+def base(request: pytest.FixtureRequest, bytewise: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(BASES[request.param])
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.1)
+    folder = tmp_path_factory.mktemp("base") / "model"
+    model.save_pretrained(folder)
+    bytewise.tokenizer().save_pretrained(folder)
+    return replace(bytewise, path=str(folder)), ENDS[request.param]
+
+
+def team(checkpoint: Checkpoint, ends: tuple[str, ...]) -> dict[str, Adapted]:
+    kinds: dict[str, dict[str, Any]] = {
+        "dora": {"rank": 4, "alpha": 8, "use_dora": True},
+        "plain": {"rank": 3},
+        "ends": {"rank": 2, "use_dora": True, "targets": ends},
+        "plain_ends": {"rank": 5, "use_rslora": True, "targets": ends[-1:] + ends[:1]},
+        "pattern": {"rank": 2, "use_rslora": True, "use_dora": True, "targets": r".*\.1\..*(proj|c_fc)"},
+    }
+    return {name: adapted(checkpoint, name, **settings) for name, settings in kinds.items()}
+
+
+def questions(policies: list[str], count: int = 20, **more: Any) -> list[Request]:
+    texts = ["w" * (1 + number // len(policies) % 3 * 4) for number in range(count)]
+    return [
+        replace(ask(text, seed=n, max_tokens=3 + n % 7, **more), policy=policies[n % len(policies)])
+        for n, text in enumerate(texts)
+    ]
+
+
+def moved(source: Adapted, seed: int) -> dict[str, torch.Tensor]:
+    """Weights with which it matters; magnitudes stay positive."""
+    first, off = adapter_tensors(source.model()), noise(source, seed)
+    return {
+        name: tensor.detach() * (1 + off[name]) if "magnitude" in name else 0.5 * off[name]
+        for name, tensor in first.items()
+    }
+
+
+@pytest.mark.parametrize("more", [{}, {"forced": "some text"}], ids=["sampled", "forced"])
+def test_rows_of_all_kinds_say_what_peft_says_of_each(base: Any, more: dict[str, Any]) -> None:
+    sources = team(*base)
+    sampler = serving(*sources.values(), slots=7)
+    weights = {name: moved(source, seed) for seed, (name, source) in enumerate(sources.items())}
+    for version in (1, 2):  # lengths are taken anew with new weights
+        for name, given in weights.items():
+            sampler.load_weights(name, ((n, t * version if "lora_A" in n else t) for n, t in given.items()), version)
+    requests = questions(list(sources), **more)
+    for request, said in zip(requests, answers(sampler, requests), strict=True):
+        name = request.policy
+        model = speaking(sources[name], {n: t * 2 if "lora_A" in n else t for n, t in weights[name].items()})
+        assert said.logprobs == pytest.approx(plain_logprobs(model, said, request.sampling), abs=1e-5), name
+
+
+def test_a_new_dora_says_what_the_base_says(base: Any) -> None:
+    source = adapted(base[0], use_dora=True, targets=base[1])
+    requests = questions(["actor"], 6)
+    for request, said in zip(requests, answers(serving(source), requests), strict=True):
+        assert said.logprobs == pytest.approx(plain_logprobs(base[0].model(), said, request.sampling), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["dora", "ends", "plain_ends"])
+def test_folders_hold_all_of_it(base: Any, name: str, tmp_path: Path) -> None:
+    source = team(*base)[name]
+    weights = moved(source, 3)
+    folder = saved(source, weights, tmp_path / "adapter")
+    again = replace(source, settings=source.settings.model_copy(update={"path": str(folder)}))
+    assert not list(again.settings.missing())
+    assert bits(adapter_tensors(again.model())) == bits(weights)
+    sampler = serving(source)
+    sampler.load_weights(name, folder, 1)
+    peft = PeftModel.from_pretrained(base[0].model(), str(folder)).eval()
+    requests = questions([name], 4)
+    for request, said in zip(requests, answers(sampler, requests), strict=True):
+        assert said.logprobs == pytest.approx(plain_logprobs(peft, said, request.sampling), abs=1e-5)
+
+
+def test_the_base_comes_back_out_of_an_adapter_that_changes_nothing(base: Any) -> None:
+    for source in team(*base).values():
+        model = source.model()
+        alone = bare(model)
+        assert not list(adapter_layers(alone))
+        shared = {p.data_ptr() for p in model.parameters() if not p.requires_grad}
+        assert {p.data_ptr() for p in alone.parameters()} == shared
+        ids = torch.tensor([[3, 5, 7, 11]])
+        assert torch.equal(alone(ids).logits, base[0].model()(ids).logits)
+        assert bare(speaking(source, moved(source, 1))) is None
+
+
+def test_a_dora_on_a_bfloat16_base_changes_nothing_at_first(bytewise: Checkpoint) -> None:
+    source = adapted(replace(bytewise, dtype="bfloat16", device="cpu"), use_dora=True)
+    model, ids = source.model(), torch.tensor([[3, 5, 7, 11]])
+    alone = bare(model)
+    assert alone is not None
+    assert torch.equal(alone(ids).logits, model(ids).logits)
+
+
+def test_a_pattern_that_is_none_is_refused(bytewise: Checkpoint) -> None:
+    with pytest.raises(ValueError, match=r"targets(.|\n)*'\*proj' is neither all-linear"):
+        Adapter.model_validate({"base": {"path": bytewise.path}, "targets": "*proj"})

@@ -1,0 +1,154 @@
+"""A reward model with a seat at the table."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from small_teams import small
+from transformers import LlamaConfig, LlamaForSequenceClassification
+
+import marl
+from games.team.settings import TeamConfig
+from marl.config import Sampling
+from marl.conversations import conversations
+from marl.engines.rating import RatingEngine, Scorer
+from marl.engines.reward_model import RewardModel, RewardSeat
+from marl.engines.tokens import make_tokenizer
+from marl.graph import read_trajectories
+from marl.load import validate
+from marl.protocols import View
+from marl.types import Completion, Info, Message, Request, Turn
+from roles.verifier import Rater
+
+YES = (Message("user", "is it so"), Message("assistant", "yes"))
+NO = (Message("user", "is it so"), Message("assistant", "no never"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier of random weights that knows any text."""
+    made = tmp_path_factory.mktemp("models") / "rater"
+    tokenizer = make_tokenizer("bytes")
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        **sizes,
+        max_position_embeddings=256,
+        initializer_range=0.5,
+        pad_token_id=tokenizer.pad_token_id,
+        num_labels=1,
+        dtype="float32",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        LlamaForSequenceClassification(config).save_pretrained(made)
+    tokenizer.save_pretrained(made)
+    return made
+
+
+def seat(folder: Path, **changes: str) -> RewardSeat:
+    return RewardSeat(path=str(folder), max_tokens=256, device="cpu", **changes)
+
+
+def asked(*messages: Message) -> Request:
+    return Request("rater", messages, Sampling())
+
+
+def scored(said: object, name: str = "reward") -> float:
+    assert isinstance(said, Completion)
+    assert (said.prompt_ids, said.token_ids) == ((), ())
+    return json.loads(said.text)["scores"][name]
+
+
+def test_it_says_what_the_scorer_says_all_at_once(folder: Path) -> None:
+    engine = seat(folder).build(None)
+    for ticket, chat in enumerate((YES, NO, YES)):
+        engine.submit(ticket, asked(*chat))
+    said = dict(engine.step(0.0))
+    scorer = Scorer(RewardModel(path=str(folder), max_tokens=256, device="cpu"))
+    expected = scorer([YES, NO])
+    assert [scored(said[ticket]) for ticket in range(3)] == pytest.approx([*expected, expected[0]], abs=1e-5)
+    assert engine.step(0.0) == []
+
+
+def test_a_question_that_was_taken_back_gets_no_answer(folder: Path) -> None:
+    engine = seat(folder, name="liking").build(None)
+    engine.submit(0, asked(*YES))
+    engine.submit(1, asked(*NO))
+    engine.cancel([0])
+    ((ticket, said),) = engine.step(0.0)
+    assert ticket == 1
+    assert isinstance(scored(said, "liking"), float)
+
+
+def test_it_takes_no_weights(folder: Path) -> None:
+    with pytest.raises(ValueError, match="policy 'rater' is a reward model whose weights stay"):
+        RatingEngine(seat(folder)).load_weights("rater", [], 1)
+
+
+def test_a_score_that_is_no_number_is_an_error(folder: Path, tmp_path: Path) -> None:
+    model = LlamaForSequenceClassification.from_pretrained(folder)
+    torch.nn.init.constant_(model.score.weight, float("nan"))
+    model.save_pretrained(tmp_path)
+    make_tokenizer("bytes").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"reward model '.*' scores 'is it so<assistant>yes<eos>' with nan"):
+        Scorer(RewardModel(path=str(tmp_path), max_tokens=256, device="cpu"))([YES])
+
+
+def turn(index: int, agent: str, asked: str, said: str) -> Turn:
+    completion = Completion(said, (1,), (2,), (-1.0,), "stop")
+    request = Request("actor", (Message("user", asked),), Sampling())
+    return Turn(("e", index), agent, 0, 0, "solver", request, completion, said)
+
+
+def test_a_rater_passes_on_the_conversation_that_led_to_the_last_turn_it_heard() -> None:
+    first, other = turn(0, "a", "one", "1"), turn(1, "b", "else", "x")
+    second = turn(2, "a", "two", "2")
+    second = replace(second, request=replace(second.request, continues=(1, 2)))
+    info = Info(legal=None, hears=("a",), together=("r",), state="", attempt=0)
+    view = View("r", {"text": ""}, info, read=[first, other], unread=[second])
+    messages = Rater(policy="rater").messages(view)
+    assert messages == dict(conversations([first, second]))["e", 2]
+    assert messages == (
+        Message("user", "one"),
+        Message("assistant", "1"),
+        Message("user", "two"),
+        Message("assistant", "2"),
+    )
+    assert Rater(policy="rater").messages(View("r", {"text": ""}, info)) == (Message("user", ""),)
+
+
+def test_one_role_can_be_verified_in_two_stages() -> None:
+    stages = [
+        {"role": "solver", "examples": ["{{ answer }}"]},
+        {"role": "rater", "verifies": "solver", "scores": ["reward"]},
+        {"role": "verifier", "verifies": "solver", "scores": ["correct"]},
+    ]
+    task = {"kind": "arithmetic", "numbers": [1, 9], "train": 10, "held_out": 4}
+    team = TeamConfig(task=task, stages=stages, rewards={"solver": {"both": "own.reward + own.correct"}})
+    assert team.cast.scores == {"solver": ("reward", "correct")}
+
+
+def test_a_team_is_paid_what_the_model_says(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Path
+) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(made))
+    scenario = small("train_solver_only", "checkpoint.trajectories=1", steps=1).model_dump(mode="json")
+    scenario["game"]["stages"].append({"role": "rater", "verifies": "solver", "scores": ["reward"]})
+    scenario["game"]["rewards"] = {"solver": {"liked": "own.reward"}}
+    scenario["seats"]["rater"] = "rater"
+    scenario["roles"]["rater"] = {"kind": "rater", "policy": "rater"}
+    scenario["policies"]["rater"] = {"engine": seat(folder).model_dump(mode="json")}
+    marl.train(validate(scenario), tmp_path)
+    scorer = Scorer(RewardModel(path=str(folder), max_tokens=256, device="cpu"))
+    played = [t for file in (tmp_path / "trajectories").iterdir() for t in read_trajectories(file)]
+    assert played
+    for trajectory in played:
+        (said,) = [t for t in trajectory.turns if t.agent == "solver"]
+        (liked,) = [reward.value for reward in trajectory.rewards if reward.name == "liked"]
+        ((_, chat),) = conversations([said])
+        assert scorer([chat]) == pytest.approx([liked], abs=1e-5)

@@ -1,0 +1,81 @@
+"""However a minibatch is cut into micro-batches, and in whatever order, it teaches the same."""
+
+import random
+
+import pytest
+import torch
+from learning_samples import VOCABULARY, Plan, Source, brief, distance, gradient, make, weights
+from transformers import AutoModelForCausalLM, GPT2Config
+
+from trainers.settings import Anchor, Grpo, Sft
+
+LEARNERS = {
+    "grpo": Grpo(),
+    "grpo_everything": Grpo(
+        reference=Anchor(coefficient=0.3, estimator="k3_is"),
+        magnet=Anchor(coefficient=0.5, final=0.1),
+        entropy=0.01,
+        aggregation="seq_mean_token_mean",
+    ),
+    "gspo": Grpo(loss="gspo", aggregation="seq_mean_token_mean"),
+    "sft": Sft(),
+}
+CUTS = {"one": 10**6, "some": 60, "many": 1}
+
+
+def given(count: int = 24) -> list:
+    """Samples of which some share prompts, and some all tokens."""
+    return make(Plan(distinct=16, count=count))
+
+
+@pytest.mark.parametrize("cut", ["some", "many"])
+@pytest.mark.parametrize("name", LEARNERS)
+def test_the_gradient_is_the_same_in_one_micro_batch_or_many_in_any_order(name, cut):
+    samples, settings = given(), LEARNERS[name]
+    whole = gradient(settings.model_copy(update={"micro_tokens": CUTS["one"]}), samples)
+    random.Random(1).shuffle(samples)
+    pieces = gradient(settings.model_copy(update={"micro_tokens": CUTS[cut]}), samples)
+    assert distance(pieces, whole) < 1e-6
+
+
+class Double(Source):
+    """A GPT-2 in float64. (Llamas and their like normalise in float32, whatever they are given.)"""
+
+    def model(self):
+        torch.manual_seed(0)
+        config = GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=1, n_head=2, n_positions=128, initializer_range=0.15)
+        config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
+        return AutoModelForCausalLM.from_config(config).double()
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_twenty_steps_in_double_precision_end_at_the_same_weights(name):
+    ends = []
+    for cut in CUTS.values():
+        settings = LEARNERS[name].model_copy(update={"micro_tokens": cut, "lr": 1e-3})
+        learner = settings.build(brief(steps=20, source=Double()))
+        for step in range(20):
+            samples = make(Plan(distinct=16, count=24), seed=step)
+            random.Random(cut).shuffle(samples)
+            learner.update(samples)
+        ends.append(torch.cat([tensor.flatten() for tensor in weights(learner).values()]))
+    assert ends[0].dtype == torch.float64
+    assert max(float((end - ends[0]).abs().max()) for end in ends[1:]) < 1e-9
+
+
+def test_two_ranks_with_common_totals_have_the_gradient_of_one():
+    """What a rank needs to know of the others is in `Totals`: gradients are summed, not averaged."""
+    from trainers.batches import collate
+    from trainers.rows import totals_of
+
+    learner = Grpo(aggregation="seq_mean_token_mean").build(brief())
+    rows = learner.objective.rows(given())
+    totals = totals_of(rows)
+
+    def rank(part):
+        learner.model.zero_grad()
+        learner.objective.terms(learner.model, collate(part, torch.device("cpu")), totals).loss_B.sum().backward()
+        return torch.cat([p.grad.flatten() for p in learner.model.parameters()])
+
+    whole, parts = rank(rows), [rank(rows[::2]), rank(rows[1::2])]
+    assert distance(parts[0] + parts[1], whole) < 1e-6

@@ -1,0 +1,236 @@
+"""Models that read lines say what they say of each text alone, and learn the same from it."""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from learning_samples import brief, distance, gradient, said, turn
+from packing_samples import CONFIGS, KINDS, SMALL, model_of, rows_of, samples, siblings
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MambaConfig
+
+from marl.config import Sampling
+from trainers import flex
+from trainers.packing import Frame, pack
+from trainers.plans import Planner
+from trainers.rows import Row
+from trainers.settings import Anchor, Critic, Dpo, Grpo, Ppo, Sft
+from trainers.texts import Forest, drops_out, in_blocks, masks, obstacle, states
+from trainers.vocabulary import log_distributions
+from trainers.vocabulary import said as spoken
+
+CUT = Sampling(temperature=1.3, top_p=0.7, top_k=20)
+LAYOUTS = ("packed", "shared")
+
+
+def alone_logits(model: Any, row: Row) -> torch.Tensor:
+    """[T, V] from one unpadded pass over one text."""
+    ids = torch.tensor([[*row.prompt_ids, *row.token_ids]])
+    return model(ids, use_cache=False).logits[0, len(row.prompt_ids) - 1 : -1]
+
+
+def found_alone(model: Any, rows: list[Row]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities of the tokens, and the gradient of a weighted sum of them and of entropies."""
+    logprobs = [alone_logits(model, row).float().log_softmax(-1) for row in rows]
+    chosen = torch.cat(
+        [told.gather(1, torch.tensor(row.token_ids)[:, None])[:, 0] for told, row in zip(logprobs, rows, strict=True)]
+    )
+    return chosen.detach(), _gradient(model, chosen, torch.cat(logprobs))
+
+
+def _gradient(model: Any, chosen_N: torch.Tensor, logprobs_NV: torch.Tensor) -> torch.Tensor:
+    loss = (chosen_N * torch.linspace(-1, 1, len(chosen_N))).sum() + (logprobs_NV.exp() * logprobs_NV).sum()
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+
+
+def found_in_lines(model: Any, rows: list[Row], layout: str, micro_tokens: int = 1000):
+    """The same, of all micro-batches, in the order of `rows`."""
+    spans = torch.tensor([len(row.token_ids) for row in rows])
+    starts = dict(zip(map(id, rows), (spans.cumsum(0) - spans).tolist(), strict=True))
+    many = int(spans.sum())
+    chosen_N, logprobs_NV = torch.zeros(many), torch.zeros(many, 40)
+    for chunk, batch in Planner(model, micro_tokens, layout).batches(rows):
+        where = torch.cat([starts[id(row)] + torch.arange(len(row.token_ids)) for row in chunk])
+        chosen_N = chosen_N.index_add(0, where, spoken(model, batch).logprobs_BT[batch.mask_BT])
+        logprobs_NV = logprobs_NV.index_add(0, where, log_distributions(model, batch))
+    return chosen_N.detach(), _gradient(model, chosen_N, logprobs_NV)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_log_probabilities_and_gradients_are_those_of_each_text_alone(name, kind):
+    model, rows = model_of(CONFIGS[name]), rows_of(kind)
+    assert not obstacle(model)
+    expected, gradients = found_alone(model, rows)
+    for layout, micro_tokens in (("packed", 1000), ("shared", 1000), ("shared", 40)):
+        chosen, found = found_in_lines(model, rows, layout, micro_tokens)
+        assert torch.allclose(chosen, expected, atol=1e-5)
+        assert distance(found, gradients) < 1e-5
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layers_that_are_recomputed_say_the_same(layout):
+    model, rows = model_of(CONFIGS["qwen3_windows"]), rows_of("dialogues")
+    expected, gradients = found_alone(model, rows)
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    chosen, found = found_in_lines(model, rows, layout)
+    assert torch.allclose(chosen, expected, atol=1e-5)
+    assert distance(found, gradients) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3_windows", "gpt2"])
+def test_states_at_the_ends_are_those_of_each_text_alone(name):
+    model, rows = model_of(CONFIGS[name]).eval(), rows_of("dialogues") + rows_of("short")
+    embedded = model.get_decoder() if name != "gpt2" else model.transformer
+    for layout in ("padded", *LAYOUTS):
+        for chunk, batch in Planner(model, 60, layout).whole(rows):
+            ends_B2H = states(model, batch.texts).ends_B2H
+            for index, row in enumerate(chunk):
+                alone = embedded(torch.tensor([row.prompt_ids + row.token_ids])).last_hidden_state[0]
+                assert torch.allclose(ends_B2H[index], alone[[len(row.prompt_ids) - 1, -1]], atol=1e-5)
+
+
+EVERYTHING = {
+    "lr": 1e-3,
+    "magnet": Anchor(coefficient=0.5, final=0.1),
+    "proximal": Anchor(coefficient=0.3, refresh=1, estimator="k3"),
+    "entropy": 0.05,
+}
+LEARNERS = {
+    "grpo": Grpo(lr=1e-3),
+    "anchors": Grpo(**EVERYTHING),
+    "minibatches": Grpo(**EVERYTHING, minibatches=2, epochs=2, merge=False),
+    "checkpointed": Grpo(**EVERYTHING, gradient_checkpointing=True),
+    "sft": Sft(lr=1e-3),
+    "ppo": Ppo(lr=1e-3, critic=Critic(clip=None)),
+    "ppo_trunk": Ppo(lr=1e-3, critic=Critic(where="trunk", clip=None)),
+    "dpo": Dpo(lr=1e-3),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", LEARNERS)
+def test_every_learner_moves_its_weights_to_the_same_place(name, layout):
+    found = []
+    for packing in ("padded", layout):
+        learner = LEARNERS[name].model_copy(update={"packing": packing, "micro_tokens": 400}).build(brief())
+        for seed in range(3):
+            metrics = learner.update(samples(seed))
+        found.append((torch.cat([tensor.flatten() for _, tensor in learner.publish()]), metrics))
+    (plain, expected), (lined, metrics) = found
+    assert distance(lined, plain) < 5e-6
+    told = metrics.keys() - {"peak_memory_gib"}
+    assert {name: metrics[name] for name in told} == pytest.approx({n: expected[n] for n in told}, rel=1e-4, abs=1e-6)
+
+
+def test_the_gradient_does_not_depend_on_micro_batches():
+    every = samples()
+    whole = gradient(Grpo(packing="padded", **EVERYTHING), every)
+    for micro_tokens in (1, 40, 100, 400):
+        assert distance(gradient(Grpo(packing="shared", micro_tokens=micro_tokens, **EVERYTHING), every), whole) < 2e-6
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_readings_are_the_same(layout):
+    turns = [turn(s.prompt_ids, s.token_ids, CUT) for s in samples()]
+    lined, plain = (said(Grpo(packing=packing).build(brief()), *turns) for packing in (layout, "padded"))
+    for one, other in zip(lined, plain, strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
+
+
+def group(prompts: int, completions: int, prompt: int, answer: int) -> list[Row]:
+    rng = random.Random(0)
+    starts = [tuple(rng.choices(range(40), k=prompt)) for _ in range(prompts)]
+    return [Row(start, tuple(rng.choices(range(40), k=answer))) for start in starts for _ in range(completions)]
+
+
+def test_the_layout_is_the_one_that_saves_more_than_it_costs():
+    planner = Planner(model_of(CONFIGS["llama"]), 32768, "auto")
+    assert planner.fastest(group(2, 3, 20, 4)).name == "padded", "too little work to lay anything out"
+    assert planner.fastest(group(64, 1, 100, 16)).name == "padded", "nothing to share, all of one length"
+    assert planner.fastest(group(16, 8, 400, 50)).name == "shared"
+    ragged = [Row(row.prompt_ids, row.token_ids[: 1 + 3 * n]) for n, row in enumerate(group(64, 1, 8, 200))]
+    assert planner.fastest(ragged).name == "shared"
+
+
+def test_predicted_flops_of_a_shared_prompt_are_those_counted_by_hand():
+    rows = [Row((9,) * 64, (n, *range(8))) for n in range(8)]
+    planner = Planner(model_of(CONFIGS["llama"]), 32768, "shared")
+    made = {name: planner.lined(rows, name).flops for name in LAYOUTS}
+    # 3 layers of q, o 32x32; k, v 32x16; three of 32x64; norms of 2x32, and one of 32. Head 40x32 at 72 tokens.
+    token, pair, said_ = 2 * (3 * (2 * 1024 + 2 * 512 + 3 * 2048 + 64) + 32), 4 * 3 * 32, 2 * 40 * 32 * 72
+    assert made["packed"] == 8 * 72 * token + 8 * 72**2 * pair + said_
+    assert made["shared"] == 128 * token + 128**2 * pair + said_
+
+
+def test_with_dropout_completions_have_their_own_noise_and_readings_share():
+    model = model_of(LlamaConfig(**SMALL, attention_dropout=0.3))
+    assert drops_out(model)
+    planner, rows = Planner(model, 32768, "auto"), group(16, 8, 400, 50)
+    assert planner.fastest(rows).name != "shared"
+    model.eval()
+    assert planner.fastest(rows).name == "shared"
+    with pytest.raises(ValueError, match=r"packing='shared'.*dropout.*auto"):
+        Planner(model, 32768, "shared")
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_models_with_another_memory_keep_their_texts_apart():
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
+    mamba = AutoModelForCausalLM.from_config(MambaConfig(**sizes))
+    assert obstacle(mamba)
+    ((_, batch),) = Planner(mamba, 32768, "auto").batches(group(16, 8, 40, 5))
+    assert batch.texts.forest is None
+    with pytest.raises(ValueError, match="packing='packed' is not for MambaForCausalLM"):
+        Planner(mamba, 32768, "packed")
+
+
+def test_positions_that_depend_on_the_length_of_the_text_are_noticed():
+    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    assert obstacle(model_of(LlamaConfig(**SMALL, max_position_embeddings=8, rope_parameters=rope)))
+
+
+def test_dropout_is_noticed():
+    assert drops_out(AutoModelForCausalLM.from_config(GPT2Config(vocab_size=40, n_embd=32, n_layer=1, n_head=2)))
+    assert not drops_out(model_of(CONFIGS["llama"]))
+
+
+def lined_forest(block: int) -> Forest:
+    """All in one line."""
+    texts = [prompt + answer for prompt, answer in siblings(random.Random(0))]
+    frame = Frame(100 * block, lambda widths: widths.astype(float), long=True, block=block)
+    (lines,) = pack(texts, range(len(texts)), frame)
+    return Forest(torch.from_numpy(lines.depths_LW), torch.from_numpy(lines.last_LW))
+
+
+@pytest.mark.parametrize("window", [None, 5])
+def test_blocks_hold_all_that_is_seen_and_skip_what_is_hidden(window):
+    forest, block = lined_forest(8), 8
+    made = flex.block_mask(forest.depths_US, forest.last_US, window, block)
+    here = torch.arange(forest.last_US.shape[1])
+    seen = (here[:, None] >= here) & (here[:, None] < forest.last_US[0])
+    if window is not None:
+        seen &= forest.depths_US[0][:, None] - forest.depths_US[0] < window
+    blocks = seen.view(len(here) // block, block, -1, block)
+    some, full = blocks.any(3).any(1), blocks.all(3).all(1)
+    listed = made.to_dense()[0, 0].bool()
+    assert bool((listed | ~some).all()), "nothing that is seen is skipped"
+    assert int(listed.sum()) < 0.7 * len(some) * (len(some) + 1) / 2
+    if window is None:
+        assert (listed == some).all()
+        assert int(made.full_kv_num_blocks.sum()) == int(full.sum())
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3_windows"])
+@torch.no_grad()
+def test_flex_attention_says_what_a_written_mask_says(name):
+    # There is no backward pass of it on a CPU: tests/test_gpu.py has the whole.
+    model, forest = model_of(CONFIGS[name]), lined_forest(128)
+    ids = torch.randint(40, forest.last_US.shape, generator=torch.Generator().manual_seed(0))
+    logits = []
+    for kind in ("sdpa", flex.NAME):
+        model.set_attn_implementation(kind)
+        assert in_blocks(model) == (kind == flex.NAME)
+        seen = masks(model, forest)
+        logits.append(model(ids, attention_mask=seen, position_ids=forest.depths_US, use_cache=False).logits)
+    assert torch.allclose(*logits, atol=1e-5)

@@ -1,0 +1,295 @@
+"""Reward models learn to rate, and rate the same in words as in tokens."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from learning_samples import distance, same, sample, weights
+from torch.nn.functional import logsigmoid
+from transformers import AutoModelForSequenceClassification
+
+from marl.config import Sampling
+from marl.engines.adapter import Adapted, Adapter
+from marl.engines.models import Checkpoint, Pretrained
+from marl.engines.prompts import Prompts
+from marl.engines.rating import Scorer
+from marl.engines.reward_model import RewardModel as Rated
+from marl.engines.tiny import Tiny
+from marl.engines.tiny_build import build_tiny
+from marl.protocols import Brief
+from marl.types import Message, Request, Sample
+from trainers.rows import totals_of
+from trainers.settings import RewardModel
+from trainers.wording import Wording
+
+WORDS = "is it yes no maybe surely not so one two three four five six seven eight . ?"
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    folder = tmp_path_factory.mktemp("models") / "words"
+    build_tiny(Tiny(), folder, [WORDS])
+    return Tiny().checkpoint("actor", folder)
+
+
+@pytest.fixture(scope="module")
+def bytewise(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    settings = Tiny(architecture="qwen3", hidden=48, layers=2, heads=4, kv_heads=2, head_dim=16, vocabulary="bytes")
+    folder = tmp_path_factory.mktemp("models") / "bytes"
+    build_tiny(settings, folder, ())
+    return settings.checkpoint("actor", folder)
+
+
+def learner_of(source: Any, steps: int = 100, **changes: Any) -> Any:
+    settings = RewardModel(**{"lr": 1e-2, "held_out": 0.0, **changes})
+    return settings.build(Brief("actor", source, steps, 0))
+
+
+def said(source: Any, question: str, answer: str, worth: float, turn: int = 0, **more: Any) -> Sample:
+    """A sample as an engine would make it."""
+    prompts = Prompts(source.tokenizer(), frozenset())
+    ids = prompts.prompt(Request("actor", (Message("user", question),), Sampling())).ids
+    told = prompts.forced(answer)
+    facts = {"group": question, "paid": worth, **more}
+    return sample(ids, told, (-1.0,) * len(told), turn=turn, **facts)
+
+
+def some(source: Any) -> list[Sample]:
+    """Of two questions, right and wrong answers of different lengths, one of them twice."""
+    return [
+        said(source, "is it so ?", "yes surely", 1.0, 0),
+        said(source, "is it so ?", "no", 0.0, 1),
+        said(source, "is it so ?", "maybe not so", 0.25, 2),
+        said(source, "one two three", "four", 1.0, 3),
+        said(source, "one two three", "five six", 0.0, 4),
+        said(source, "one two three", "four", 1.0, 5),
+    ]
+
+
+def randomized(learner: Any) -> Any:
+    torch.manual_seed(1)
+    torch.nn.init.normal_(learner.objective.head.weight)
+    return learner
+
+
+def scores(learner: Any, samples: list[Sample]) -> dict[str, float]:
+    """By text, as the learner reads it."""
+    learner.model.eval()
+    rows = learner.objective.rows(samples)
+    found: dict[str, float] = {}
+    with torch.no_grad():
+        for chunk, batch in learner._plan.batches(rows):
+            values = learner.objective.scores(learner.model, batch).tolist()
+            found |= {str(row.samples[0].id): value for row, value in zip(chunk, values, strict=True)}
+    learner.model.train()
+    return found
+
+
+def saved(learner: Any, folder: Path) -> Any:
+    learner.save(folder)
+    return AutoModelForSequenceClassification.from_pretrained(folder, dtype="float32").eval()
+
+
+@pytest.mark.parametrize("spelling", ["words", "bytewise"])
+def test_a_saved_model_rates_words_as_the_learner_rated_tokens(
+    spelling: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    source = request.getfixturevalue(spelling)
+    learner, samples = randomized(learner_of(source)), some(source)
+    texts = {str(s.id): (s.group, source.tokenizer().decode(s.token_ids, skip_special_tokens=True)) for s in samples}
+    learner.save(tmp_path)
+    scorer = Scorer(Rated(path=str(tmp_path), max_tokens=128, device="cpu"))
+    for name, score in scores(learner, samples).items():
+        asked, answer = texts[name]
+        assert scorer([(Message("user", asked), Message("assistant", answer))]) == pytest.approx([score], abs=1e-5)
+
+
+def caught_gradient(learner: Any, samples: list[Sample]) -> torch.Tensor:
+    caught: list[torch.Tensor] = []
+    clip = learner._optimizer.clip
+
+    def catch() -> torch.Tensor:
+        caught.append(
+            torch.cat([(p.grad if p.grad is not None else p * 0).flatten() for p in learner._optimizer.parameters])
+        )
+        return clip()
+
+    learner._optimizer.clip = catch
+    learner.update(samples)
+    return caught[0]
+
+
+def by_hand(classifier: Any, learner: Any, loss: Any) -> torch.Tensor:
+    """Gradient [P] through Transformers' own classifier, in the learner's order of parameters."""
+    loss.backward()
+    own = dict(classifier.named_parameters())
+    names = [name for name, p in learner.model.named_parameters() if p.requires_grad]
+    found = [
+        own[name].grad if name in own else torch.zeros_like(dict(learner.model.named_parameters())[name])
+        for name in names
+    ]
+    return torch.cat([g.flatten() for g in [*found, own["score.weight"].grad]])
+
+
+def read_alone(classifier: Any, one: Sample) -> torch.Tensor:
+    return classifier(input_ids=torch.tensor([[*one.prompt_ids, *one.token_ids]])).logits[0, 0]
+
+
+def test_the_loss_of_pairs_is_bradley_and_terrys_through_transformers_own_classifier(
+    words: Checkpoint, tmp_path: Path
+) -> None:
+    learner, samples = randomized(learner_of(words, spread=0.5, centre=0.01)), some(words)
+    classifier = saved(learner, tmp_path)
+    pairs = [
+        (better, worse)
+        for better, worse in itertools.permutations(samples, 2)
+        if better.group == worse.group and better.paid > worse.paid
+    ]
+    assert len(pairs) == 5
+    z = {one.id: read_alone(classifier, one) for one in samples}
+    losses = [
+        -logsigmoid(z[b.id] - z[w.id] - 0.5 * (b.paid - w.paid)) + 0.01 * (z[b.id] + z[w.id]) ** 2 for b, w in pairs
+    ]
+    expected = by_hand(classifier, learner, torch.stack(losses).mean())
+    assert distance(caught_gradient(learner, samples), expected) < 1e-5
+
+
+def test_the_loss_of_outcomes_is_transformers_own_binary_cross_entropy(words: Checkpoint, tmp_path: Path) -> None:
+    learner, samples = randomized(learner_of(words, objective="orm")), some(words)
+    classifier = saved(learner, tmp_path)
+    z = torch.stack([read_alone(classifier, one) for one in samples])
+    labels = torch.tensor([float(one.paid >= 0.5) for one in samples])
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(z, labels)
+    right = float(((z > 0) == labels.bool()).float().mean())
+    expected = by_hand(classifier, learner, loss)
+    learner_again = randomized(learner_of(words, objective="orm"))
+    assert distance(caught_gradient(learner, samples), expected) < 1e-5
+    metrics = learner_again.update(samples)
+    assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert metrics["accuracy"] == pytest.approx(right)
+
+
+def test_a_process_reward_model_learns_what_credit_assigned_each_turn(words: Checkpoint) -> None:
+    learner = learner_of(words, objective="prm")
+    one = said(words, "is it so ?", "yes", 0.0, advantage=0.9)
+    other = said(words, "is it so ?", "no", 1.0, advantage=0.1)
+    assert [row.facts["label"] for row in learner.objective.rows([one, other])] == [1.0, 0.0]
+    assert learner.settings.judged
+    assert not RewardModel().judged
+
+
+def test_several_answers_that_say_the_same_share_a_row_whose_label_is_their_mean(words: Checkpoint) -> None:
+    rows = learner_of(words, objective="orm").objective.rows(
+        [said(words, "is it so ?", "yes", worth, turn) for turn, worth in enumerate([1.0, 0.0, 1.0, 1.0])]
+    )
+    assert [(row.count, row.facts["label"]) for row in rows] == [(4, 0.75)]
+    assert totals_of(rows).samples == 4
+
+
+def truths(source: Any, many: int) -> list[Sample]:
+    """Questions of many kinds; the right answer is a lucky number."""
+    numbers = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
+    lucky = {"two", "three", "seven"}
+    asked = [*itertools.permutations(numbers, 2)][:many]
+    told = [(f"{first} {second} ?", answer) for first, second in asked for answer in (first, second)]
+    return [
+        said(source, question, answer, float(answer in lucky), turn) for turn, (question, answer) in enumerate(told)
+    ]
+
+
+@pytest.mark.parametrize("objective", ["bradley_terry", "orm"])
+def test_it_tells_right_from_wrong_on_prompts_that_it_never_learnt_from(words: Checkpoint, objective: str) -> None:
+    learner = learner_of(words, objective=objective, held_out=0.25, held_out_every=25)
+    samples = truths(words, 24)
+    told = [learner.update(samples) for _ in range(25)]
+    assert [at for at, metrics in enumerate(told) if "held_out_accuracy" in metrics] == [24]
+    # Over all updates, the first ones included.
+    assert told[-1]["held_out_accuracy"] > 0.75
+    assert told[-1]["accuracy"] > 0.95
+    late = learner_of(words, objective=objective, held_out=0.25, held_out_every=1)
+    late.load_state_dict(learner.state_dict())
+    assert late.update(samples)["held_out_accuracy"] > 0.9
+
+
+def test_what_is_held_out_changes_nothing_that_is_learnt(words: Checkpoint) -> None:
+    samples = truths(words, 20)
+    one, other = learner_of(words, held_out=0.3), learner_of(words, held_out=0.3)
+    one.update(samples)
+    kept = [s for s in samples if not other._holds_out(s)]
+    assert 0 < len(kept) < len(samples)
+    other.update(kept)
+    assert same(weights(one), weights(other))
+
+
+def test_it_goes_on_exactly_where_it_stood(words: Checkpoint) -> None:
+    samples = truths(words, 20)
+    changes: dict[str, Any] = {"held_out": 0.3, "held_out_every": 4, "minibatches": 2}
+    whole, first, second = (learner_of(words, **changes) for _ in range(3))
+    expected = [whole.update(samples) for _ in range(8)][-1]
+    for _ in range(3):
+        first.update(samples)
+    second.load_state_dict(first.state_dict())
+    found = [second.update(samples) for _ in range(5)][-1]
+    assert same(weights(whole), weights(second))
+    assert torch.equal(whole.objective.head.weight, second.objective.head.weight)
+    assert found == expected
+    assert "held_out_accuracy" in found
+
+
+def test_an_adapter_is_saved_as_a_whole_classifier(words: Checkpoint, tmp_path: Path) -> None:
+    settings = Adapter(base=Pretrained(path=words.path), rank=2)
+    learner = randomized(learner_of(Adapted("actor", settings, words)))
+    samples = some(words)
+    for _ in range(3):
+        learner.update(samples)
+    classifier = saved(learner, tmp_path)
+    before = weights(learner)
+    for name, score in scores(learner, samples).items():
+        (one,) = [s for s in samples if str(s.id) == name]
+        assert read_alone(classifier, one).item() == pytest.approx(score, abs=1e-5)
+    assert same(before, weights(learner))
+
+
+def test_an_answer_that_broke_off_is_rated_as_its_text_would_be(words: Checkpoint) -> None:
+    wording, whole = Wording(words.tokenizer()), said(words, "is it so ?", "yes surely", 1.0)
+    cut = sample(whole.prompt_ids, whole.token_ids[:-1], (-1.0,) * 2, finish="length")
+    assert wording(cut) == wording(whole) == whole.token_ids
+    stopped = sample(whole.prompt_ids, whole.token_ids[:-1], (-1.0,) * 2, sampling=Sampling(stop=("surely",)))
+    assert wording(stopped) == (whole.token_ids[0], whole.token_ids[-1])
+
+
+def test_what_a_template_puts_before_an_answer_is_read_too(words: Checkpoint) -> None:
+    tokenizer = words.tokenizer()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }} {% else %}<assistant>so {{ m.content }}"
+        "<eos> .{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    whole = said(words, "is it so ?", "yes", 1.0)
+    assert tokenizer.decode(Wording(tokenizer)(whole)) == "so yes <eos>."
+
+
+def test_a_template_that_writes_answered_questions_otherwise_is_named(words: Checkpoint) -> None:
+    tokenizer = words.tokenizer()
+    tokenizer.chat_template = (
+        "{% if add_generation_prompt %}please {% endif %}{% for m in messages %}{{ m.content }} {% endfor %}"
+    )
+    with pytest.raises(ValueError, match="does not begin with the prompt for the answer"):
+        Wording(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"threshold": 0.3}, r"\{'threshold': 0.3\} has no effect with objective='bradley_terry'"),
+        ({"objective": "orm", "centre": 0.1}, r"\{'centre': 0.1\} has no effect with objective='orm'"),
+        ({"objective": "prm", "pairs": "best_worst"}, r"\{'pairs': 'best_worst'\} has no effect"),
+        ({"held_out": 1.0}, "less than 1"),
+    ],
+)
+def test_settings_without_effect_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RewardModel(**changes)

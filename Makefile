@@ -62,4 +62,6 @@ $(VENV)/.runtime: pyproject.toml .ci/constraints.txt | $(BIN)/python
 $(VENV)/.dev: $(VENV)/.runtime .ci/peers.txt
 	$(PINNED) -e '.[dev]'
 	$(PINNED) --no-deps -r .ci/peers.txt
+	@# verl's wheel brings a top-level package `tests`, which would hide ours.
+	rm -rf $(VENV)/lib/python*/site-packages/tests
 	touch $@

@@ -5,6 +5,7 @@ Shape suffixes: L = lines, W = width of a line, Q = blocks of a line.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,8 +17,12 @@ from transformers.masking_utils import sdpa_mask
 
 NAME = "marl_lines"
 BLOCK = 128
-_compiled: Any = torch.compile(flex_attention, dynamic=True)
-"""Compiled once for all lengths."""
+
+
+@cache
+def _compiled() -> Any:
+    """Compiled once for all lengths; not before it is needed, for the compiler alone takes seconds to import."""
+    return torch.compile(flex_attention, dynamic=True)
 
 
 def attend(
@@ -26,7 +31,7 @@ def attend(
     """Attention of one layer: over lines if the mask is one of blocks, else as ever."""
     if not isinstance(attention_mask, BlockMask):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **more)
-    run = _compiled if query.is_cuda else flex_attention
+    run = _compiled() if query.is_cuda else flex_attention
     grouped, scale = query.shape[1] != key.shape[1], more.get("scaling")
     found = run(query, key, value, block_mask=attention_mask, scale=scale, enable_gqa=grouped)
     return found.transpose(1, 2).contiguous(), None

@@ -1,15 +1,20 @@
 """What a scenario learns, seed by seed: one run per seed, measured at its start and its end.
 
-    python tests/bench/learning.py kuhn|nim|tic_tac_toe|TEAM [--seeds 0 1 2] [--budget 1.0] [--out FILE] [a.b=c ...]
+    python tests/bench/learning.py kuhn|nim|tic_tac_toe|TEAM|rlhf [--seeds 0 1 2] [--budget 1.0] [--out FILE] [a.b=c ...]
 
-TEAM is a scenario file with held-out problems, such as team_arithmetic: all its held-out measures are reported.
+TEAM is a scenario file with held-out problems, such as team_arithmetic: all its held-out measures are reported. `rlhf`
+is the recipe of three scenarios, each of which starts from the folder of the one before. Of what learners say of
+themselves, the loss and the accuracies are reported: means over the first and the last twentieth of the steps.
 
 Runs go to runs/learning/. `--budget 0.1` does a tenth of the steps (CI does that with one seed).
 """
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import time
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,13 +27,11 @@ from marl.measure import measure
 from marl.scenario import Scenario
 
 GAMES_OF = {
-    "kuhn": "kuhn_self_play",
-    "nim": "nim_self_play",
-    "tic_tac_toe": "tic_tac_toe_self_play",
+    **{"kuhn": "kuhn_self_play", "nim": "nim_self_play", "tic_tac_toe": "tic_tac_toe_self_play"},
     "pspo_nim": "pspo_nim",
 }
 TEAMS = (
-    *("team_arithmetic", "train_solver_only", "train_solver_only_adapters", "train_solver_only_shared", "ppo_team"),
+    *("team_arithmetic", "train_solver_only", "train_solver_only_adapters", "train_solver_only_shared"),
     *(
         "sage",
         "r_zero",
@@ -40,9 +43,11 @@ TEAMS = (
         "carry_chain",
         "dapo",
     ),
-    *("dpo_pairs", "sft_best"),
+    *("ppo_team", "dpo_pairs", "sft_best", "prime", "recipes/iterative_dpo"),
 )
-TASKS = GAMES_OF | {name: name for name in TEAMS}
+TASKS = GAMES_OF | {Path(name).name: name for name in TEAMS}
+RLHF = ("rlhf_1_sft", "rlhf_2_reward", "rlhf_3_ppo")
+LEARNT = ("loss", "accuracy", "held_out_accuracy", "prm_loss", "prm_accuracy")
 GAMES = 1000
 BEFORE = ("eval/random/win", "eval/minimax/draw")
 RUNS = ROOT / "runs" / "learning"
@@ -86,6 +91,44 @@ def held_out(rows: list[dict[str, Any]]) -> dict[str, float]:
     return figures | {name: sum(row.get(name, 0.0) for row in rows) for name in sorted(alarms)}
 
 
+def learnt(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """What learners said of themselves at first and at last."""
+    names = sorted({n for row in rows for n in row if n.startswith("policy/") and n.rpartition("/")[2] in LEARNT})
+    figures = {}
+    for name in names:
+        told = [row[name] for row in rows if name in row]
+        few = max(1, len(told) // 20)
+        figures |= {f"{name}/first": fmean(told[:few]), f"{name}/last": fmean(told[-few:])}
+    return figures
+
+
+def follow(seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
+    """The recipe, one scenario after the other, in a folder of its own."""
+    home = RUNS / f"rlhf_{seed}"
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    figures: dict[str, Any] = {"seed": seed}
+    with contextlib.chdir(home):
+        for name in RLHF:
+            found = one(ROOT / "scenarios" / "recipes" / f"{name}.yaml", Path("runs") / name, (seed, budget), overrides)
+            figures |= {f"{name}/{key}": value for key, value in found.items()}
+    return figures
+
+
+def one(file: Path, run: Path, how: tuple[int, float], overrides: list[str]) -> dict[str, Any]:
+    """Train one scenario of a recipe and measure it."""
+    seed, budget = how
+    steps = round(marl.load(file, overrides).schedule.steps * budget)
+    checked = marl.load(file, [*overrides, f"schedule.seed={seed}", f"schedule.steps={steps}"])
+    started = time.perf_counter()
+    with silent():
+        marl.train(checked, run, overwrite=True)
+    rows = list(RunFolder(run).rows())
+    figures = {"steps": steps, "seconds": round(time.perf_counter() - started, 1)}
+    told = held_out(rows) if "eval/held_out/episodes" in rows[0] else {}
+    return figures | {name: round(value, 4) for name, value in (told | learnt(rows)).items()}
+
+
 def learn(task: str, seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
     """Train one seed and measure it."""
     run = RUNS / f"{task}_{seed}"
@@ -101,19 +144,22 @@ def learn(task: str, seed: int, budget: float, overrides: list[str]) -> dict[str
             figures |= {f"{name}/{key}": round(value, 4) for key, value in exact(name, rows).items()}
     if "eval/held_out/episodes" in rows[0]:
         figures |= {name: round(value, 4) for name, value in held_out(rows).items()}
+    figures |= {name: round(value, 4) for name, value in learnt(rows).items()}
     before = {f"before/{key[5:]}": value for key, value in rows[0].items() if key in BEFORE}
     return figures | {key: round(value, 4) for key, value in (before | played(run, task)).items()}
 
 
 def main() -> None:
     line = parser(__doc__)
-    line.add_argument("task", choices=TASKS)
+    line.add_argument("task", choices=[*TASKS, "rlhf"])
     line.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     line.add_argument("--budget", type=float, default=1.0)
     line.add_argument("overrides", nargs="*")
     given = line.parse_intermixed_args()
-    runs = [learn(given.task, seed, given.budget, given.overrides) for seed in given.seeds]
-    report({"runs": runs}, given.out, seeds=given.seeds, scenario=TASKS[given.task], budget=given.budget)
+    how = follow if given.task == "rlhf" else partial(learn, given.task)
+    runs = [how(seed, given.budget, given.overrides) for seed in given.seeds]
+    named = TASKS.get(given.task, "recipes/rlhf_*")
+    report({"runs": runs}, given.out, seeds=given.seeds, scenario=named, budget=given.budget)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,9 @@ class Double(Source):
 
     def model(self):
         torch.manual_seed(0)
-        config = GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=1, n_head=2, n_positions=128, initializer_range=0.15)
+        config = GPT2Config(
+            vocab_size=VOCABULARY, n_embd=32, n_layer=1, n_head=2, n_positions=128, initializer_range=0.15
+        )
         config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
         return AutoModelForCausalLM.from_config(config).double()
 

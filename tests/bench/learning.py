@@ -1,6 +1,6 @@
 """What a scenario learns, seed by seed: one run per seed, measured at its start and its end.
 
-    python tests/bench/learning.py kuhn|nim|tic_tac_toe|TEAM|rlhf [--seeds 0 1 2] [--budget 1.0] [--out FILE] [a.b=c ...]
+    python tests/bench/learning.py kuhn|nim|tic_tac_toe|TEAM|rlhf [--seeds 0 1 2] [--budget 1.0] [--out FILE] [a.b=c …]
 
 TEAM is a scenario file with held-out problems, such as team_arithmetic: all its held-out measures are reported. `rlhf`
 is the recipe of three scenarios, each of which starts from the folder of the one before. Of what learners say of
@@ -56,7 +56,7 @@ RUNS = ROOT / "runs" / "learning"
 def scenario(task: str, seed: int, budget: float, overrides: list[str]) -> Scenario:
     """The scenario file with a seed, and with a share of its steps."""
     file = ROOT / "scenarios" / f"{TASKS[task]}.yaml"
-    steps = round(marl.load(file, overrides).schedule.steps * budget)
+    steps = max(1, round(marl.load(file, overrides).schedule.steps * budget))
     return marl.load(file, [*overrides, f"schedule.seed={seed}", f"schedule.steps={steps}"])
 
 
@@ -118,7 +118,7 @@ def follow(seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
 def one(file: Path, run: Path, how: tuple[int, float], overrides: list[str]) -> dict[str, Any]:
     """Train one scenario of a recipe and measure it."""
     seed, budget = how
-    steps = round(marl.load(file, overrides).schedule.steps * budget)
+    steps = max(1, round(marl.load(file, overrides).schedule.steps * budget))
     checked = marl.load(file, [*overrides, f"schedule.seed={seed}", f"schedule.steps={steps}"])
     started = time.perf_counter()
     with silent():

@@ -24,7 +24,7 @@ class Mismatch(Config):
     low: NonNegativeFloat | None = None
     high: PositiveFloat | None = None
     divergence: Literal["k1", "k2", "k3"] | None = None
-    """What `reject` measures (default k3): k1 is the ratio itself (verl: its inverse); k2, k3 estimate KL(μ ‖ π_old)."""
+    """What `reject` measures (default k3): k1 is the ratio (verl: its inverse); k2, k3 estimate KL(μ ‖ π_old)."""
     span: Literal["token", "sum", "mean", "max"] | None = None
     """What `reject` measures it of: the token (default), or its row's sum, mean or maximum."""
     denominator: Literal["all", "kept"] = "all"

@@ -48,7 +48,7 @@ class Costs:
 
     def leaves_room(self, cost: float, rows: int) -> bool:
         """Whether lines could cost less at all: they take a pass, too, and are not had for nothing."""
-        return cost > self._pass + 2 * self.handling(rows)
+        return cost > self._pass + 4 * self.handling(rows)
 
     def padded(self, shapes: Sequence[tuple[int, int]], said: int) -> tuple[float, float]:
         """FLOPs and time of texts as (lines, width) in each pass, with so many completion tokens in all."""

@@ -47,6 +47,8 @@ class Learner:
         if model.get_output_embeddings() is not None:
             fit_head(model)
         apply_modes(model, settings)
+        self._layout: str | None = None
+        """That of the update's first minibatch serves all: they are alike, and to compare layouts takes time."""
         self._plan = Planner(model, settings.micro_tokens, settings.packing)
         self._reader = Reader(model, objective, self._plan)
         self._gate = Gate(settings.fidelity, brief.policy, model, self._plan) if settings.fidelity else None
@@ -72,7 +74,7 @@ class Learner:
         faithful = self._gate.check(samples, self.updates) if self._gate else {}
         lr = learning_rate(self.settings, self.updates, self.brief.steps)
         meter, memory = Meter(self.objective.parts, self.objective.stats), PeakMemory(self.device)
-        self._minibatch, self._skip = self._skip, 0
+        self._minibatch, self._skip, self._layout = self._skip, 0, None
         self.objective.start(self.updates)
         seed = f"{self.brief.seed}/{self.brief.policy}/{self.updates}"
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
@@ -134,7 +136,9 @@ class Learner:
         totals, found = totals_of(rows), Pass(len(rows))
         ordered: list[Row] = []
         losses: list[Tensor] = []
-        for chunk, batch in self._plan.batches(rows):
+        plan = self._plan.laid(rows, self._layout)
+        self._layout = plan.name
+        for chunk, batch in self._plan.collated(plan):
             terms = self.objective.terms(self.model, batch, totals)
             terms.loss_B.sum().backward()
             ordered += chunk

@@ -50,13 +50,21 @@ class Planner:
             raise ValueError(f"packing={packing!r} is not for {name}: {self._obstacle}; choose auto or padded")
         self._costs: Costs | None = None
 
-    def batches(self, rows: Sequence[Row]) -> Iterator[tuple[list[Row], Batch]]:
-        """Every row once."""
-        return self._collated(self._laid(rows, ends=False))
+    def batches(self, rows: Sequence[Row], *, ends: bool = False) -> Iterator[tuple[list[Row], Batch]]:
+        """Every row once; with `ends`, laid out so that its ends can be read."""
+        return self.collated(self.laid(rows, ends=ends))
 
-    def whole(self, rows: Sequence[Row]) -> Iterator[tuple[list[Row], Batch]]:
-        """Every row once, laid out so that its ends can be read."""
-        return self._collated(self._laid(rows, ends=True))
+    def laid(self, rows: Sequence[Row], name: str | None = None, *, ends: bool = False) -> Plan:
+        """The layout of that name; None: the one that was asked for."""
+        name = name or self._packing
+        if name == "padded" or self._obstacle:
+            return Plan("padded", self._apart(rows, ends), 0.0, 0.0)
+        return self.fastest(rows, ends=ends) if name == "auto" else self.lined(rows, name, ends=ends)
+
+    def collated(self, plan: Plan) -> Iterator[tuple[list[Row], Batch]]:
+        """The batches of a plan, one after the other."""
+        for chunk, layout in plan.batches:
+            yield chunk, collate(chunk, self._device, layout)
 
     def fastest(self, rows: Sequence[Row], *, ends: bool = False) -> Plan:
         """The layout that `rows` are expected to take least time in. For models that can read all of them."""
@@ -81,13 +89,6 @@ class Planner:
         flops, cost = self._known.lined(made, _said(rows))
         return Plan(name, [_lined(rows, lines) for lines in made], flops, cost + self._known.handling(len(rows)))
 
-    def _laid(self, rows: Sequence[Row], *, ends: bool) -> Batches:
-        if self._packing == "padded" or self._obstacle:
-            return self._apart(rows, ends)
-        if self._packing == "auto":
-            return self.fastest(rows, ends=ends).batches
-        return self.lined(rows, self._packing, ends=ends).batches
-
     def _apart(self, rows: Sequence[Row], ends: bool) -> Batches:
         return [(chunk, ended_texts if ends else whole_texts) for chunk in by_length(rows, self._micro_tokens)]
 
@@ -101,10 +102,6 @@ class Planner:
         if self._known.sparse:
             return Frame(self._micro_tokens, self._known.forests, long=True, block=flex.BLOCK)
         return Frame(self._micro_tokens, self._known.forests)
-
-    def _collated(self, batches: Batches) -> Iterator[tuple[list[Row], Batch]]:
-        for chunk, layout in batches:
-            yield chunk, collate(chunk, self._device, layout)
 
 
 def _lined(rows: Sequence[Row], lines: Lines) -> tuple[list[Row], Layout]:

@@ -41,7 +41,7 @@ class Reader:
         return [found.get(_identity(_turn_row(turn)), Reading(())) for turn in turns]
 
     def _readings(self, rows: list[Row], wanted: frozenset[str]) -> Iterator[tuple[Any, Reading]]:
-        for chunk, batch in self._plan.whole(rows) if wanted & ENDS else self._plan.batches(rows):
+        for chunk, batch in self._plan.batches(rows, ends=bool(wanted & ENDS)):
             table = self._table(batch, wanted)
             for index, row in enumerate(chunk):
                 fields = {name: _of(values[index], row) for name, values in table.items()}

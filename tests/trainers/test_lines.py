@@ -83,7 +83,7 @@ def test_states_at_the_ends_are_those_of_each_text_alone(name):
     model, rows = model_of(CONFIGS[name]).eval(), rows_of("dialogues") + rows_of("short")
     embedded = model.get_decoder() if name != "gpt2" else model.transformer
     for layout in ("padded", *LAYOUTS):
-        for chunk, batch in Planner(model, 60, layout).whole(rows):
+        for chunk, batch in Planner(model, 60, layout).batches(rows, ends=True):
             ends_B2H = states(model, batch.texts).ends_B2H
             for index, row in enumerate(chunk):
                 alone = embedded(torch.tensor([row.prompt_ids + row.token_ids])).last_hidden_state[0]

@@ -26,7 +26,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format
 
 bench: $(VENV)/.dev
-	for bench in check turns sampler self_play train_vs_trl adapters credit_cost mixers; do \
+	for bench in check turns sampler self_play train_vs_trl adapters credit_cost mixers packing memory learner; do \
 		echo "== $$bench"; $(BIN)/python tests/bench/$$bench.py --out tests/bench/results/$$bench.json || exit 1; \
 	done
 
@@ -35,7 +35,8 @@ learning: $(VENV)/.dev
 		$(BIN)/python tests/bench/learning.py $$task --out tests/bench/results/$${task}_self_play.json || exit 1; \
 	done
 	for team in team_arithmetic train_solver_only train_solver_only_adapters train_solver_only_shared \
-			sage r_zero debate solver_critic code_team critic_verdict tree_sampling; do \
+			sage r_zero debate solver_critic code_team critic_verdict tree_sampling ppo_team pspo_nim dapo \
+			dpo_pairs sft sft_best prime rlhf iterative_dpo; do \
 		$(BIN)/python tests/bench/learning.py $$team --out tests/bench/results/$$team.json || exit 1; \
 	done
 

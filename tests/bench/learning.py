@@ -1,10 +1,11 @@
 """What a scenario learns, seed by seed: one run per seed, measured at its start and its end.
 
-    python tests/bench/learning.py kuhn|nim|tic_tac_toe|TEAM|rlhf [--seeds 0 1 2] [--budget 1.0] [--out FILE] [a.b=c …]
+    python tests/bench/learning.py kuhn|nim|tic_tac_toe|TEAM|rlhf|sft [--seeds 0 1 2] [--budget 1.0] [--out FILE] [a.b=c]
 
 TEAM is a scenario file with held-out problems, such as team_arithmetic: all its held-out measures are reported. `rlhf`
-is the recipe of three scenarios, each of which starts from the folder of the one before. Of what learners say of
-themselves, the loss and the accuracies are reported: means over the first and the last twentieth of the steps.
+is the recipe of three scenarios, each of which starts from the folder of the one before. `sft` imitates the recorded
+answers of `team_arithmetic`'s solver from random weights. Of what learners say of themselves, the loss and the
+accuracies are reported: means over the first and the last twentieth of the steps.
 
 Runs go to runs/learning/. `--budget 0.1` does a tenth of the steps (CI does that with one seed).
 """
@@ -22,7 +23,11 @@ from typing import Any
 from _bench import ROOT, parser, report, silent
 
 import marl
+from marl.engines.tiny import Tiny
+from marl.engines.warm_up import WarmUp, lesson, random_play
 from marl.folder import RunFolder
+from marl.graph import write_trajectories
+from marl.load import validate
 from marl.measure import measure
 from marl.scenario import Scenario
 
@@ -129,6 +134,22 @@ def one(file: Path, run: Path, how: tuple[int, float], overrides: list[str]) -> 
     return figures | {name: round(value, 4) for name, value in (told | learnt(rows)).items()}
 
 
+def imitate(seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
+    """Supervised fine-tuning from a file of recorded play; a fresh answer for every step, so its loss is held out."""
+    team = scenario("team_arithmetic", seed, 1.0, overrides)
+    settings = WarmUp(episodes=16384, steps=round(250 * budget), lr=3e-3, seed=seed)
+    tiny = team.policies["solver"].model
+    assert isinstance(tiny, Tiny)
+    base = Path(tiny.model_copy(update={"warm_up": None}).prepare(team, ("solver",)).path)
+    home = RUNS / f"sft_{seed}"
+    home.mkdir(parents=True, exist_ok=True)
+    write_trajectories(home / "recorded.jsonl.zst", random_play(team, settings.episodes, seed))
+    taught = validate(lesson(settings, (team, ("solver",)), (base, home / "recorded.jsonl.zst")), "sft")
+    with silent():
+        marl.train(taught, home / "run", overwrite=True)
+    return {"seed": seed, "steps": settings.steps, **learnt(list(RunFolder(home / "run").rows()))}
+
+
 def learn(task: str, seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
     """Train one seed and measure it."""
     run = RUNS / f"{task}_{seed}"
@@ -149,16 +170,19 @@ def learn(task: str, seed: int, budget: float, overrides: list[str]) -> dict[str
     return figures | {key: round(value, 4) for key, value in (before | played(run, task)).items()}
 
 
+OTHERS = {"rlhf": follow, "sft": imitate}
+
+
 def main() -> None:
     line = parser(__doc__)
-    line.add_argument("task", choices=[*TASKS, "rlhf"])
+    line.add_argument("task", choices=[*TASKS, *OTHERS])
     line.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     line.add_argument("--budget", type=float, default=1.0)
     line.add_argument("overrides", nargs="*")
     given = line.parse_intermixed_args()
-    how = follow if given.task == "rlhf" else partial(learn, given.task)
+    how = OTHERS.get(given.task) or partial(learn, given.task)
     runs = [how(seed, given.budget, given.overrides) for seed in given.seeds]
-    named = TASKS.get(given.task, "recipes/rlhf_*")
+    named = TASKS.get(given.task, given.task)
     report({"runs": runs}, given.out, seeds=given.seeds, scenario=named, budget=given.budget)
 
 

@@ -1,6 +1,6 @@
 """What a scenario learns, seed by seed: one run per seed, measured at its start and its end.
 
-    python tests/bench/learning.py kuhn|nim|tic_tac_toe|TEAM|rlhf|sft [--seeds 0 1 2] [--budget 1.0] [--out FILE] [a.b=c]
+    python tests/bench/learning.py kuhn|nim|tic_tac_toe|TEAM|rlhf|sft [--seeds 0 1 2] [--budget 1] [--out FILE] [a.b=c]
 
 TEAM is a scenario file with held-out problems, such as team_arithmetic: all its held-out measures are reported. `rlhf`
 is the recipe of three scenarios, each of which starts from the folder of the one before. `sft` imitates the recorded

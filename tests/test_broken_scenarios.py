@@ -14,6 +14,10 @@ from marl.parts import names
 KUHN = Path(__file__).parent.parent / "scenarios" / "kuhn_self_play.yaml"
 LEARNER = "policies.actor.learner"
 ENGINES, GAMES = ", ".join(names("engines")), ", ".join(names("games"))
+LEARNERS = (
+    "cispo, dapo, dpo, dr_grpo, gmpo, grpo, gspo, ppo, prime, pspo, reinforce, reinforce_pp, reinforce_pp_baseline, "
+    "reward_model, rloo, sapo, sft"
+)
 OR_PATH = ", or an import path 'package.module:Name'"
 CUT_OFF = (
     "cut tokens off, and policies.actor.learner would see other probabilities; set its `truncated: recompute`, "
@@ -30,18 +34,19 @@ TYPOS = {
     "roles.player.sampling.temprature=1": "roles.player.sampling.temprature: unknown field 'temprature'; did you mean "
     "'temperature'? choices: max_tokens, stop, temperature, top_k, top_p",
     f"{LEARNER}.magnet.coeficient=1": f"{LEARNER}.magnet.coeficient: unknown field 'coeficient'; did you mean "
-    "'coefficient'? choices: coefficient, estimator, final, refresh",
+    "'coefficient'? choices: clamp, coefficient, estimator, final, horizon, refresh, target",
     "policies.actor.engine={kind: transformers, slot: 1}": "policies.actor.engine.slot: unknown field 'slot'; did you "
     "mean 'slots'? choices: kind, max_context, prefill_tokens, slots",
     "policies.actor.model.warm_up.stepz=2": "policies.actor.model.warm_up.stepz: unknown field 'stepz'; did you mean "
     "'steps'? choices: batch, episodes, lr, seed, steps",
     "credit.roles.player.scal=2": "credit.roles.player.scal: unknown field 'scal'; did you mean 'scale'? choices: "
-    "assign, baseline, scale",
+    "assign, baseline, kl, overlong, scale",
 }
 KINDS = {
     "game.kind=kuhn_pokr": f"game.kind: unknown kind 'kuhn_pokr'; did you mean 'kuhn_poker'? choices: {GAMES}{OR_PATH}",
     "game=kuhn_pokr": f"game.kind: unknown kind 'kuhn_pokr'; did you mean 'kuhn_poker'? choices: {GAMES}{OR_PATH}",
-    f"{LEARNER}.kind=grop": f"{LEARNER}.kind: unknown kind 'grop'; did you mean 'grpo'? choices: grpo, sft{OR_PATH}",
+    f"{LEARNER}.kind=grop": f"{LEARNER}.kind: unknown kind 'grop'; did you mean 'grpo' or 'dr_grpo' "
+    f"or 'rloo'? choices: {LEARNERS}{OR_PATH}",
     "policies.actor.engine.kind=tansformers": "policies.actor.engine.kind: unknown kind 'tansformers'; did you mean "
     f"'transformers'? choices: {ENGINES}{OR_PATH}",
     "policies.actor.engine={slots: 3}": f"policies.actor.engine.kind: missing; choices: {ENGINES}",

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "bench"))
 from credit_learning import METHODS
-from learning import learn
+from learning import follow, imitate, learn
 
 PROCESS = METHODS["process"]
 
@@ -81,3 +81,25 @@ def test_who_is_told_of_its_own_place_learns_faster_than_who_shares_in_all() -> 
 def test_a_critic_that_is_paid_for_each_right_verdict_is_on_its_way_to_one_verdict_after_ten_updates() -> None:
     figures = tenth("critic_verdict")
     assert figures["held_out/says_yes/end"] < 0.35 < figures["held_out/says_yes/start"]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "least"), [("dpo_pairs", 0.25), ("sft_best", 0.21), ("prime", 0.15), ("iterative_dpo", 0.5)]
+)
+def test_learners_of_other_kinds_get_better_in_a_tenth_of_the_budget(scenario: str, least: float) -> None:
+    figures = tenth(scenario)
+    assert figures["held_out/success/start"] < figures["held_out/success/end"]
+    assert figures["held_out/success/end"] > least
+
+
+def test_imitation_of_a_file_says_what_it_was_shown_after_a_tenth_of_the_budget() -> None:
+    figures = imitate(0, 0.1, [])
+    assert figures["policy/solver/loss/first"] > 3.0
+    assert figures["policy/solver/loss/last"] < 1.3
+
+
+def test_a_tenth_of_the_rlhf_recipe_has_a_reward_model_that_is_more_often_right_than_not() -> None:
+    figures = follow(0, 0.1, [])
+    assert figures["rlhf_1_sft/held_out/success/start"] < figures["rlhf_1_sft/held_out/success/end"]
+    assert figures["rlhf_2_reward/policy/solver/accuracy/last"] > 0.58
+    assert figures["rlhf_3_ppo/held_out/success/end"] > 0.25

@@ -60,8 +60,8 @@ class Size:
         heads = max(2, self.hidden // 64)
         return Qwen3Config(
             vocab_size=self.vocabulary, hidden_size=self.hidden, intermediate_size=3 * self.hidden,
-            num_hidden_layers=self.layers, num_attention_heads=heads, num_key_value_heads=1 if heads % 2 else heads // 2,
-            head_dim=self.hidden // heads, max_position_embeddings=16384, tie_word_embeddings=True,
+            num_hidden_layers=self.layers, num_attention_heads=heads, head_dim=self.hidden // heads,
+            num_key_value_heads=1 if heads % 2 else heads // 2, max_position_embeddings=16384, tie_word_embeddings=True,
         )  # fmt: skip
 
 

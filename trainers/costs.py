@@ -20,6 +20,8 @@ CAUSAL = 0.75
 """Time of causal attention in parts of that over all pairs (measured on a CPU)."""
 MASK = 50.0
 """What a pair costs in a mask that is written out (measured on a CPU)."""
+COPY = 4.0
+"""What a token's keys and values cost to copy, in pairs of tokens (estimated)."""
 PASS = {"cpu": 2e8, "cuda": 2e11}
 """What a further pass costs, however few tokens it has (measured on a CPU, estimated for accelerators)."""
 ROW = {"cpu": 1e6, "cuda": 3e9}
@@ -58,6 +60,15 @@ class Costs:
         causal = 0.5 if self.sparse else CAUSAL
         time = base + causal * ATTENTION * self._pair * pairs + self._pass * len(shapes)
         return base + self._pair * pairs / 2, time
+
+    def prompted(self, shapes: Sequence[tuple[int, int, int, int]], said: int) -> tuple[float, float]:
+        """The same of (prompts, width, texts after them, width): two passes each, the second with copied keys."""
+        tokens = sum(prompts * wide + texts * later for prompts, wide, texts, later in shapes)
+        pairs = sum(prompts * wide**2 + texts * later * (wide + later) for prompts, wide, texts, later in shapes)
+        copied = sum(texts * wide for _, wide, texts, _ in shapes)
+        base = self._token * tokens + self._head * said
+        time = base + ATTENTION * self._pair * pairs + COPY * self._pair * copied + 2 * self._pass * len(shapes)
+        return base + self._pair * pairs, time
 
     def lined(self, made: Sequence[Lines], said: int) -> tuple[float, float]:
         """The same of lines."""

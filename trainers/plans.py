@@ -15,7 +15,17 @@ from trainers.costs import Costs
 from trainers.numerics import units_of
 from trainers.packing import Frame, Lines, pack
 from trainers.rows import Row
-from trainers.texts import Texts, drops_out, ended_texts, in_blocks, lined_texts, obstacle, whole_texts
+from trainers.texts import (
+    Texts,
+    drops_out,
+    ended_texts,
+    in_blocks,
+    keeps_cache,
+    lined_texts,
+    obstacle,
+    prompted_texts,
+    whole_texts,
+)
 
 Batches = list[tuple[list[Row], Layout]]
 
@@ -34,6 +44,8 @@ class Plan:
 
 class Planner:
     """Splits rows into batches for one model. `packing` names a layout, or `auto` for the one that takes least time.
+
+    `prompted` suits small models and short texts, where attention over a wide line would be most of the work.
 
     Raises:
         ValueError: if the model cannot read the layout that was asked for.
@@ -59,6 +71,8 @@ class Planner:
         name = name or self._packing
         if name == "padded" or self._obstacle:
             return Plan("padded", self._apart(rows, ends), 0.0, 0.0)
+        if name == "prompted":
+            return self.prompted(rows)
         return self.fastest(rows, ends=ends) if name == "auto" else self.lined(rows, name, ends=ends)
 
     def collated(self, plan: Plan) -> Iterator[tuple[list[Row], Batch]]:
@@ -71,9 +85,19 @@ class Planner:
         padded = self.padded(rows, ends=ends)
         if not self._known.leaves_room(padded.cost, len(rows)):
             return padded
+        if self._random and self._model.training:
+            return min(padded, self.lined(rows, "packed", ends=ends), key=_cost)
         # Where it saves nothing to share, the tree is all bare stems: what packed texts are.
-        name = "packed" if self._random and self._model.training else "shared"
-        return min(padded, self.lined(rows, name, ends=ends), key=lambda plan: plan.cost)
+        plans = [padded, self.lined(rows, "shared", ends=ends)]
+        if not ends and keeps_cache(self._model) and all(row.unit is None for row in rows):
+            plans.append(self.prompted(rows))
+        return min(plans, key=_cost)
+
+    def prompted(self, rows: Sequence[Row]) -> Plan:
+        """Every distinct prompt in one pass, then what follows it in another. For rows without units."""
+        chunks = by_prompt(rows, self._micro_tokens)
+        flops, cost = self._known.prompted([_prompted(chunk) for chunk in chunks], _said(rows))
+        return Plan("prompted", [(chunk, prompted_texts) for chunk in chunks], flops, cost)
 
     def padded(self, rows: Sequence[Row], *, ends: bool = False) -> Plan:
         """One text a line."""
@@ -109,6 +133,33 @@ def _lined(rows: Sequence[Row], lines: Lines) -> tuple[list[Row], Layout]:
         return lined_texts(lines, chunk, device)
 
     return [rows[text] for text in lines.places], layout
+
+
+def _cost(plan: Plan) -> float:
+    return plan.cost
+
+
+def _prompted(rows: Sequence[Row]) -> tuple[int, int, int, int]:
+    """Distinct prompts and their width, distinct texts after them and theirs."""
+    later = {(row.prompt_ids, row.token_ids[:-1]) for row in rows if len(row.token_ids) > 1}
+    prompts = {row.prompt_ids for row in rows}
+    widest = max(len(row.token_ids) for row in rows) - 1
+    return len(prompts), max(map(len, prompts)), len(later), widest
+
+
+def by_prompt(rows: Sequence[Row], micro_tokens: int) -> list[list[Row]]:
+    """Rows with equal prompts together if they fit. Prompts count as often as rows have them: so do their keys and
+    values, which attention reads."""
+    chunks: list[list[Row]] = []
+    widest = (0, 0)
+    for row in sorted(rows, key=lambda row: (len(row.prompt_ids), row.prompt_ids, len(row.token_ids))):
+        wider = max(widest[0], len(row.prompt_ids)), max(widest[1], len(row.token_ids))
+        if not chunks or (len(chunks[-1]) + 1) * sum(wider) > micro_tokens:
+            chunks.append([])
+            wider = len(row.prompt_ids), len(row.token_ids)
+        chunks[-1].append(row)
+        widest = wider
+    return chunks
 
 
 def by_length(rows: Sequence[Row], micro_tokens: int) -> list[list[Row]]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainers import flex
 from trainers.packing import Lines
@@ -41,6 +42,17 @@ class Forest:
 
 
 @dataclass(frozen=True, slots=True)
+class Prompts:
+    """Distinct prompts, padded on the left, so that all end in the last column; read before what goes on from them."""
+
+    ids_PL: Tensor
+    mask_PL: Tensor | None
+    """None if there is no padding."""
+    owner_U: Tensor
+    """The prompt that each text goes on from."""
+
+
+@dataclass(frozen=True, slots=True)
 class Texts:
     """Tokens to read. A completion's last token predicts nothing that is asked for and is mostly left out."""
 
@@ -50,6 +62,8 @@ class Texts:
     """Where, in `ids_US` flattened, the hidden state is that predicts each completion token."""
     forest: Forest | None = None
     """None: one text in each line, whose tokens see all before them."""
+    prompts: Prompts | None = None
+    """What the texts go on from; its last states come before those of `ids_US`."""
     ends_B2: Tensor | None = None
     """Where each row's last prompt token and its last completion token are, flattened; None if the latter are not."""
 
@@ -72,6 +86,28 @@ def whole_texts(rows: Sequence[Row], rows_N: Tensor, t_N: Tensor, device: torch.
     return Texts(ids_US.to(device), ((lines_B * ids_US.shape[1] + ends_B)[rows_N] + t_N).to(device))
 
 
+def prompted_texts(rows: Sequence[Row], rows_N: Tensor, t_N: Tensor, device: torch.device) -> Texts:
+    """Every distinct prompt, then what follows it, once however many rows say it."""
+    prompt_of = {prompt: number for number, prompt in enumerate(dict.fromkeys(row.prompt_ids for row in rows))}
+    keys = [(prompt_of[row.prompt_ids], row.token_ids[:-1]) for row in rows]
+    line_of = {key: number for number, key in enumerate(dict.fromkeys(key for key in keys if key[1]))}
+    ids_US = _table([tokens for _, tokens in line_of])
+    owner_B = torch.tensor([owner for owner, _ in keys])
+    later_B = len(prompt_of) + torch.tensor([line_of.get(key, 0) for key in keys]) * ids_US.shape[1]
+    states_N = torch.where(t_N == 0, owner_B[rows_N], later_B[rows_N] + t_N - 1)
+    owner_U = torch.tensor([owner for owner, _ in line_of], dtype=torch.long)
+    return Texts(ids_US.to(device), states_N.to(device), prompts=_prompts(list(prompt_of), owner_U, device))
+
+
+def _prompts(prompts: Sequence[tuple[int, ...]], owner_U: Tensor, device: torch.device) -> Prompts:
+    lengths_P = torch.tensor([len(prompt) for prompt in prompts])
+    width = int(lengths_P.max())
+    mask_PL = torch.arange(width) >= width - lengths_P[:, None]
+    ids_PL = torch.tensor([[*[0] * (width - len(prompt)), *prompt] for prompt in prompts])
+    padded = bool((lengths_P < width).any())
+    return Prompts(ids_PL.to(device), mask_PL.to(device) if padded else None, owner_U.to(device))
+
+
 def lined_texts(lines: Lines, rows: Sequence[Row], device: torch.device) -> Texts:
     """Rows as `lines` hold them: `places` are those of the rows, in their order."""
     places = list(lines.places.values())
@@ -82,7 +118,7 @@ def lined_texts(lines: Lines, rows: Sequence[Row], device: torch.device) -> Text
         ends_B2 = torch.tensor([[place[len(row.prompt_ids) - 1], place[-1]] for row, place in pairs], device=device)
     depths_US, last_US = (torch.from_numpy(table).to(device) for table in (lines.depths_LW, lines.last_LW))
     ids_US, states_N = torch.from_numpy(lines.ids_LW).to(device), torch.from_numpy(states_N).to(device)
-    return Texts(ids_US, states_N, Forest(depths_US, last_US), ends_B2)
+    return Texts(ids_US, states_N, Forest(depths_US, last_US), ends_B2=ends_B2)
 
 
 def _table(lines: Sequence[tuple[int, ...]]) -> Tensor:
@@ -102,11 +138,33 @@ class States:
 
 
 def states(model: Any, texts: Texts) -> States:
-    """One forward pass; the model's head computes nothing."""
+    """One forward pass, or two where texts go on from prompts; the model's head computes nothing."""
+    if texts.prompts is not None:
+        return States(_after(model, texts, texts.prompts))
     seen = {} if texts.forest is None else {"attention_mask": masks(model, texts.forest)}
     placed = {} if texts.forest is None else {"position_ids": texts.forest.depths_US}
     flat_XH = _last(model, input_ids=texts.ids_US, use_cache=False, **seen, **placed).flatten(0, 1)
     return States(flat_XH[texts.states_N], None if texts.ends_B2 is None else flat_XH[texts.ends_B2])
+
+
+def _after(model: Any, texts: Texts, prompts: Prompts) -> Tensor:
+    """[N, H]: keys and values of each prompt are computed once for all texts that go on from it."""
+    # Without a configuration a cache keeps all keys of all layers; sliding windows are left to the model's masks.
+    cache, mask_PL = DynamicCache(), prompts.mask_PL
+    places: dict[str, Tensor] = {}
+    if mask_PL is not None:
+        places = {"attention_mask": mask_PL.long(), "position_ids": (mask_PL.cumsum(1) - 1).clamp(min=0)}
+    ends_PH = _last(model, input_ids=prompts.ids_PL, past_key_values=cache, use_cache=True, **places)[:, -1]
+    if not len(texts.ids_US):
+        return ends_PH[texts.states_N]
+    cache.batch_select_indices(prompts.owner_U)
+    if mask_PL is not None:
+        mask_UL, width = mask_PL[prompts.owner_U].long(), texts.ids_US.shape[1]
+        steps_S = torch.arange(width, device=mask_UL.device)
+        seen_UX = torch.cat([mask_UL, mask_UL.new_ones(len(mask_UL), width)], dim=1)
+        places = {"attention_mask": seen_UX, "position_ids": mask_UL.sum(1, keepdim=True) + steps_S}
+    later_USH = _last(model, input_ids=texts.ids_US, past_key_values=cache, use_cache=True, **places)
+    return torch.cat([ends_PH, later_USH.flatten(0, 1)])[texts.states_N]
 
 
 def _last(model: Any, **inputs: Any) -> Tensor:
@@ -172,6 +230,14 @@ def obstacle(model: Any) -> str:
         return f"it remembers in a way of its own ({', '.join([*odd, *(t.__name__ for t in layers)]) or 'a state'})"
     kind = model.config._attn_implementation
     return "" if kind in _MASKED else f"its attention is {kind!r}, known are {sorted(_MASKED)}"
+
+
+def keeps_cache(model: Any) -> bool:
+    """Whether keys and values can be kept from one pass to the next: layers that are recomputed do not keep them."""
+    layers = (module for module in model.modules() if isinstance(module, GradientCheckpointingLayer))
+    return "past_key_values" in inspect.signature(model.forward).parameters and not (
+        model.training and any(layer.gradient_checkpointing for layer in layers)
+    )
 
 
 def drops_out(model: Any) -> bool:

@@ -62,7 +62,8 @@ def test_log_probabilities_and_gradients_are_those_of_each_text_alone(name, kind
     model, rows = model_of(CONFIGS[name]), rows_of(kind)
     assert not obstacle(model)
     expected, gradients = found_alone(model, rows)
-    for layout, micro_tokens in (("packed", 1000), ("shared", 1000), ("shared", 40)):
+    ways = (("packed", 1000), ("shared", 1000), ("shared", 40), ("prompted", 1000), ("prompted", 40))
+    for layout, micro_tokens in ways:
         chosen, found = found_in_lines(model, rows, layout, micro_tokens)
         assert torch.allclose(chosen, expected, atol=1e-5)
         assert distance(found, gradients) < 1e-5
@@ -148,7 +149,9 @@ def test_the_layout_is_the_one_that_saves_more_than_it_costs():
     planner = Planner(model_of(CONFIGS["llama"]), 32768, "auto")
     assert planner.fastest(group(2, 3, 20, 4)).name == "padded", "too little work to lay anything out"
     assert planner.fastest(group(64, 1, 100, 16)).name == "padded", "nothing to share, all of one length"
-    assert planner.fastest(group(16, 8, 400, 50)).name == "shared"
+    assert planner.fastest(group(16, 8, 400, 50)).name == "prompted", (
+        "a small model: attention over wide lines is most of the work"
+    )
     ragged = [Row(row.prompt_ids, row.token_ids[: 1 + 3 * n]) for n, row in enumerate(group(64, 1, 8, 200))]
     assert planner.fastest(ragged).name == "shared"
 
@@ -167,9 +170,9 @@ def test_with_dropout_completions_have_their_own_noise_and_readings_share():
     model = model_of(LlamaConfig(**SMALL, attention_dropout=0.3))
     assert drops_out(model)
     planner, rows = Planner(model, 32768, "auto"), group(16, 8, 400, 50)
-    assert planner.fastest(rows).name != "shared"
+    assert planner.fastest(rows).name not in ("shared", "prompted")
     model.eval()
-    assert planner.fastest(rows).name == "shared"
+    assert planner.fastest(rows).name in ("shared", "prompted")
     with pytest.raises(ValueError, match=r"packing='shared'.*dropout.*auto"):
         Planner(model, 32768, "shared")
 

@@ -48,7 +48,8 @@ class Optimisation(LearnerConfig):
     packing: Literal["auto", "padded", "packed", "shared"] = "auto"
     """How texts lie in a forward pass: each in a padded line of its own; several in a line; or so that what texts begin
     with alike (a group's prompt, earlier turns of a dialogue) is computed once. `auto` takes what it expects to be
-    fastest with this model and these texts. Changes speed and memory only."""
+    fastest with this model and these texts; also, distinct prompts first and what follows them in a second pass.
+    Changes speed and memory only."""
 
     fidelity: Fidelity | None = None
     """When to compare what this learner's model says of the sampled tokens with what the sampler said. None: never."""

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from marl.load import load
 from marl.parts import register
+from marl.scenario.load import load
 
 if TYPE_CHECKING:
-    from marl.scenario import Scenario
+    from marl.scenario.schema import Scenario
     from marl.types import Metrics
 
 __all__ = ["load", "register", "train"]
@@ -45,8 +45,8 @@ def train(
     Raises:
         ScenarioError, CheckpointError, GameError, NonFinite, TimeoutError, EndpointError: each says what to do.
     """
-    from marl.session import session
-    from marl.start import Start
+    from marl.training.resume import Start
+    from marl.training.session import session
 
     home = Path(folder or Path("runs") / scenario.game.kind)
     return session(scenario, home, Start(resume, force=force, overwrite=overwrite), on_step)

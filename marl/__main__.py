@@ -1,5 +1,5 @@
 """`python -m marl` is the command `marl`."""
 
-from marl.cli import main
+from marl.commands.cli import main
 
 main()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from paths import KUHN
 
 import marl
-from marl.folder import RunFolder
+from marl.runs.run_folder import RunFolder
 
 pytestmark = pytest.mark.gpu
-KUHN = Path(__file__).parents[1] / "scenarios" / "kuhn_self_play.yaml"
 # The sampler and the learner must say the same of a token; bfloat16 rounds to 8 bits.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2}
 
@@ -70,11 +70,11 @@ def test_switches_leave_the_gradient_as_it_is_on_the_gpu() -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from trainers.batches import collate
-    from trainers.modes import apply_modes
-    from trainers.rows import Row
+    from trainers.batching.batches import collate
+    from trainers.batching.rows import Row
+    from trainers.forward.checkpointing import apply_modes
+    from trainers.forward.token_outputs import said
     from trainers.settings import Sft
-    from trainers.vocabulary import said
 
     if not torch.cuda.is_available():
         pytest.skip("no GPU here")
@@ -97,10 +97,10 @@ def test_lines_on_the_gpu_say_and_learn_what_each_text_alone_does_and_compile_on
 
     if not torch.cuda.is_available():
         pytest.skip("no GPU here")
-    from trainers import flex
-    from trainers.plans import Planner
-    from trainers.rows import Row
-    from trainers.vocabulary import said
+    from trainers.batching.planner import Planner
+    from trainers.batching.rows import Row
+    from trainers.forward import flex_attention as flex
+    from trainers.forward.token_outputs import said
 
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 40}
     model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)).cuda().train()

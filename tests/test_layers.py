@@ -16,26 +16,28 @@ ROOT = Path(__file__).parent.parent
 ROOMS = ("marl", "games", "roles", "credit", "trainers")
 HEAVY = ("torch", "transformers", "vllm", "ray")
 LIGHT = """
-    marl.config marl.types marl.protocols marl.parts marl.graph marl.cast marl.rollout marl.scenario marl.load
-    marl.checks marl.explain marl.simulator marl.judge marl.batch marl.tree marl.evaluate marl.run marl.cli
-    marl.table_talk marl.alarms marl.best marl.held_out marl.intervals marl.pace
-    marl.controllers marl.overlong marl.charges marl.notes marl.experience.dynamic
-    marl.engines.scripted marl.engines.transformers marl.engines.tiny marl.engines.models marl.engines.warm_up
-    marl.engines.adapter marl.engines.trained marl.engines.reward_model marl.conversations
-    marl.engines.folder marl.experience.rollouts marl.experience.file trainers.settings
-    roles.base roles.player roles.solver roles.planner roles.critic roles.judge roles.challenger roles.aggregator
-    roles.debater roles.verifier
-    credit.assign credit.baseline games.base games.kuhn_poker games.nim games.tic_tac_toe
-    marl.experience.pool games.tasks.arithmetic games.tasks.countdown games.tasks.strings games.tasks.logic_grids
-    games.tasks.code games.tasks.tables games.verifiers.countdown
-    marl.engines.remote marl.engines.rules marl.graders games.verifiers.text games.verifiers.form
-    games.verifiers.numeric games.verifiers.mathematics games.taboo games.communication
-    games.team.settings marl.templating
-    marl.sandbox games.tools games.verifiers.unit_tests
-    games.matrix games.two_step games.coalition games.stopping games.hint marl.truth.command marl.experience.tree
-    credit.gae credit.critic credit.estimates credit.baseline_peers credit.baseline_agents credit.baseline_reinforce
-    credit.baseline_joint credit.baseline_whiten credit.playing credit.coalitions credit.shapley credit.counterfactual
-    credit.replay credit.hierarchy credit.process credit.decomposition credit.coma marl.diagnosis marl.recredit
+    credit.assign.advantage_estimation credit.assign.coalitions credit.assign.coma credit.assign.counterfactual
+    credit.assign.gae credit.assign.outcome credit.assign.playing credit.assign.process credit.assign.replay
+    credit.assign.shapley credit.assign.trajectory credit.assign.value_decomposition credit.baselines.agents
+    credit.baselines.group credit.baselines.joint credit.baselines.peers credit.baselines.reinforce
+    credit.baselines.value credit.baselines.whiten credit.validation.command games.base games.coalition
+    games.communication games.hint games.kuhn_poker games.matrix games.nim games.stopping games.taboo
+    games.tasks.arithmetic games.tasks.code games.tasks.countdown games.tasks.logic_grids games.tasks.strings
+    games.tasks.tables games.team.settings games.tic_tac_toe games.tools games.two_step games.verifiers.countdown
+    games.verifiers.form games.verifiers.mathematics games.verifiers.numeric games.verifiers.text
+    games.verifiers.unit_tests marl.commands.cli marl.commands.play marl.config marl.controllers marl.conversations
+    marl.engines.openai.settings marl.engines.reward_model.settings marl.engines.scripted
+    marl.engines.transformers.settings marl.engines.workers.settings marl.evaluation.evaluate
+    marl.evaluation.game_tree marl.evaluation.graders marl.evaluation.held_out marl.experience.dynamic_sampling
+    marl.experience.recorded marl.experience.rollouts marl.experience.start_pool marl.experience.tree_search
+    marl.graph marl.judging.diagnostics marl.judging.judge marl.judging.overlong marl.judging.token_penalties
+    marl.metrics.alarms marl.models.adapter marl.models.hf_folder marl.models.pretrained marl.models.tiny
+    marl.models.trained marl.parts marl.protocols marl.rollout.casting marl.rollout.episode marl.rollout.simulator
+    marl.runs.best_checkpoint marl.sandbox marl.scenario.checks marl.scenario.explain marl.scenario.load
+    marl.scenario.notes marl.scenario.schema marl.statistics marl.templating marl.training.rejudge marl.training.run
+    marl.training.samples marl.training.update_schedule marl.training.warm_up marl.types roles.aggregator roles.base
+    roles.challenger roles.critic roles.debater roles.judge roles.planner roles.player roles.solver roles.verifier
+    trainers.settings
 """
 
 

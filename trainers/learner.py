@@ -13,21 +13,21 @@ from torch import Tensor
 
 from marl.protocols import Brief
 from marl.types import Metrics, Reading, Sample, Turn
-from trainers.aggregation import Totals
-from trainers.batches import collate
-from trainers.fidelity import Gate
-from trainers.head import fit_head
-from trainers.memory import PeakMemory
-from trainers.meter import Meter, Pass
-from trainers.modes import apply_modes
-from trainers.numerics import check_inputs, gradient_error, loss_error
-from trainers.objective import Objective
-from trainers.optimizer import Optimizer
-from trainers.plans import Planner
-from trainers.reader import LOGPROBS, Reader
-from trainers.rows import Row, totals_of
-from trainers.schedules import learning_rate
-from trainers.weights import named_tensors, restore, save_weights, snapshot
+from trainers.batching.batches import collate
+from trainers.batching.planner import Planner
+from trainers.batching.rows import Row, totals_of
+from trainers.forward.checkpointing import apply_modes
+from trainers.forward.head import fit_head
+from trainers.forward.reader import LOGPROBS, Reader
+from trainers.losses.aggregation import Totals
+from trainers.objectives.objective import Objective
+from trainers.optim.meter import Meter, Pass
+from trainers.optim.numerics import check_inputs, gradient_error, loss_error
+from trainers.optim.optimizer import Optimizer
+from trainers.optim.peak_memory import PeakMemory
+from trainers.optim.schedules import learning_rate
+from trainers.optim.weights import named_tensors, restore, save_weights, snapshot
+from trainers.sampler_check.gate import Gate
 
 if TYPE_CHECKING:
     from trainers.settings import Optimisation

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from marl.cast import seed_of
+from marl.seeds import seed_of
 from marl.types import Completion
 
 if TYPE_CHECKING:

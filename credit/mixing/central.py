@@ -20,7 +20,7 @@ from credit.mixing.networks import Batch
 from credit.mixing.targets import Returns
 
 if TYPE_CHECKING:
-    from credit.coma import Coma
+    from credit.assign.coma import Coma
     from credit.mixing.record import Layout, Record
     from marl.protocols import Evidence, Simulator
     from marl.types import Metrics, Turn

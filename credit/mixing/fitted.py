@@ -18,7 +18,7 @@ from credit.mixing.targets import Returns, Targets
 from marl.types import Credit, Metrics
 
 if TYPE_CHECKING:
-    from credit.decomposition import FittedAssign
+    from credit.assign.value_decomposition import FittedAssign
     from marl.protocols import Evidence
     from marl.types import Turn
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from credit.mixing.networks import Batch, Networks
 from credit.mixing.record import Kind, Record, join
 from credit.mixing.targets import Targets
-from marl.cast import seed_of
+from marl.seeds import seed_of
 
 if TYPE_CHECKING:
-    from credit.decomposition import Fit
+    from credit.assign.value_decomposition import Fit
 
 N = TypeVar("N", bound=Networks)
 

@@ -13,7 +13,7 @@ from credit.mixing.networks import Batch, Mixture, Monotonic, Sum
 from credit.mixing.targets import DoubleQ, Returns
 
 if TYPE_CHECKING:
-    from credit.decomposition import Decomposition
+    from credit.assign.value_decomposition import Decomposition
     from credit.mixing.record import Layout, Record
     from marl.protocols import Evidence
     from marl.types import Turn, TurnId

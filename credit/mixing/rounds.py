@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from credit.teams import Team
+    from credit.assign.teams import Team
     from marl.graph import Trajectory
     from marl.types import Turn, TurnId
 

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from games.tasks.base import Draft, Generated, distinct, ordered
-from marl.cast import seed_of
+from marl.seeds import seed_of
 from marl.types import Problem
 
 Operator = Literal["+", "-", "*"]

@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic import Field
 
-from marl.cast import seed_of
 from marl.config import nearest
 from marl.protocols import Split, TaskConfig, Tasks
+from marl.seeds import seed_of
 from marl.types import Problem
 
 _PATIENCE = 30

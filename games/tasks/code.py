@@ -11,7 +11,7 @@ from pydantic import Field
 
 from games.tasks.base import Draft, Generated, digest
 from games.tasks.templates import FAMILIES, Parameters, written
-from marl.cast import seed_of
+from marl.seeds import seed_of
 from marl.types import Problem
 
 Name = Literal[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from marl.tables import Rows
+from marl.data_files import Rows
 
 
 def read_split(path: str, name: str | None, revision: str | None, split: str) -> Rows:

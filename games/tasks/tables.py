@@ -15,8 +15,8 @@ from pydantic import Field, field_validator, model_validator
 from games.tasks.base import Draft, Source, digest, divided
 from games.tasks.rows import read_split
 from marl.config import Config, nearest
+from marl.data_files import Rows, known_format, read_file
 from marl.protocols import TaskConfig, Tasks
-from marl.tables import Rows, known_format, read_file
 from marl.types import Problem
 
 _TRAIN = "train"

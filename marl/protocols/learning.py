@@ -90,7 +90,7 @@ class Evidence:
     rules: frozenset[str] = frozenset()
     """Roles whose answers follow from the question alone, such as verifiers: they earn nothing."""
     seed: int = 0
-    """Of the random numbers that credit draws; to be mixed with what they are drawn for (`marl.cast.seed_of`)."""
+    """Of the random numbers that credit draws; to be mixed with what they are drawn for (`marl.seeds.seed_of`)."""
     named: Mapping[str, Credit] = field(default_factory=dict)
     """Name of a reward -> what turns earned if that were the only one. Only for a baseline that is `by_name`."""
     token_rewards: Mapping[TurnId, tuple[float, ...]] = field(default_factory=dict)

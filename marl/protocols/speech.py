@@ -13,7 +13,7 @@ from marl.types import Completion, Failure, Request, Ticket, Usage
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from marl.scenario import Scenario
+    from marl.scenario.schema import Scenario
 
     Weights = Iterable[tuple[str, Tensor]] | Path
     """Named tensors, or a folder that holds them."""

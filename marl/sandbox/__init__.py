@@ -5,8 +5,8 @@ files and the kernel's more dangerous calls, watches it, and kills it when it ta
 protect from errors of the kernel itself, nor hide what can be learned from timing.
 """
 
+from marl.sandbox.isolation import Refused
 from marl.sandbox.running import Ran, run, unusable
 from marl.sandbox.settings import Sandbox
-from marl.sandbox.ways import Refused
 
 __all__ = ["Ran", "Refused", "Sandbox", "run", "unusable"]

@@ -1,6 +1,6 @@
 """What runs in the sandbox before the code that nobody has read: it shuts the doors, then becomes that code.
 
-Started as `python -I -S inside.py FD READY`: FD holds its orders (`Orders` in marl/sandbox/ways.py, as JSON), READY is
+Started as `python -I -S inside.py FD READY`: FD holds its orders (`Orders` in isolation.py, as JSON), READY is
 a pipe that hears one byte once every door is shut. One file that needs the standard library alone, because nothing else
 is there. Only what fails before that byte is the sandbox's fault; all that follows is the code's.
 """

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import BinaryIO
 
-from marl.sandbox import ways
+from marl.sandbox import isolation as ways
 from marl.sandbox.settings import Sandbox
 from marl.sandbox.slots import slot
 from marl.sandbox.watch import Watch, Why

@@ -10,10 +10,10 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from marl.folder import RunFolder
+from marl.metrics.summaries import held_out_measures
+from marl.runs.run_folder import RunFolder
 from marl.types import Metrics
 from marl.view.chart import spark
-from marl.view.metrics import held_out_measures
 
 _SHOWN = ("eval/nashconv", "eval/legal_mass", "eval/optimal", "eval/random/win", "eval/minimax/draw")
 _QUIET_S = 5.0

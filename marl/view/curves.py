@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from marl.evaluate import EXACT, counts
-from marl.folder import RunFolder
-from marl.load import ScenarioError
+from marl.evaluation.evaluate import EXACT, counts
+from marl.metrics.summaries import held_out_measures
+from marl.runs.run_folder import RunFolder
+from marl.scenario.load import ScenarioError
 from marl.view.chart import Curve, chart, draw
-from marl.view.metrics import held_out_measures
 
 _DEFAULTS = ("eval/nashconv", "eval/optimal", "eval/random/win", "eval/minimax/draw", "eval/legal_mass")
 

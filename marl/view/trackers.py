@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tensorboard.summary.writer.record_writer import RecordWriter
 
-    from marl.folder import RunFolder
+    from marl.runs.run_folder import RunFolder
 
 
 class Events:

@@ -26,10 +26,10 @@ from _bench import parser, report, spread
 from torch import Tensor
 
 from games.base import TextGame, TextGameConfig
-from marl.batch import collect
-from marl.load import validate
 from marl.protocols import Evidence, RoleConfig, View
-from marl.run import Run, build
+from marl.scenario.load import validate
+from marl.training.run import Run, build
+from marl.training.samples import collect
 from marl.types import Message
 
 AGENTS = ("planner", "solver")

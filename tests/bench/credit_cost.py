@@ -26,25 +26,25 @@ from _bench import parser, report
 
 from marl.config import Sampling
 from marl.graph import Trajectory
-from marl.judge import Judge
+from marl.judging.judge import Judge
+from marl.judging.map_rewards import repaid
 from marl.protocols import Evidence
-from marl.repaid import repaid
-from marl.scenario import CreditConfig, CreditRule
+from marl.scenario.schema import CreditConfig, CreditRule
 from marl.types import Completion, Deal, Message, Reading, Request, Reward, Turn, TurnId
 
 SEATS = {"planner": "planner", "solver": "solver", "critic": "critic", "verifier": "verifier"}
 TEAM = [["planner", "solver", "critic"]]
 TOKENS, LENGTH, GROUP = 16, 20, 8
-HIERARCHY = {"kind": "credit.hierarchy:Hierarchy"}
-PROCESS = {"kind": "credit.process:Process", "rewards": ["step"], "discount": 0.9}
-GAE, CHAIN = "credit.gae:Gae", "credit.gae:ChainGae"
+HIERARCHY = {"kind": "credit.assign.trajectory:Hierarchy"}
+PROCESS = {"kind": "credit.assign.process:Process", "rewards": ["step"], "discount": 0.9}
+GAE, CHAIN = "credit.assign.gae:Gae", "credit.assign.gae:ChainGae"
 ASSIGN: dict[str, dict[str, Any]] = {
-    "outcome": {"kind": "credit.assign:Outcome"},
-    "outcome, to go": {"kind": "credit.assign:Outcome", "to_go": True},
-    "flow, each alone": {"kind": "credit.assign:Flow"},
-    "flow, one team": {"kind": "credit.assign:Flow", "teams": TEAM},
-    "uniform": {"kind": "credit.assign:Uniform"},
-    "last_speaker": {"kind": "credit.assign:LastSpeaker"},
+    "outcome": {"kind": "credit.assign.outcome:Outcome"},
+    "outcome, to go": {"kind": "credit.assign.outcome:Outcome", "to_go": True},
+    "flow, each alone": {"kind": "credit.assign.outcome:Flow"},
+    "flow, one team": {"kind": "credit.assign.outcome:Flow", "teams": TEAM},
+    "uniform": {"kind": "credit.assign.outcome:Uniform"},
+    "last_speaker": {"kind": "credit.assign.outcome:LastSpeaker"},
     "trajectory, copied": HIERARCHY,
     "trajectory, shared": HIERARCHY | {"agents": "equal", "calls": "reads", "discount": 0.9},
     "trajectory, to tokens": HIERARCHY | {"agents": "equal", "calls": "reads", "tokens": "surprise"},
@@ -53,19 +53,19 @@ ASSIGN: dict[str, dict[str, Any]] = {
     **{f"gae, {level}": {"kind": GAE, "level": level, "lam": 0.95} for level in ("token", "turn", "bi_level")},
     **{f"chain_gae, {level}": {"kind": CHAIN, "level": level, "lam": 0.95} for level in ("token", "turn")},
 }
-PEERS, WHITEN = "credit.baseline_agents", "credit.baseline_whiten"
+PEERS, WHITEN = "credit.baselines.agents", "credit.baselines.whiten"
 BASELINES: dict[str, dict[str, Any]] = {
-    "none": {"kind": "credit.baseline:Nothing"},
-    "group": {"kind": "credit.baseline:Group"},
-    "group, prompt": {"kind": "credit.baseline:Group", "like": "prompt"},
-    "group, problem": {"kind": "credit.baseline:Group", "like": "problem"},
-    "leave_one_out": {"kind": "credit.baseline_reinforce:LeaveOneOut"},
-    "role_average": {"kind": "credit.baseline:RoleAverage"},
+    "none": {"kind": "credit.baselines.group:Nothing"},
+    "group": {"kind": "credit.baselines.group:Group"},
+    "group, prompt": {"kind": "credit.baselines.group:Group", "like": "prompt"},
+    "group, problem": {"kind": "credit.baselines.group:Group", "like": "problem"},
+    "leave_one_out": {"kind": "credit.baselines.reinforce:LeaveOneOut"},
+    "role_average": {"kind": "credit.baselines.group:RoleAverage"},
     "agent_turn_group": {"kind": f"{PEERS}:AgentTurnGroup"},
     "agent_group": {"kind": f"{PEERS}:AgentGroup"},
     "task_role": {"kind": f"{PEERS}:TaskRole"},
-    "joint": {"kind": "credit.baseline_joint:Joint"},
-    "opo": {"kind": "credit.baseline_reinforce:LengthWeighted"},
+    "joint": {"kind": "credit.baselines.joint:Joint"},
+    "opo": {"kind": "credit.baselines.reinforce:LengthWeighted"},
     "whiten": {"kind": f"{WHITEN}:Whiten"},
     "whiten, start": {"kind": f"{WHITEN}:Whiten", "like": "start"},
     "decoupled": {"kind": f"{WHITEN}:Decoupled"},

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from _bench import ROOT, parser, report, silent
 
 import marl
-from marl.folder import RunFolder
+from marl.runs.run_folder import RunFolder
 from marl.types import Metrics
 
 BUDGET = 150_000

@@ -183,7 +183,7 @@ def trl_trainer(size: Size, given: list[Sample], folder: Path, updates: int, dev
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    from marl.engines.tokens import make_tokenizer
+    from marl.models.tiny_tokenizer import make_tokenizer
 
     class Given(GRPOTrainer):
         def _generate_and_score_completions(self, inputs: Any) -> Any:

@@ -23,13 +23,13 @@ from typing import Any
 from _bench import ROOT, parser, report, silent
 
 import marl
-from marl.engines.tiny import Tiny
-from marl.engines.warm_up import WarmUp, lesson, random_play
-from marl.folder import RunFolder
 from marl.graph import write_trajectories
-from marl.load import validate
-from marl.measure import measure
-from marl.scenario import Scenario
+from marl.models.tiny import Tiny
+from marl.runs.run_folder import RunFolder
+from marl.scenario.load import validate
+from marl.scenario.schema import Scenario
+from marl.training.restore import measure
+from marl.training.warm_up import WarmUp, lesson, random_play
 
 GAMES_OF = {
     **{"kuhn": "kuhn_self_play", "nim": "nim_self_play", "tic_tac_toe": "tic_tac_toe_self_play"},

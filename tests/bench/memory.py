@@ -50,7 +50,7 @@ def measured(options: argparse.Namespace) -> dict[str, float]:
     """One variant, in this process."""
     import torch
 
-    from trainers import vocabulary
+    from trainers.forward import token_outputs as vocabulary
 
     torch.set_num_threads(2)
     if VARIANTS[options.variant]:

@@ -20,13 +20,22 @@ from _bench import ROOT, parser, report, silent, spread
 
 import marl
 
-KINDS = {"vdn": "credit.decomposition:Vdn", "qmix": "credit.decomposition:Qmix", "coma": "credit.coma:Coma"}
+KINDS = {
+    "vdn": "credit.assign.value_decomposition:Vdn",
+    "qmix": "credit.assign.value_decomposition:Qmix",
+    "coma": "credit.assign.coma:Coma",
+}
 WARM = 5
 
 
 def rows(scenario: str, steps: int, assign: str) -> list[dict[str, Any]]:
     """The metrics of each step after the first few."""
-    changes = [f"schedule.steps={steps + WARM}", "evaluate={}", "checkpoint.trajectories=0", f"credit.assign={assign}"]
+    changes = [
+        f"schedule.steps={steps + WARM}",
+        "evaluate={}",
+        "checkpoint.trajectories=0",
+        f"credit.assign={assign}",
+    ]
     checked = marl.load(ROOT / "scenarios" / f"{scenario}.yaml", changes)
     with tempfile.TemporaryDirectory() as folder, silent():
         marl.train(checked, Path(folder))

@@ -21,10 +21,10 @@ import torch
 from _bench import parser, report, spread
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from trainers.batches import collate
-from trainers.plans import Plan, Planner
-from trainers.rows import Row
-from trainers.vocabulary import said
+from trainers.batching.batches import collate
+from trainers.batching.planner import Plan, Planner
+from trainers.batching.rows import Row
+from trainers.forward.token_outputs import said
 
 VOCABULARY = 512
 MICRO_TOKENS = 32768

@@ -23,10 +23,10 @@ import torch
 from _bench import parser, report
 
 from marl.config import Sampling
-from marl.engines.sampler import Sampler
-from marl.engines.tiny import Tiny
-from marl.engines.tiny_build import build_tiny
-from marl.engines.transformers import Transformers
+from marl.engines.transformers.sampler import Sampler
+from marl.engines.transformers.settings import Transformers
+from marl.models.tiny import Tiny
+from marl.models.tiny_build import build_tiny
 from marl.types import Message, Request
 
 SETTINGS = Tiny(

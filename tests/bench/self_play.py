@@ -29,10 +29,10 @@ from typing import Any, ParamSpec, TypeVar
 from _bench import ROOT, parser, report, silent, spread
 
 import marl
-from marl.engines.prompts import Prompt
-from marl.engines.transformers import Transformers
+from marl.engines.transformers.settings import Transformers
+from marl.models.chat_template import Prompt
 from marl.protocols import Brief, Source
-from marl.scenario import Scenario
+from marl.scenario.schema import Scenario
 from marl.types import Metrics
 from trainers.settings import Grpo
 

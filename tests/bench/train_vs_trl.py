@@ -39,10 +39,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import marl
 from games.base import IllegalMove, TextGame, TextGameConfig
-from marl.engines.tiny import Tiny
-from marl.engines.tiny_build import build_tiny
-from marl.load import validate
-from marl.scenario import Scenario
+from marl.models.tiny import Tiny
+from marl.models.tiny_build import build_tiny
+from marl.scenario.load import validate
+from marl.scenario.schema import Scenario
 from marl.types import Metrics
 from roles.base import BaseRole
 

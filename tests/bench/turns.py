@@ -23,18 +23,19 @@ from typing import Any
 
 from _bench import parser, report
 
-from credit.assign import Flow, Outcome
+from credit.assign.outcome import Flow, Outcome
 from games.base import IllegalMove, TextGame, TextGameConfig
 from games.kuhn_poker import KuhnPokerConfig
-from marl.batch import collect
-from marl.cast import Cast, seed_of
 from marl.graph import Trajectory, write_trajectories
-from marl.judge import Judge, Judgement
+from marl.judging.judge import Judge, Judgement
+from marl.metrics.summaries import summarize
 from marl.protocols import Evidence, GameConfig
-from marl.scenario import CreditConfig
-from marl.simulator import Table
+from marl.rollout.casting import Cast
+from marl.rollout.simulator import Table
+from marl.scenario.schema import CreditConfig
+from marl.seeds import seed_of
+from marl.training.samples import collect
 from marl.types import Completion, Deal, Failure, Request, Ticket
-from marl.view.metrics import summarize
 from roles.player import Player
 
 AGENTS = ("player_0", "player_1")

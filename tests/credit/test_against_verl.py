@@ -13,12 +13,12 @@ from small_games import Voice, deal, drawn, table
 from spoken_by_hand import numbers, spoken
 from torch import Tensor
 
-from credit.assign import Outcome
-from credit.baseline import Group
-from credit.baseline_agents import AgentTurnGroup
-from credit.baseline_reinforce import Greedy, LeaveOneOut, LengthWeighted
-from credit.baseline_whiten import Decoupled, Whiten
-from credit.gae import Gae
+from credit.assign.gae import Gae
+from credit.assign.outcome import Outcome
+from credit.baselines.agents import AgentTurnGroup
+from credit.baselines.group import Group
+from credit.baselines.reinforce import Greedy, LeaveOneOut, LengthWeighted
+from credit.baselines.whiten import Decoupled, Whiten
 from games.kuhn_poker import KuhnPokerConfig
 from marl.graph import Trajectory
 from marl.protocols import Baseline

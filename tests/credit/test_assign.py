@@ -7,7 +7,7 @@ from by_hand import episode, evidence, worths
 from credit_graphs import ROLES, forked, random_episode
 from small_games import Voice, deal, drawn, table
 
-from credit.assign import Flow, LastSpeaker, Outcome, Uniform
+from credit.assign.outcome import Flow, LastSpeaker, Outcome, Uniform
 from games.kuhn_poker import KuhnPokerConfig
 from marl.protocols import AssignConfig, Evidence
 

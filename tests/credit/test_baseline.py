@@ -9,8 +9,8 @@ import torch
 from by_hand import earned, episode, evidence, worths
 from trl.trainer.utils import nanstd
 
-from credit.assign import Outcome
-from credit.baseline import Group, Nothing, RoleAverage
+from credit.assign.outcome import Outcome
+from credit.baselines.group import Group, Nothing, RoleAverage
 from marl.graph import Trajectory
 
 

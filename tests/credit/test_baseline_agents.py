@@ -7,10 +7,10 @@ from by_hand import earned, evidence, worths
 from small_games import Voice, deal, drawn, table
 from spoken_by_hand import numbers, spoken, worth
 
-from credit.assign import Outcome
-from credit.baseline import Group
-from credit.baseline_agents import AgentGroup, AgentTurnGroup, TaskRole
-from credit.baseline_reinforce import LeaveOneOut, LengthWeighted
+from credit.assign.outcome import Outcome
+from credit.baselines.agents import AgentGroup, AgentTurnGroup, TaskRole
+from credit.baselines.group import Group
+from credit.baselines.reinforce import LeaveOneOut, LengthWeighted
 from games.tic_tac_toe import TicTacToeConfig
 from marl.types import Completion
 

@@ -7,11 +7,11 @@ import pytest
 from by_hand import evidence, worths
 from small_games import PenniesConfig, Voice, deal, drawn, table
 
-from credit.assign import Outcome
-from credit.baseline_reinforce import Greedy
+from credit.assign.outcome import Outcome
+from credit.baselines.reinforce import Greedy
 from games.kuhn_poker import KuhnPokerConfig
-from marl.judge import Judge
-from marl.scenario import CreditConfig
+from marl.judging.judge import Judge
+from marl.scenario.schema import CreditConfig
 from marl.types import Request
 
 KUHN = KuhnPokerConfig()
@@ -73,7 +73,7 @@ def test_options_and_seats_of_the_start_are_kept() -> None:
 
 def test_the_greedy_episode_is_paid_in_the_scale_of_the_rule() -> None:
     laid, episodes = played(Voice(bold))
-    settings = {"assign": {"kind": "outcome"}, "baseline": {"kind": "credit.baseline_reinforce:Greedy"}}
+    settings = {"assign": {"kind": "outcome"}, "baseline": {"kind": "credit.baselines.reinforce:Greedy"}}
     one, half = (
         Judge(CreditConfig.model_validate({**settings, "scale": scale}))(replace(evidence(*episodes), simulator=laid))
         for scale in (1.0, 0.5)

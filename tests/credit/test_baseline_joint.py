@@ -4,8 +4,8 @@ import pytest
 from by_hand import evidence, worths
 from spoken_by_hand import numbers, sibling, spoken, worth
 
-from credit.assign import Outcome
-from credit.baseline_joint import Joint
+from credit.assign.outcome import Outcome
+from credit.baselines.joint import Joint
 from marl.types import Advantage, Reward
 
 EPISODES = [spoken(f"{i}", "abab") for i in range(3)]

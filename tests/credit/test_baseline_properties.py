@@ -11,12 +11,12 @@ import pytest
 from by_hand import earned, evidence
 from spoken_by_hand import numbers, sibling, spoken, worth
 
-from credit.assign import Outcome
-from credit.baseline import Group, Nothing, RoleAverage
-from credit.baseline_agents import AgentGroup, AgentTurnGroup, TaskRole
-from credit.baseline_joint import Joint
-from credit.baseline_reinforce import LeaveOneOut, LengthWeighted
-from credit.baseline_whiten import Decoupled, Whiten
+from credit.assign.outcome import Outcome
+from credit.baselines.agents import AgentGroup, AgentTurnGroup, TaskRole
+from credit.baselines.group import Group, Nothing, RoleAverage
+from credit.baselines.joint import Joint
+from credit.baselines.reinforce import LeaveOneOut, LengthWeighted
+from credit.baselines.whiten import Decoupled, Whiten
 from marl.graph import Trajectory
 from marl.protocols import Baseline, BaselineConfig
 from marl.types import Advantage, Credit, Reward

@@ -17,9 +17,9 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.rloo_trainer import RLOOTrainer
 from trl.trainer.utils import nanstd
 
-from credit.baseline import Group
-from credit.baseline_reinforce import LeaveOneOut
-from credit.baseline_whiten import Decoupled
+from credit.baselines.group import Group
+from credit.baselines.reinforce import LeaveOneOut
+from credit.baselines.whiten import Decoupled
 from marl.protocols import Baseline
 from marl.types import Advantage, Credit
 

@@ -8,11 +8,11 @@ from by_hand import evidence
 from spoken_by_hand import numbers, spoken, worth
 from torch.nn.functional import layer_norm
 
-from credit.baseline import Group
-from credit.baseline_whiten import Decoupled, Whiten
+from credit.baselines.group import Group
+from credit.baselines.whiten import Decoupled, Whiten
 from marl.graph import Trajectory
-from marl.judge import Judge
-from marl.scenario import CreditConfig
+from marl.judging.judge import Judge
+from marl.scenario.schema import CreditConfig
 from marl.types import Advantage, Reward
 
 
@@ -125,7 +125,7 @@ def test_rewards_that_a_sum_cannot_tell_apart_are_told_apart() -> None:
 
 def test_a_scenario_names_rewards_and_the_judge_tells_them_apart() -> None:
     # The same numbers: right and short as above, paid to episodes; a scale changes nothing but what epsilon counts.
-    rule = {"kind": "credit.baseline_whiten:Decoupled", "weights": {"right": 1, "short": 0.5}}
+    rule = {"kind": "credit.baselines.whiten:Decoupled", "weights": {"right": 1, "short": 0.5}}
     exact = {"epsilon": 0, "group_epsilon": 0}
     episodes = rows(1, 1, 1)
     episodes[1].rewards = [Reward("a", 1.0, ("1", 0), "right")]

@@ -14,14 +14,14 @@ from by_hand import evidence as by_hand
 from pydantic import ValidationError
 from small_games import Voice, deal, table
 
-from credit.coma import Coma
+from credit.assign.coma import Coma
 from credit.mixing.advantages import counterfactual
 from games.matrix import MatrixConfig
 from games.two_step import TwoStepConfig
 from marl.engines.scripted import Random, Tabular
 from marl.graph import Trajectory
 from marl.protocols import EngineConfig, Evidence
-from marl.simulator import Table
+from marl.rollout.simulator import Table
 from marl.state import load_state, save_state
 from marl.types import Failure, Reading, Request, TurnId
 

@@ -9,19 +9,19 @@ import pytest
 from other_courses import assigned, at_once, by_agent, episodes, expected, scripted, walked
 from pydantic import ValidationError
 from small_games import FragileConfig, PenniesConfig, Voice, deal, drawn, table
+from sums import dealt, seated, team
 
-from credit.counterfactual import Difference, LeaveOneOut
+from credit.assign.counterfactual import Difference, LeaveOneOut
 from games.coalition import CoalitionConfig
 from games.hint import HintConfig
 from games.kuhn_poker import KuhnPokerConfig
 from games.matrix import MatrixConfig
 from games.two_step import TwoStepConfig
 from marl.engines.scripted import Tabular
+from marl.judging.map_rewards import repaid
 from marl.protocols import AssignConfig, Evidence
-from marl.repaid import repaid
 from marl.types import Fork, Request
 from roles.player import Player
-from tests.games.team.sums import dealt, seated, team
 
 POLICY = Difference(against="policy", common="mean")
 

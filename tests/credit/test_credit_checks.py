@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from paths import KUHN
 
 import marl
-from marl.load import ScenarioError
-
-KUHN = Path(__file__).parents[2] / "scenarios" / "kuhn_self_play.yaml"
+from marl.scenario.load import ScenarioError
 
 
 def problems(*overrides: str) -> list[str]:
@@ -19,10 +16,11 @@ def problems(*overrides: str) -> list[str]:
 
 
 def test_a_baseline_by_name_is_refused_beside_an_assign_with_a_state() -> None:
-    both = "{assign: {kind: 'credit.decomposition:Vdn'}, baseline: {kind: 'credit.baseline_whiten:Decoupled'}}"
+    vdn, decoupled = "credit.assign.value_decomposition:Vdn", "credit.baselines.whiten:Decoupled"
+    both = f"{{assign: {{kind: '{vdn}'}}, baseline: {{kind: '{decoupled}'}}}}"
     message = (
-        "credit.baseline: 'credit.baseline_whiten:Decoupled' asks what each named reward alone would earn, which "
-        "credit.assign 'credit.decomposition:Vdn' cannot tell, as it learns from what it is asked; choose an assign "
+        f"credit.baseline: '{decoupled}' asks what each named reward alone would earn, which "
+        f"credit.assign '{vdn}' cannot tell, as it learns from what it is asked; choose an assign "
         "without a state (outcome, flow, ...) or another baseline"
     )
     assert problems(f"credit={both}") == [message]
@@ -34,8 +32,10 @@ def test_a_baseline_by_name_is_refused_beside_an_assign_with_a_state() -> None:
 
 
 def test_a_rule_beside_that_needs_what_no_learner_reads_is_refused() -> None:
-    [problem] = problems("credit.compare.critic={baseline: {kind: 'credit.critic:Value'}}")
-    assert problem.startswith("credit.compare.critic: 'outcome' and 'credit.critic:Value' need values of what role")
+    [problem] = problems("credit.compare.critic={baseline: {kind: 'credit.baselines.value:Value'}}")
+    assert problem.startswith(
+        "credit.compare.critic: 'outcome' and 'credit.baselines.value:Value' need values of what role"
+    )
 
 
 def test_a_rule_beside_that_compares_needs_somebody_to_compare_with() -> None:

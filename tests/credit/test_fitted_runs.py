@@ -8,14 +8,14 @@ import pytest
 from real_runs import kuhn
 from small_teams import small
 
-from marl.run import Run, build
-from marl.scenario import Scenario
+from marl.scenario.schema import Scenario
 from marl.state import load_state, save_state
+from marl.training.run import Run, build
 from marl.types import Credit, Metrics
 
-VDN = "credit.decomposition:Vdn"
-QMIX = "credit.decomposition:Qmix"
-COMA = "credit.coma:Coma"
+VDN = "credit.assign.value_decomposition:Vdn"
+QMIX = "credit.assign.value_decomposition:Qmix"
+COMA = "credit.assign.coma:Coma"
 
 
 @pytest.fixture(autouse=True)

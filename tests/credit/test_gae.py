@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from credit.estimates import OVER, Discount, Later, bi_level_gae, gae
+from credit.assign.advantage_estimation import OVER, Discount, Later, bi_level_gae, gae
 
 NOTHING = Later(Fraction(0), Fraction(0))  # type: ignore[arg-type]
 """The end of an episode, in exact numbers."""

@@ -11,10 +11,10 @@ import pytest
 from by_hand import Paid, episode, worths
 from real_runs import kuhn, tiny
 
-from credit.gae import ChainGae, Gae
+from credit.assign.gae import ChainGae, Gae
 from marl.graph import Trajectory
-from marl.load import ScenarioError, validate
 from marl.protocols import Evidence
+from marl.scenario.load import ScenarioError, validate
 from marl.types import Advantage, Credit, Reading, TurnId
 
 Floats = tuple[float, ...]
@@ -228,9 +228,15 @@ def test_a_reading_that_does_not_fit_its_turn_is_named() -> None:
 @pytest.mark.parametrize(
     ("credit", "parts"),
     [
-        ({"assign": {"kind": "credit.gae:Gae"}, "baseline": {"kind": "none"}}, "'credit.gae:Gae' and 'none'"),
-        ({"assign": {"kind": "credit.gae:ChainGae"}, "baseline": {"kind": "none"}}, "'credit.gae:ChainGae' and 'none'"),
-        ({"baseline": {"kind": "credit.critic:Value"}}, "'outcome' and 'credit.critic:Value'"),
+        (
+            {"assign": {"kind": "credit.assign.gae:Gae"}, "baseline": {"kind": "none"}},
+            "'credit.assign.gae:Gae' and 'none'",
+        ),
+        (
+            {"assign": {"kind": "credit.assign.gae:ChainGae"}, "baseline": {"kind": "none"}},
+            "'credit.assign.gae:ChainGae' and 'none'",
+        ),
+        ({"baseline": {"kind": "credit.baselines.value:Value"}}, "'outcome' and 'credit.baselines.value:Value'"),
     ],
 )
 def test_a_learner_without_a_critic_is_refused_before_a_weight_is_loaded(credit: dict[str, Any], parts: str) -> None:

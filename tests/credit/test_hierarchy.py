@@ -13,11 +13,11 @@ from by_hand import episode, evidence, worths
 from credit_graphs import forked, random_episode
 from pydantic import ValidationError
 
-from credit.assign import LastSpeaker, Uniform
-from credit.hierarchy import Hierarchy
-from marl.explain import explain
+from credit.assign.outcome import LastSpeaker, Uniform
+from credit.assign.trajectory import Hierarchy
 from marl.graph import Trajectory
 from marl.protocols import Assign, AssignConfig, Evidence
+from marl.scenario.explain import explain
 from marl.types import Advantage, Credit, Metrics
 
 RULES = frozenset({"verifier"})

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from by_hand import earned, episode, evidence, worths
 
-from credit.baseline import Group
+from credit.baselines.group import Group
 from marl.graph import Trajectory
 from marl.types import Advantage
 

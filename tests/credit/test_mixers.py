@@ -15,7 +15,7 @@ from joint_moves import every_course, paid, whole
 from pydantic import ValidationError
 from small_games import CircleConfig, Voice, deal, drawn, table
 
-from credit.decomposition import Decomposition, Qmix, Vdn
+from credit.assign.value_decomposition import Decomposition, Qmix, Vdn
 from credit.mixing.mixer import Mixer
 from credit.mixing.networks import Monotonic, Sum
 from games.matrix import MatrixConfig

@@ -14,16 +14,16 @@ import torch
 from by_hand import episode, evidence, worths
 from real_runs import kuhn
 
-from credit.assign import Outcome
-from credit.critic import Value
-from credit.gae import ChainGae, Gae
-from credit.values import WIDTH, OwnValues, Ridge
-from marl.evaluate import move_probabilities
-from marl.load import validate
+from credit.assign.gae import ChainGae, Gae
+from credit.assign.outcome import Outcome
+from credit.baselines.value import Value
+from credit.own_values import WIDTH, OwnValues, Ridge
+from marl.evaluation.evaluate import move_probabilities
+from marl.evaluation.game_tree import Node, Situation, grow
 from marl.protocols import Evidence
-from marl.run import Run, build
+from marl.scenario.load import validate
 from marl.state import load_state, save_state
-from marl.tree import Node, Situation, grow
+from marl.training.run import Run, build
 from marl.types import Reading, Reward
 
 # --- the regression ---------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def exact(run: Run) -> dict[tuple[str, str], float]:
 def kuhn_run(made: Path) -> Iterator[tuple[Run, list[Evidence]]]:
     """Steps of self-play of a real tiny model that does not learn meanwhile, and what was read of them."""
     schedule = {"steps": 1, "groups": 128, "group_size": 4, "threads": 1}
-    credit = {"baseline": {"kind": "credit.critic:Value", "values": "own"}}
+    credit = {"baseline": {"kind": "credit.baselines.value:Value", "values": "own"}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MARL_CACHE", str(made))
         run = build(validate(kuhn(credit=credit, schedule=schedule)))

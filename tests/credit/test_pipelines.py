@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from small_games import deal, table
 
-from credit.coma import Coma
-from credit.decomposition import FittedAssign, Qmix, Vdn
+from credit.assign.coma import Coma
+from credit.assign.value_decomposition import FittedAssign, Qmix, Vdn
 from games.hint import HintConfig
 from marl.engines.scripted import Tabular
 from marl.protocols import Evidence
-from marl.simulator import Table
+from marl.rollout.simulator import Table
 
 SAYS = {"red": {"one": 0.8, "two": 0.2}, "green": {"one": 0.2, "two": 0.8}}
 GUESSES = {"one": {"red": 0.7, "green": 0.3}, "two": {"red": 0.3, "green": 0.7}}

@@ -13,17 +13,17 @@ from by_hand import Paid, episode, worths
 from credit_graphs import Endless, forked, random_episode
 from pydantic import ValidationError
 
-from credit.assign import Uniform
-from credit.combining import Mix, Row, normalised, prime_paper, prime_released
-from credit.process import Process
-from credit.process_rewards import paid_on_the_way
+from credit.assign.combining import Mix, Row, normalised, prime_paper, prime_released
+from credit.assign.outcome import Uniform
+from credit.assign.process import Process
+from credit.assign.process_rewards import paid_on_the_way
 from games.verifiers.form import Format
 from games.verifiers.text import Exact
 from marl.cases import state_of
-from marl.engines.rules import Verifiers
-from marl.explain import explain
+from marl.engines.workers.settings import Verifiers
 from marl.graph import Trajectory
 from marl.protocols import Evidence
+from marl.scenario.explain import explain
 from marl.types import Credit, Problem, Reward
 
 RULES = frozenset({"verifier"})

@@ -13,8 +13,9 @@ import pytest
 from other_courses import assigned, by_agent, episodes, expected, scripted, walked
 from pydantic import ValidationError
 from small_games import PAIR, FragileConfig, PenniesConfig, Voice, deal, drawn, table
+from sums import dealt, seated, team
 
-from credit.replay import Replay
+from credit.assign.replay import Replay
 from games.hint import HintConfig
 from games.kuhn_poker import KuhnPokerConfig
 from games.matrix import MatrixConfig
@@ -22,9 +23,8 @@ from games.two_step import TwoStepConfig
 from marl.engines.scripted import Tabular
 from marl.graph import Trajectory
 from marl.protocols import Evidence, GameConfig
-from marl.simulator import Table
+from marl.rollout.simulator import Table
 from marl.types import Fork, Request, TurnId
-from tests.games.team.sums import dealt, seated, team
 
 Rows = Mapping[str, Mapping[str, float]]
 Before = Callable[..., list[float]]

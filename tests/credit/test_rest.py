@@ -5,8 +5,8 @@ import pytest
 from by_hand import evidence
 from test_mixers import pairs
 
-from credit.coma import Coma
-from credit.decomposition import FittedAssign, Qmix, Vdn
+from credit.assign.coma import Coma
+from credit.assign.value_decomposition import FittedAssign, Qmix, Vdn
 
 LEARNT = {"updates": 300, "lr": 1e-2, "memory": 1}
 UNLEARNT = {"updates": 1, "lr": 1e-9}

@@ -16,11 +16,11 @@ from transformers import (
     LlamaForSequenceClassification,
 )
 
-from credit.process import Process
+from credit.assign.process import Process
 from marl.conversations import conversations
-from marl.engines.rating import Scorer
-from marl.engines.reward_model import RewardModel
-from marl.engines.tokens import make_tokenizer
+from marl.engines.reward_model.engine import Scorer
+from marl.engines.reward_model.settings import RewardModel
+from marl.models.tiny_tokenizer import make_tokenizer
 from marl.types import Message
 
 CORPUS = ["yes no maybe 1 2 3", "a plan for the solver"]

@@ -15,7 +15,8 @@ from by_hand import evidence as by_hand
 from joint_moves import every_course
 from small_games import CircleConfig, Voice, deal, table
 
-from credit.decomposition import Vdn
+from credit.assign.teams import Team
+from credit.assign.value_decomposition import Vdn
 from credit.mixing.encoding import Encoder
 from credit.mixing.mixer import Mixer
 from credit.mixing.networks import Batch, Mixture, Sum
@@ -23,7 +24,6 @@ from credit.mixing.record import Layout
 from credit.mixing.rounds import Round, rounds
 from credit.mixing.targets import Returns
 from credit.mixing.texts import hashed, situation
-from credit.teams import Team
 from games.two_step import TwoStepConfig
 from marl.graph import Trajectory
 

@@ -12,8 +12,8 @@ from other_courses import assigned, at_once, by_agent, episodes, saying, scripte
 from pydantic import ValidationError
 from small_games import CircleConfig, Voice, deal, drawn, table
 
-from credit.counterfactual import Shapley
-from credit.shapley import Coalition, arcs, random_circles, sampled_shapley_values, shapley_values, subsets
+from credit.assign.counterfactual import Shapley
+from credit.assign.shapley import Coalition, arcs, random_circles, sampled_shapley_values, shapley_values, subsets
 from games.coalition import CoalitionConfig
 from games.hint import HintConfig
 from games.matrix import MatrixConfig

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from by_hand import earned, episode, evidence, worths
 
-from credit.assign import Outcome
-from credit.critic import Value
-from credit.gae import Gae
+from credit.assign.gae import Gae
+from credit.assign.outcome import Outcome
+from credit.baselines.value import Value
 from marl.types import Advantage, Reading
 
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from marl.engines.models import Checkpoint
-from marl.engines.tiny import Tiny
-from marl.engines.tiny_build import build_tiny
+from marl.models.pretrained import Checkpoint
+from marl.models.tiny import Tiny
+from marl.models.tiny_build import build_tiny
 
 
 @pytest.fixture(autouse=True, scope="session")

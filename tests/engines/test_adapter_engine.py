@@ -16,11 +16,11 @@ from engine_helpers import answers, ask, engine, plain_logprobs
 from peft import AutoPeftModelForCausalLM, PeftModel
 from transformers import AutoModelForCausalLM, GPT2Config
 
-from marl.engines import lora
-from marl.engines.adapter import Adapted
-from marl.engines.lora import adapter_tensors
-from marl.engines.models import Checkpoint
-from marl.engines.sampler import Sampler
+from marl.engines.transformers.sampler import Sampler
+from marl.models import lora
+from marl.models.adapter import Adapted
+from marl.models.lora import adapter_tensors
+from marl.models.pretrained import Checkpoint
 from marl.types import Completion, Request
 
 FEW = ("q_proj", "down_proj")

@@ -23,9 +23,9 @@ from transformers import (
     Qwen3NextConfig,
 )
 
-from marl.engines.models import Checkpoint
-from marl.engines.sampler import Sampler
-from marl.engines.transformers import Transformers
+from marl.engines.transformers.sampler import Sampler
+from marl.engines.transformers.settings import Transformers
+from marl.models.pretrained import Checkpoint
 
 SMALL: dict[str, Any] = {
     "vocab_size": 259,

@@ -13,9 +13,9 @@ from engine_helpers import answers, ask, plain_logprobs
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, GPT2Config, Qwen2Config
 
-from marl.engines.adapter import Adapted, Adapter
-from marl.engines.lora import adapter_layers, adapter_tensors, bare
-from marl.engines.models import Checkpoint
+from marl.models.adapter import Adapted, Adapter
+from marl.models.lora import adapter_layers, adapter_tensors, bare
+from marl.models.pretrained import Checkpoint
 from marl.types import Request
 
 SIZES: dict[str, Any] = {"vocab_size": 259, "eos_token_id": 1, "bos_token_id": 1, "initializer_range": 0.15}

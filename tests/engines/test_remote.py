@@ -15,8 +15,8 @@ from bad_server import Act, Server, breaks_off, never, pours, resets, says, send
 from pydantic import ValidationError
 
 from marl.config import Sampling
-from marl.engines.endpoint import Endpoint
-from marl.engines.remote import OpenAI
+from marl.engines.openai.endpoint import Endpoint
+from marl.engines.openai.settings import OpenAI
 from marl.errors import EndpointError
 from marl.types import Completion, Failure, Message, Request, Usage
 
@@ -304,7 +304,7 @@ def test_a_cancelled_request_is_given_up_and_never_answered(serve: Serve) -> Non
 def test_an_open_request_does_not_keep_the_process_alive(serve: Serve) -> None:
     code = f"""
 from marl.config import Sampling
-from marl.engines.remote import OpenAI
+from marl.engines.openai.settings import OpenAI
 from marl.types import Message, Request
 mate = OpenAI(base_url={serve(never).url!r}, model="m", key_env=None).build(None)
 mate.submit(0, Request("mate", (Message("user", "x"),), Sampling()))

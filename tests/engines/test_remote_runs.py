@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 from bad_server import Act, Server, Visit, breaks_off, never, says, sends, serving
+from paths import PLUG_IN
 from small_games import Voice, drawn
 
 import marl
 from games.kuhn_poker import KuhnPokerConfig
-from marl.cast import Cast
-from marl.engines.remote import OpenAI
+from marl.engines.openai.settings import OpenAI
 from marl.errors import EndpointError
 from marl.graph import read_trajectories
-from marl.load import ScenarioError, validate
 from marl.protocols import Engine
-from marl.simulator import Table
+from marl.rollout.casting import Cast
+from marl.rollout.simulator import Table
+from marl.scenario.load import ScenarioError, validate
 from marl.types import Completion, Deal, Failure, Ticket, Usage
 from roles.player import Player
 
@@ -30,7 +31,7 @@ WAIT_S = 20.0
 
 @pytest.fixture(autouse=True)
 def outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "plug_in")
+    monkeypatch.syspath_prepend(PLUG_IN)
 
 
 def scenario(server: Server | str, schedule: dict[str, Any] | None = None, **engine: Any) -> dict[str, Any]:

@@ -15,12 +15,12 @@ import marl
 from games.team.settings import TeamConfig
 from marl.config import Sampling
 from marl.conversations import conversations
-from marl.engines.rating import RatingEngine, Scorer
-from marl.engines.reward_model import RewardModel, RewardSeat
-from marl.engines.tokens import make_tokenizer
+from marl.engines.reward_model.engine import RatingEngine, Scorer
+from marl.engines.reward_model.settings import RewardModel, RewardSeat
 from marl.graph import read_trajectories
-from marl.load import validate
+from marl.models.tiny_tokenizer import make_tokenizer
 from marl.protocols import View
+from marl.scenario.load import validate
 from marl.types import Completion, Info, Message, Request, Turn
 from roles.verifier import Rater
 

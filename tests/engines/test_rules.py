@@ -14,8 +14,8 @@ from rule_parts import Broken, Says, Shout
 
 from marl.cases import state_of
 from marl.config import Sampling
-from marl.engines.rules import RuleEngine, Tools, Verifiers
-from marl.engines.worker_pool import WorkerError
+from marl.engines.workers.pool import WorkerError
+from marl.engines.workers.settings import RuleEngine, Tools, Verifiers
 from marl.protocols import VerifierConfig
 from marl.types import Case, Completion, Message, Problem, Request, Verdict
 

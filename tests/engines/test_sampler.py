@@ -8,7 +8,7 @@ import torch
 from engine_helpers import answers, ask, engine, plain_logprobs, raw_answers
 
 from marl.config import Sampling
-from marl.engines.models import Checkpoint
+from marl.models.pretrained import Checkpoint
 from marl.types import Completion, Failure, Message, Request
 
 SAMPLINGS = [
@@ -157,7 +157,7 @@ def test_prompts_of_many_lengths_are_read_in_several_forwards(
     bytewise: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sampler, model = engine(bytewise, prefill_tokens=100), bytewise.model()
-    monkeypatch.setattr("marl.engines.network._LOGITS_AT_ONCE", 6 * 259)
+    monkeypatch.setattr("marl.engines.transformers.network._LOGITS_AT_ONCE", 6 * 259)
     requests = [ask("p" * (1 + seed % 8 * 6), seed=seed, max_tokens=5) for seed in range(24)]
     for request, completion in zip(requests, answers(sampler, requests), strict=True):
         assert completion.logprobs == pytest.approx(plain_logprobs(model, completion, request.sampling), abs=1e-5)

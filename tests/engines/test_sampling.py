@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from marl.config import Sampling
-from marl.engines.sampling import Shaping, drawn, log_distribution, stream_keys, truncated, uniforms
+from marl.engines.transformers.sampling import Shaping, drawn, log_distribution, stream_keys, truncated, uniforms
 
 
 def test_random_numbers_are_those_of_splitmix64() -> None:

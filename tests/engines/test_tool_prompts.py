@@ -9,9 +9,9 @@ import pytest
 from engine_helpers import answers, engine
 
 from marl.config import Sampling
-from marl.engines.models import Checkpoint
-from marl.engines.prompts import Prompts
-from marl.engines.tokens import make_tokenizer
+from marl.models.chat_template import Prompts
+from marl.models.pretrained import Checkpoint
+from marl.models.tiny_tokenizer import make_tokenizer
 from marl.protocols.play import Tool
 from marl.types import Message, Request
 

@@ -15,9 +15,9 @@ from games.hint import HintConfig
 from games.matrix import MatrixConfig
 from games.stopping import StoppingConfig
 from games.two_step import TwoStepConfig
-from marl.cast import Cast
+from marl.evaluation.game_tree import Situation, Tree, grow, values
 from marl.protocols import Game, GameConfig
-from marl.tree import Situation, Tree, grow, values
+from marl.rollout.casting import Cast
 from roles.player import Player
 
 GAMES: dict[str, GameConfig] = {

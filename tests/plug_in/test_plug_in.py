@@ -16,11 +16,11 @@ import yaml
 from real_runs import Desk, Kill, outcome, train_whole
 
 import marl
-from marl.cast import Cast
+from marl.evaluation.game_tree import Strategy, Tree, best_response, grow, values
 from marl.graph import read_trajectories
-from marl.load import validate
+from marl.rollout.casting import Cast
+from marl.scenario.load import validate
 from marl.state import load_state
-from marl.tree import Strategy, Tree, best_response, grow, values
 from marl.types import Metrics
 
 HERE = Path(__file__).parent
@@ -136,7 +136,8 @@ def test_a_part_beside_the_command_is_found_by_import_path(tmp_path: Path) -> No
     (tmp_path / "mine.py").write_text("from outside.coins import MatchingCoins as Mine\n")
     (tmp_path / "coins.yaml").write_text(yaml.safe_dump(COINS | {"game": {"kind": "mine:Mine"}}))
     code = (
-        "import sys; sys.path.remove(''); sys.argv = ['marl', 'check', 'coins.yaml']; import marl.cli; marl.cli.main()"
+        "import sys; sys.path.remove(''); sys.argv = ['marl', 'check', 'coins.yaml']; "
+        "from marl.commands.cli import main; main()"
     )
     done = command("-c", code, cwd=tmp_path)
     assert done.stdout == "coins.yaml: fine; game mine:Mine, trains learner\n", done.stderr
@@ -288,7 +289,7 @@ def test_a_verifier_beside_the_command_is_found_by_the_process_that_runs_it(tmp_
     (tmp_path / "spelling.yaml").write_text(yaml.safe_dump(SPELLING).replace("outside.letters:Near", "mine:Mine"))
     code = (
         "import sys; sys.path.remove(''); sys.argv = ['marl', 'check', 'spelling.yaml', '--graders'];"
-        "import marl.cli; marl.cli.main()"
+        "import marl.commands.cli; marl.commands.cli.main()"
     )
     done = command("-c", code, cwd=tmp_path)
     assert done.stdout.endswith("spelling.yaml: graders: 16 verdicts as they must be\n"), done.stderr

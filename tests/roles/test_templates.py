@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import yaml
+from paths import KUHN
 from situations import said, view
 
-from marl.load import ScenarioError, validate
 from marl.protocols import Tool
+from marl.scenario.load import ScenarioError, validate
 from marl.types import Message
 from roles.aggregator import Aggregator
 from roles.answer import AnsweringRole
@@ -23,7 +24,6 @@ from roles.planner import Planner
 from roles.player import Player
 from roles.solver import Solver
 
-KUHN = Path(__file__).parent.parent.parent / "scenarios" / "kuhn_self_play.yaml"
 ROLES: list[type[AnsweringRole]] = [Solver, Planner, Critic, Judge, Challenger, Aggregator, Debater]
 FORMS = ("tag", "boxed", "bracket", "json", "code", "last_line", "whole")
 HEARD = [said("player_1", "<think>hm</think>It is 41."), said("player_2", "")]

@@ -67,8 +67,8 @@ def test_twenty_steps_in_double_precision_end_at_the_same_weights(name):
 
 def test_two_ranks_with_common_totals_have_the_gradient_of_one():
     """What a rank needs to know of the others is in `Totals`: gradients are summed, not averaged."""
-    from trainers.batches import collate
-    from trainers.rows import totals_of
+    from trainers.batching.batches import collate
+    from trainers.batching.rows import totals_of
 
     learner = Grpo(aggregation="seq_mean_token_mean").build(brief())
     rows = learner.objective.rows(given())

@@ -12,16 +12,16 @@ import torch
 from learning_samples import Plan, Source, alone, brief, distance, gradient, make, said, same, sample, turn, weights
 from torch import Tensor
 
-from marl.engines.adapter import Adapted, Adapter
-from marl.engines.lora import save_adapter
-from marl.engines.models import Checkpoint, Pretrained
 from marl.errors import NonFinite
+from marl.models.adapter import Adapted, Adapter
+from marl.models.lora import save_adapter
+from marl.models.pretrained import Checkpoint, Pretrained
 from marl.protocols import Brief
-from trainers.batches import collate
-from trainers.rows import Row
+from trainers.batching.batches import collate
+from trainers.batching.rows import Row
+from trainers.forward.model_inputs import drops_out
+from trainers.forward.token_outputs import log_distributions
 from trainers.settings import Anchor, Grpo, Sft
-from trainers.texts import drops_out
-from trainers.vocabulary import log_distributions
 
 FULL = {
     "lr": 1e-2,

@@ -2,7 +2,7 @@ import pytest
 import torch
 from learning_samples import Plan, Source, brief, make, same, weights
 
-from trainers.schedules import coefficient, learning_rate
+from trainers.optim.schedules import coefficient, learning_rate
 from trainers.settings import Anchor, Grpo
 
 

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from marl.engines.adapter import Adapted, Adapter
-from marl.engines.models import Checkpoint, Pretrained
+from marl.models.adapter import Adapted, Adapter
+from marl.models.pretrained import Checkpoint, Pretrained
 from marl.protocols import Brief
 from trainers.settings import Critic, Ppo
 

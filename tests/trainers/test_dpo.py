@@ -13,8 +13,8 @@ import torch
 from learning_samples import VOCABULARY, Source, alone, brief, distance, said, same, sample, turn, weights
 from torch import Tensor
 
-from marl.engines.adapter import Adapted, Adapter
-from marl.engines.models import Checkpoint, Pretrained
+from marl.models.adapter import Adapted, Adapter
+from marl.models.pretrained import Checkpoint, Pretrained
 from marl.types import Sample
 from trainers.settings import Dpo, Keep, Sft
 

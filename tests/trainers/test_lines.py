@@ -10,14 +10,14 @@ from packing_samples import CONFIGS, KINDS, SMALL, model_of, rows_of, samples, s
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MambaConfig
 
 from marl.config import Sampling
-from trainers import flex
-from trainers.packing import Frame, pack
-from trainers.plans import Planner
-from trainers.rows import Row
+from trainers.batching.packing import Frame, pack
+from trainers.batching.planner import Planner
+from trainers.batching.rows import Row
+from trainers.forward import flex_attention as flex
+from trainers.forward.model_inputs import Forest, drops_out, in_blocks, masks, obstacle, states
+from trainers.forward.token_outputs import log_distributions
+from trainers.forward.token_outputs import said as spoken
 from trainers.settings import Anchor, Critic, Dpo, Grpo, Ppo, Sft
-from trainers.texts import Forest, drops_out, in_blocks, masks, obstacle, states
-from trainers.vocabulary import log_distributions
-from trainers.vocabulary import said as spoken
 
 CUT = Sampling(temperature=1.3, top_p=0.7, top_k=20)
 LAYOUTS = ("packed", "shared")

@@ -10,8 +10,8 @@ import pytest
 import torch
 from loss_samples import MASK, Case, drawn, single, value_and_gradient
 
-from trainers.aggregation import Totals, masked_sum, row_scale
-from trainers.losses import (
+from trainers.losses.aggregation import Totals, masked_sum, row_scale
+from trainers.losses.policy import (
     cispo,
     clipped_surrogate,
     gmpo,

@@ -4,9 +4,9 @@ from itertools import product
 import pytest
 import torch
 
-from trainers.aggregation import Totals, masked_sum, row_scale
-from trainers.losses import clipped_surrogate
-from trainers.penalties import entropy, exact_kl, sampled_kl, sampler_kl
+from trainers.losses.aggregation import Totals, masked_sum, row_scale
+from trainers.losses.penalties import entropy, exact_kl, sampled_kl, sampler_kl
+from trainers.losses.policy import clipped_surrogate
 
 ALL = torch.ones(1, 1, dtype=torch.bool)
 

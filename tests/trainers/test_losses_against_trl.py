@@ -10,8 +10,8 @@ from loss_samples import Case, agree, drawn, single
 from trl_losses import bare, policy_loss
 
 from marl.controllers import adapted_entropy
-from trainers.aggregation import Totals, masked_sum, row_scale
-from trainers.losses import cispo, clipped_surrogate, gmpo, gspo, gspo_token, sapo, sequence_surrogate
+from trainers.losses.aggregation import Totals, masked_sum, row_scale
+from trainers.losses.policy import cispo, clipped_surrogate, gmpo, gspo, gspo_token, sapo, sequence_surrogate
 
 trl = pytest.importorskip("trl.trainer.grpo_trainer")
 rloo = pytest.importorskip("trl.trainer.rloo_trainer")

@@ -9,8 +9,10 @@ import pytest
 import torch
 from loss_samples import Case, agree, drawn, single
 
-from trainers.aggregation import Totals, masked_sum, row_scale
-from trainers.losses import (
+from trainers.losses.aggregation import Totals, masked_sum, row_scale
+from trainers.losses.mismatch import tis
+from trainers.losses.penalties import entropy, sampled_kl
+from trainers.losses.policy import (
     cispo,
     clipped_surrogate,
     gmpo,
@@ -21,8 +23,6 @@ from trainers.losses import (
     value_loss,
     within,
 )
-from trainers.mismatch import tis
-from trainers.penalties import entropy, sampled_kl
 
 core = pytest.importorskip("verl.trainer.ppo.core_algos")
 ActorConfig = pytest.importorskip("verl.workers.config").ActorConfig

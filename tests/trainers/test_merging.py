@@ -5,7 +5,7 @@ from learning_samples import Plan, brief, distance, gradient, make, sample
 
 from marl.config import Sampling
 from marl.types import Advantage, Reading
-from trainers.rows import imitated_rows, judged_rows
+from trainers.batching.rows import imitated_rows, judged_rows
 from trainers.settings import Anchor, Grpo, Sft
 
 MODES = [

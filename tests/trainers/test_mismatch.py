@@ -9,7 +9,7 @@ import pytest
 import torch
 from loss_samples import MASK, drawn
 
-from trainers.mismatch import geometric, icepop, mis, opsm, ratios, rejected, tis
+from trainers.losses.mismatch import geometric, icepop, mis, opsm, ratios, rejected, tis
 
 POISONS = (math.nan, math.inf, -math.inf)
 

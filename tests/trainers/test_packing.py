@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from packing_samples import KINDS
 
-from trainers.packing import Frame, Lines, pack
+from trainers.batching.packing import Frame, Lines, pack
 
 
 def tokens(widths):

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from learning_samples import sample
 
-from trainers.kept import distinct, kept
-from trainers.pairs import contests, paired_rows
-from trainers.rows import totals_of
+from trainers.batching.pairs import contests, paired_rows
+from trainers.batching.rows import totals_of
+from trainers.batching.selection import distinct, kept
 from trainers.settings import Dpo, Keep, Sft
 
 ASKED, OTHER = (1, 2), (1, 3)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from loss_samples import drawn
 
-from trainers.losses import reinforce
-from trainers.penalties import sampled_kl
+from trainers.losses.penalties import sampled_kl
+from trainers.losses.policy import reinforce
 
 VOCABULARY = 5
 EVERY = torch.ones(VOCABULARY, 1, dtype=torch.bool)

@@ -11,8 +11,8 @@ from policy_samples import LOSSES, advantages, aggregate, built, caught, chosen,
 
 from marl.errors import NonFinite
 from marl.types import Advantage, Reading
-from trainers.batches import collate
-from trainers.rows import totals_of
+from trainers.batching.batches import collate
+from trainers.batching.rows import totals_of
 from trainers.settings import Anchor, EntropyControl, Grpo, Mismatch, Reinforce
 
 SAMPLES = make(Plan(distinct=10, count=10))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from learning_samples import Plan, Source, brief, distance, gradient, make, said, same, sample, turn, weights
+from paths import KUHN
 from torch import Tensor, nn
 
 import marl
-from trainers.masters import Masters
+from trainers.optim.master_weights import Masters
 from trainers.settings import Anchor, Grpo, Sft
 
 FULL = {"magnet": Anchor(coefficient=0.5, final=0.1), "proximal": Anchor(coefficient=0.5, refresh=2), "entropy": 0.01}
@@ -140,7 +140,7 @@ def test_a_missing_package_is_named_before_a_weight_is_loaded(monkeypatch: pytes
     from trainers.settings import optimisation
 
     monkeypatch.setattr(optimisation, "find_spec", lambda name: None if name == "bitsandbytes" else find_spec(name))
-    kuhn = Path(__file__).parents[2] / "scenarios" / "kuhn_self_play.yaml"
+    kuhn = KUHN
     expected = (
         r"policies\.actor\.learner\.optimizer: 'adamw_8bit' is one of the package bitsandbytes.* 'marl\[bitsandbytes\]'"
     )
@@ -172,7 +172,7 @@ def test_compiled_layers_give_the_same_gradient_and_keep_their_names(recompute: 
 
 
 def test_a_model_without_layers_of_that_kind_is_refused() -> None:
-    from trainers.modes import apply_modes
+    from trainers.forward.checkpointing import apply_modes
 
     with pytest.raises(ValueError, match="gradient_checkpointing, compile: Linear has no layers"):
         apply_modes(nn.Linear(2, 2), Grpo(gradient_checkpointing=True, compile=True))

@@ -11,8 +11,8 @@ from torch.nn import functional
 from transformers import LlamaConfig, LlamaForTokenClassification
 from trl_losses import bare
 
-from trainers.aggregation import difference, masked_mean, masked_sum
-from trainers.preferences import bradley_terry, dpo, implicit_rewards, orm
+from trainers.losses.aggregation import difference, masked_mean, masked_sum
+from trainers.losses.preferences import bradley_terry, dpo, implicit_rewards, orm
 
 BETA = 0.4
 OURS = {

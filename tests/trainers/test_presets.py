@@ -8,7 +8,7 @@ from quiz_game import policies, quiz, trained
 from real_runs import rows as logged
 
 from marl.parts import find
-from trainers.grpo import Surrogate
+from trainers.objectives.policy_gradient import Surrogate
 from trainers.settings import Anchor, Grpo, Mismatch
 
 # Kind -> what differs from `grpo`, as in its paper (the numbers of the README's table).

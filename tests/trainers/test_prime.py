@@ -11,7 +11,7 @@ import torch
 from by_hand import episode
 from learning_samples import Plan, alone, brief, distance, gradient, make, said, same, sample, turn, weights
 
-from credit.process import Process
+from credit.assign.process import Process
 from marl.config import Sampling
 from marl.protocols import Evidence
 from marl.types import Advantage, Reading, Sample, TurnId

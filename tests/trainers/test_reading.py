@@ -4,10 +4,10 @@ from learning_samples import Plan, alone, brief, make, said, turn
 from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, Qwen3Config
 
 from marl.config import Sampling
-from trainers.batches import collate
-from trainers.rows import Row
+from trainers.batching.batches import collate
+from trainers.batching.rows import Row
+from trainers.forward.token_outputs import log_distributions
 from trainers.settings import Grpo
-from trainers.vocabulary import log_distributions
 
 SMALL = {
     "vocab_size": 40,

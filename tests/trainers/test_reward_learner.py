@@ -13,18 +13,18 @@ from torch.nn.functional import logsigmoid
 from transformers import AutoModelForSequenceClassification
 
 from marl.config import Sampling
-from marl.engines.adapter import Adapted, Adapter
-from marl.engines.models import Checkpoint, Pretrained
-from marl.engines.prompts import Prompts
-from marl.engines.rating import Scorer
-from marl.engines.reward_model import RewardModel as Rated
-from marl.engines.tiny import Tiny
-from marl.engines.tiny_build import build_tiny
+from marl.engines.reward_model.engine import Scorer
+from marl.engines.reward_model.settings import RewardModel as Rated
+from marl.models.adapter import Adapted, Adapter
+from marl.models.chat_template import Prompts
+from marl.models.pretrained import Checkpoint, Pretrained
+from marl.models.tiny import Tiny
+from marl.models.tiny_build import build_tiny
 from marl.protocols import Brief
 from marl.types import Message, Request, Sample
-from trainers.rows import totals_of
+from trainers.batching.chat_text import Wording
+from trainers.batching.rows import totals_of
 from trainers.settings import RewardModel
-from trainers.wording import Wording
 
 WORDS = "is it yes no maybe surely not so one two three four five six seven eight . ?"
 

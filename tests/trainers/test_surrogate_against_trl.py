@@ -7,9 +7,9 @@ import torch
 from loss_samples import Case
 from trl_losses import bare, policy_loss
 
-from trainers.aggregation import Totals, masked_sum, row_scale
-from trainers.losses import clipped_surrogate
-from trainers.penalties import entropy, sampled_kl
+from trainers.losses.aggregation import Totals, masked_sum, row_scale
+from trainers.losses.penalties import entropy, sampled_kl
+from trainers.losses.policy import clipped_surrogate
 
 trl = pytest.importorskip("trl.trainer.grpo_trainer")
 

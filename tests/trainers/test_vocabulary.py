@@ -19,12 +19,12 @@ from transformers import (
 )
 
 from marl.config import Sampling
-from trainers import vocabulary
-from trainers.batches import Batch, collate
-from trainers.head import fit_head, head
-from trainers.rows import Row
-from trainers.texts import states
-from trainers.vocabulary import Asked, said
+from trainers.batching.batches import Batch, collate
+from trainers.batching.rows import Row
+from trainers.forward import token_outputs as vocabulary
+from trainers.forward.head import fit_head, head
+from trainers.forward.model_inputs import states
+from trainers.forward.token_outputs import Asked, said
 
 SIZES: dict[str, Any] = {
     "vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,

@@ -46,8 +46,8 @@ class Dpo(Pairing):
 
     def build(self, brief: Brief) -> Learner:
         """A learner with its own copy of the weights, and the reference."""
-        from trainers.dpo import Preference
         from trainers.learner import Learner
+        from trainers.objectives.preference import Preference
 
         model = brief.source.model()
         return Learner(self, brief, model, Preference(self, model, brief.steps))

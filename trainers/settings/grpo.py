@@ -161,8 +161,8 @@ class Grpo(Optimisation):
 
     def build(self, brief: Brief) -> Learner:
         """A learner with its own copy of the weights."""
-        from trainers.grpo import Surrogate
         from trainers.learner import Learner
+        from trainers.objectives.policy_gradient import Surrogate
 
         model = brief.source.model()
         return Learner(self, brief, model, Surrogate(self, model, brief.steps))

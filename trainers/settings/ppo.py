@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import NonNegativeInt, PositiveFloat, model_validator
 
 from marl.config import Config
-from marl.engines.models import Pretrained
+from marl.models.pretrained import Pretrained
 from marl.protocols import Brief
 from trainers.settings.anchors import Anchor
 from trainers.settings.grpo import Grpo, Loss
@@ -75,9 +75,9 @@ class Ppo(Grpo):
 
     def build(self, brief: Brief) -> Learner:
         """A learner with its own copy of the weights, and a critic."""
-        from trainers.critic import critic_of, reads_lines
+        from trainers.forward.critic import critic_of, reads_lines
         from trainers.learner import Learner
-        from trainers.ppo import ActorCritic
+        from trainers.objectives.actor_critic import ActorCritic
 
         model = brief.source.model()
         critic = critic_of(self, brief, model)

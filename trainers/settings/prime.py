@@ -41,7 +41,7 @@ class Prime(Grpo):
     def build(self, brief: Brief) -> Learner:
         """A learner with its own copies of the weights."""
         from trainers.learner import Learner
-        from trainers.prime import ImplicitRewards
+        from trainers.objectives.prime import ImplicitRewards
 
         model = brief.source.model()
         return Learner(self, brief, model, ImplicitRewards(self, model, brief.steps))

@@ -11,7 +11,7 @@ from marl.protocols import Brief
 from trainers.settings.pairing import Pairing, Worth
 
 if TYPE_CHECKING:
-    from trainers.reward_model import RewardLearner
+    from trainers.objectives.reward_model import RewardLearner
 
 _PAIRED = ("pairs", "margin", "most", "spread", "centre")
 _LABELLED = ("threshold",)
@@ -67,8 +67,8 @@ class RewardModel(Pairing):
 
     def build(self, brief: Brief) -> RewardLearner:
         """A learner with its own copy of the policy's weights, and a head that says 0."""
-        from trainers.reward_model import Rating, RewardLearner
-        from trainers.wording import Wording
+        from trainers.batching.chat_text import Wording
+        from trainers.objectives.reward_model import Rating, RewardLearner
 
         model, wording = brief.source.model(), Wording(brief.source.tokenizer())
         return RewardLearner(self, brief, model, Rating(self, model, wording))

@@ -36,6 +36,6 @@ class Sft(Optimisation):
     def build(self, brief: Brief) -> Learner:
         """A learner with its own copy of the weights."""
         from trainers.learner import Learner
-        from trainers.sft import Imitation
+        from trainers.objectives.imitation import Imitation
 
         return Learner(self, brief, brief.source.model(), Imitation(self))

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from pettingzoo.test import api_test, seed_test
+from small_games import Voice
+from sums import dealt, grade, seated, team
 
 from marl.graph import Trajectory
 from marl.types import Request
-from tests.games.team.sums import dealt, grade, seated, team
-from tests.small_games import Voice
 
 PLAN = {"role": "planner", "examples": ["{{ given.left }}"]}
 SOLVE = {"role": "solver", "hears": ["planner"], "examples": ["{{ answer }}", "{{ wrong[0] }}"]}

@@ -6,8 +6,8 @@ from functools import cache
 
 from answer_table import Row, rows
 
-from marl.engines.rules import question
-from marl.engines.worker_pool import Job, Outcome, WorkerPool
+from marl.engines.workers.pool import Job, Outcome, WorkerPool
+from marl.engines.workers.settings import question
 
 
 @cache

@@ -1,0 +1,73 @@
+"""`marl credit`: recorded play, judged again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from marl.training.rejudge import Recredit
+
+_DEFAULT = "judge"
+
+
+class _WithDefault(TyperGroup):
+    """A group of commands whose first words may leave out the command `judge`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, *ctx.help_option_names):
+            args = [_DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+
+credit = typer.Typer(
+    cls=_WithDefault,
+    no_args_is_help=True,
+    help="Judge a run's recorded play again: marl credit RUN --with RULE, marl credit compare RUN --with A --with B.",
+)
+_RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.", show_default=False)]
+_Step = Annotated[int | None, typer.Option(min=1, help="Which recorded step; default: the newest.")]
+_RULE = "A kind (shapley), two (flow/role_average), or YAML as under `credit:`"
+_RULES = f"{_RULE}; two or more, or one to compare with the run's own."
+
+
+@credit.command(_DEFAULT)
+def judge(
+    run: _RunPath,
+    rule: Annotated[str | None, typer.Option("--with", help=f"{_RULE}; default: the run's own.")] = None,
+    step: _Step = None,
+    out: Annotated[Path | None, typer.Option(help="Write every turn's credit here (.jsonl or .csv).")] = None,
+) -> None:
+    """Say what a rule makes of a recorded step, by role and agent. The command when none is named."""
+    from marl.training.rejudge import Recredit
+    from marl.view.credit_table import check_format, verdict, write
+
+    if out is not None:
+        check_format(out)
+    recorded = Recredit(run, step)
+    found = recorded(rule)
+    typer.echo("\n".join([_title(run, recorded), *recorded.notes, "", verdict(found, recorded.trajectories)]))
+    if out is not None:
+        typer.echo(f"{out}: {write(out, found, recorded.trajectories)} turns")
+
+
+@credit.command()
+def compare(
+    run: _RunPath,
+    rules: Annotated[list[str], typer.Option("--with", help=_RULES, show_default=False)],
+    step: _Step = None,
+) -> None:
+    """Say how far rules agree on a recorded step, by role, and what each cost."""
+    from marl.training.rejudge import Recredit
+    from marl.view.credit_table import comparison
+
+    recorded = Recredit(run, step)
+    found = [recorded(rule) for rule in ([None, *rules] if len(rules) == 1 else rules)]
+    typer.echo("\n".join([_title(run, recorded), *recorded.notes, "", comparison(found, recorded.trajectories)]))
+
+
+def _title(run: Path, recorded: Recredit) -> str:
+    return f"{run}: step {recorded.step}, {len(recorded.trajectories)} episodes"

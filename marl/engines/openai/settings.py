@@ -1,0 +1,86 @@
+"""Settings of a policy that speaks through an OpenAI-compatible endpoint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
+
+from marl.config import Config
+from marl.protocols import Engine, EngineConfig, Source
+
+
+class Price(Config):
+    """What a million tokens cost, in any currency."""
+
+    prompt: NonNegativeFloat
+    completion: NonNegativeFloat
+
+
+class OpenAI(EngineConfig):
+    """A model behind an OpenAI-compatible endpoint: a frozen teammate or judge.
+
+    What it says is recorded in the trajectory and never learnt from. Seeds are sent, but no endpoint promises the same
+    answer twice: a run that was killed and goes on plays the steps after its checkpoint again, and they may differ.
+    """
+
+    kind: str = "openai"
+    token_level: ClassVar[bool] = False
+    base_url: str
+    """Up to and without `/chat/completions`."""
+    model: str = Field(min_length=1)
+    key_env: str | None = "OPENAI_API_KEY"
+    """Name of the environment variable that holds the key; null sends none."""
+    timeout_s: PositiveFloat = 60.0
+    """For one try, from connecting to the last byte."""
+    retries: int = Field(4, ge=0, le=30)
+    """After connections that fail, answers that are late or broken, and HTTP 408, 409, 425, 429 and 5xx."""
+    backoff_s: PositiveFloat = 0.5
+    """Before the first retry, and twice as long before each further one, less up to a half by chance; longer where
+    `Retry-After` asks for it, but never longer than `timeout_s`."""
+    concurrency: PositiveInt = 16
+    """Requests in flight at once."""
+    price: Price | None = None
+    budget: PositiveFloat | None = None
+    """What may be spent in a run, in the currency of `price`; the run ends before it is exceeded."""
+    on_failure: Literal["stop", "skip"] = "stop"
+    """When a request is given up: end the run after a checkpoint, or take the turn as unreadable ..."""
+    max_failures: PositiveInt = 100
+    """... until this many were given up in a run."""
+    extra: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of each request's body, or other values for ours; null leaves a field out."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_url(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url!r} is no URL of an endpoint, such as http://127.0.0.1:8000/v1")
+        if "@" in parts.netloc:
+            raise ValueError("holds a user or password, which would be written to disk; name a key with key_env")
+        return url.rstrip("/")
+
+    @model_validator(mode="after")
+    def _can_count(self) -> Self:
+        if self.budget is not None and self.price is None:
+            raise ValueError("budget: needs `price` (prompt and completion, per million tokens) to count against")
+        return self
+
+    def missing(self) -> Iterable[str]:
+        if self.key_env is not None and not os.environ.get(self.key_env):
+            yield f"key_env: the environment variable {self.key_env!r} is not set (null, if the endpoint needs no key)"
+
+    @property
+    def longest_s(self) -> float:
+        # The wait before a retry may be as long as a try.
+        return self.timeout_s * (2 * self.retries + 1)
+
+    def build(self, source: Source | None) -> Engine:
+        from marl.engines.openai.endpoint import Endpoint
+
+        for problem in self.missing():
+            raise ValueError(problem)
+        return Endpoint(self)

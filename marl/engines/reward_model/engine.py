@@ -1,0 +1,145 @@
+"""A trained reward model: a Hugging Face classifier that reads a turn and what came before it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jinja2 import TemplateError
+from torch import Tensor
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers.utils import logging
+
+from marl.conversations import Chat
+from marl.models.loading import UNREADABLE, device_of
+from marl.types import Completion, Failure, Request, Ticket
+
+if TYPE_CHECKING:
+    from marl.engines.reward_model.settings import RewardModel, RewardSeat
+    from marl.protocols import Weights
+
+Ids = tuple[int, ...]
+
+
+class Scorer:
+    """Says how good the last message of a chat is. Its weights never change."""
+
+    def __init__(self, settings: RewardModel) -> None:
+        """Load weights and tokenizer.
+
+        Raises:
+            ValueError: naming the folder, if they are not there, cannot be loaded, lack weights, or have neither 1 nor
+                2 labels.
+        """
+        self._settings = settings
+        self._tokenizer, self._model = _load(settings)
+        longest = self._model.config.to_dict().get("max_position_embeddings")
+        if longest is not None and settings.max_tokens > longest:
+            raise _fault(settings, f"reads {longest} tokens, but max_tokens is {settings.max_tokens}")
+        self._pad = self._model.config.pad_token_id
+
+    @torch.no_grad()
+    def __call__(self, chats: Sequence[Chat]) -> list[float]:
+        """One number a chat: the logit of a model with 1 label, the probability of label 1 of one with 2.
+
+        Raises:
+            ValueError: if a score is not a finite number.
+        """
+        texts = [self._ids(chat) for chat in chats]
+        scores: dict[Ids, float] = {}
+        for batch in self._batches(sorted(set(texts), key=lambda ids: (len(ids), ids))):
+            scores.update(zip(batch, self._read(batch).tolist(), strict=True))
+        for ids, score in scores.items():
+            if not math.isfinite(score):
+                raise _fault(self._settings, f"scores {self._tokenizer.decode(ids)!r} with {score}")
+        return [scores[ids] for ids in texts]
+
+    def _ids(self, chat: Chat) -> Ids:
+        """Too long a text loses its beginning."""
+        if self._tokenizer.chat_template is None:
+            ids = self._tokenizer("\n".join(message.content for message in chat)).input_ids
+        else:
+            try:
+                said = [message._asdict() for message in chat]
+                text = self._tokenizer.apply_chat_template(said, tokenize=False)
+            except TemplateError as error:
+                raise _fault(self._settings, f"has a chat template that refuses this chat: {error}") from error
+            ids = self._tokenizer(text, add_special_tokens=False).input_ids
+        return tuple(ids[-self._settings.max_tokens :])
+
+    def _batches(self, texts: Sequence[Ids]) -> Iterator[list[Ids]]:
+        """In their order, the shortest first; one at a time where the model knows no padding."""
+        batch: list[Ids] = []
+        for ids in texts:
+            if batch and (self._pad is None or (len(batch) + 1) * len(ids) > self._settings.micro_tokens):
+                yield batch
+                batch = []
+            batch.append(ids)
+        if batch:
+            yield batch
+
+    def _read(self, batch: Sequence[Ids]) -> Tensor:
+        """[B], on the CPU."""
+        width = len(batch[-1])
+        ids = torch.tensor([[*text, *[self._pad or 0] * (width - len(text))] for text in batch])
+        mask = torch.tensor([[1] * len(text) + [0] * (width - len(text)) for text in batch])
+        device = self._model.device
+        logits = self._model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits.float().cpu()
+        return logits[:, 0] if logits.shape[1] == 1 else logits.softmax(-1)[:, 1]
+
+
+class RatingEngine:
+    """Scores all that is asked between two steps at once. Remembers nothing, so a resumed run has the same batches."""
+
+    def __init__(self, settings: RewardSeat) -> None:
+        self._name, self._score = settings.name, Scorer(settings)
+        self._asked: dict[Ticket, Chat] = {}
+
+    def submit(self, ticket: Ticket, request: Request) -> None:
+        self._asked[ticket] = request.messages
+
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+        asked, self._asked = self._asked, {}
+        scores = self._score(list(asked.values()))
+        return [(ticket, self._said(score)) for ticket, score in zip(asked, scores, strict=True)]
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        for ticket in tickets:
+            self._asked.pop(ticket, None)
+
+    def load_weights(self, policy: str, weights: Weights, version: int) -> None:
+        raise ValueError(f"policy {policy!r} is a reward model whose weights stay: it loads none")
+
+    def _said(self, score: float) -> Completion:
+        return Completion(json.dumps({"scores": {self._name: score}}), (), (), (), "stop")
+
+
+def _load(settings: RewardModel) -> tuple[Any, Any]:
+    logging.disable_progress_bar()
+    try:
+        folder = settings.folder()
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        loaded: Any = AutoModelForSequenceClassification.from_pretrained(
+            folder,
+            dtype=settings.dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except UNREADABLE as error:
+        raise _fault(settings, f"cannot be loaded: {error}") from error
+    model, report = loaded
+    if report["missing_keys"]:
+        # A language model without a classifier's head would get one at random.
+        raise _fault(settings, f"has no weights for {', '.join(sorted(report['missing_keys'])[:5])}")
+    if model.config.num_labels not in (1, 2):
+        raise _fault(settings, f"has {model.config.num_labels} labels; a reward model has 1 or 2")
+    return tokenizer, model.to(device_of(settings.device)).eval()
+
+
+def _fault(settings: RewardModel, what: str) -> ValueError:
+    where = settings.path if isinstance(settings.path, str) else f"{settings.path.run}, policy {settings.path.policy}"
+    return ValueError(f"reward model {where!r} {what}")

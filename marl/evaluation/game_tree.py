@@ -1,0 +1,205 @@
+"""A small game, walked whole: exact values, best responses and NashConv of given move probabilities."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from marl.protocols import GameConfig, Start
+from marl.rollout.casting import Cast
+from marl.rollout.episode import Episode
+from marl.types import Deal, Request
+
+Strategy = Mapping["Situation", Mapping[str, float]]
+"""Situation -> move -> probability; what is missing to 1 goes to the game's illegal-move rule."""
+_LIMIT = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that the agent to move knows."""
+
+    agent: str
+    state: str
+    attempt: int
+
+
+@dataclass(slots=True)
+class Node:
+    """One history of the game. `paid` is what the last move paid, by agent."""
+
+    paid: Mapping[str, float]
+    situation: Situation | None = None
+    request: Request | None = None
+    moves: dict[str, Node] = field(default_factory=dict)
+    refused: Node | None = None
+    """What an illegal answer leads to; a node without situation and moves when the game ends."""
+    fee: Mapping[str, float] = field(default_factory=dict)
+    """Paid on an illegal answer after which one of `moves` is played at random."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Every history of a game, from every deal."""
+
+    agents: tuple[str, ...]
+    roots: tuple[tuple[float, Node], ...]
+    requests: Mapping[Situation, Request]
+    """One question per situation: the same for every history that an agent cannot tell apart."""
+
+
+class _Grower:
+    """Walks a game by playing it, so that its own rules and the roles' own prompts are what is measured."""
+
+    def __init__(self, config: GameConfig, cast: Cast, seats: Mapping[str, str]) -> None:
+        self._game, self._cast, self._seats = config.build(), cast, seats
+        self.agents = tuple(self._game.possible_agents)
+        self.requests: dict[Situation, Request] = {}
+        self._nodes = 0
+
+    def grow(self, start: Start, actions: tuple[str | None, ...] = ()) -> Node:
+        """The tree below `actions`; None stands for an illegal answer."""
+        self._nodes += 1
+        if self._nodes > _LIMIT:
+            raise ValueError(f"the game has more than {_LIMIT} histories: too many to be walked")
+        episode = self._at(start, actions)
+        node = Node(_paid(episode))
+        if episode.over:
+            return node
+        agent = self._game.agent_selection
+        info, refusal = self._game.infos[agent], self._game.refusal()
+        if info["legal"] is None:
+            raise ValueError(f"{agent} may say any text: too many moves to be walked")
+        node.situation = Situation(agent, info["state"], info["attempt"])
+        if node.situation not in self.requests:
+            self.requests[node.situation] = dict(episode.asks())[agent]
+        node.fee = refusal.payments if refusal.moves else {}
+        node.moves = {move: self.grow(start, (*actions, move)) for move in info["legal"]}
+        node.refused = None if refusal.moves else self.grow(start, (*actions, None))
+        return node
+
+    def _at(self, start: Start, actions: Sequence[str | None]) -> Episode:
+        episode = Episode(self._game, Deal("tree", "tree", 0, self._seats, "eval", options=start.options), self._cast)
+        for action in actions:
+            episode.force(action)
+        return episode
+
+
+def _paid(episode: Episode) -> dict[str, float]:
+    """What the last move paid, by agent."""
+    paid: dict[str, float] = defaultdict(float)
+    for reward in episode.trajectory.rewards:
+        if reward.turn == episode.trajectory.turns[-1].id:
+            paid[reward.agent] += reward.value
+    return paid
+
+
+def grow(config: GameConfig, cast: Cast, seats: Mapping[str, str]) -> Tree:
+    """Walk a game that exports its deals.
+
+    Raises:
+        ValueError: if it does not, or if it is too large.
+    """
+    starts = config.starts()
+    if starts is None:
+        raise ValueError(f"game {config.kind!r} does not export its deals, so it cannot be walked whole")
+    grower = _Grower(config, cast, seats)
+    roots = tuple((start.probability, grower.grow(start)) for start in starts)
+    return Tree(grower.agents, roots, grower.requests)
+
+
+def values(tree: Tree, strategy: Strategy) -> dict[str, float]:
+    """Expected return of every agent when all play `strategy`."""
+    return {
+        agent: math.fsum(chance * _value(node, strategy, agent) for chance, node in tree.roots) for agent in tree.agents
+    }
+
+
+def nash_conv(tree: Tree, strategy: Strategy) -> float:
+    """Sum over agents of (best response value - own value); 0 at an equilibrium. Exploitability is half of it."""
+    own = values(tree, strategy)
+    return math.fsum(best_response(tree, strategy, agent) - own[agent] for agent in tree.agents)
+
+
+def best_response(tree: Tree, strategy: Strategy, agent: str) -> float:
+    """The most that `agent` can expect when the others keep to `strategy`.
+
+    Over information sets, not histories: the move in a situation maximises the value summed over all histories in
+    it, each weighted with the chance that deal and opponents lead there. An illegal answer that is not replaced by a
+    legal move is one of its choices. Assumes perfect recall.
+    """
+    reached: dict[Situation, list[tuple[float, Node]]] = defaultdict(list)
+    for chance, node in tree.roots:
+        _reach(node, chance, strategy, agent, reached)
+    response = _Response(strategy, agent, reached)
+    return math.fsum(chance * response.value(node) for chance, node in tree.roots)
+
+
+def _reach(
+    node: Node, chance: float, strategy: Strategy, agent: str, into: dict[Situation, list[tuple[float, Node]]]
+) -> None:
+    if node.situation is None:
+        return
+    mine = node.situation.agent == agent
+    if mine:
+        into[node.situation].append((chance, node))
+    for probability, child, _ in _branches(node, None if mine else strategy):
+        _reach(child, chance * probability, strategy, agent, into)
+
+
+class _Response:
+    """The best response of one agent, its moves worked out from the last situations to the first."""
+
+    def __init__(
+        self, strategy: Strategy, agent: str, reached: Mapping[Situation, Sequence[tuple[float, Node]]]
+    ) -> None:
+        self._strategy, self._agent, self._reached = strategy, agent, reached
+        self._best: dict[Situation, str | None] = {}
+
+    def value(self, node: Node) -> float:
+        """What the agent expects from here on, the payment that led here included."""
+        paid = node.paid.get(self._agent, 0.0)
+        if node.situation is None:
+            return paid
+        if node.situation.agent == self._agent:
+            return paid + self.value(_choices(node)[self._move(node.situation)])
+        branches = _branches(node, self._strategy)
+        return paid + math.fsum(p * (self.value(child) + fee.get(self._agent, 0.0)) for p, child, fee in branches)
+
+    def _move(self, situation: Situation) -> str | None:
+        if situation not in self._best:
+            worth: dict[str | None, float] = defaultdict(float)
+            for chance, node in self._reached[situation]:
+                for move, child in _choices(node).items():
+                    worth[move] += chance * self.value(child)
+            self._best[situation] = max(worth, key=worth.__getitem__)
+        return self._best[situation]
+
+
+def _value(node: Node, strategy: Strategy, agent: str) -> float:
+    paid = node.paid.get(agent, 0.0)
+    branches = _branches(node, strategy) if node.situation else []
+    return paid + math.fsum(p * (_value(child, strategy, agent) + fee.get(agent, 0.0)) for p, child, fee in branches)
+
+
+def _branches(node: Node, strategy: Strategy | None) -> list[tuple[float, Node, Mapping[str, float]]]:
+    """(probability, child, fee); without a strategy, every choice with weight 1."""
+    if strategy is None or node.situation is None:
+        return [(1.0, child, {}) for child in _choices(node).values()]
+    chances = strategy[node.situation]
+    branches = [(chances.get(move, 0.0), child, {}) for move, child in node.moves.items()]
+    illegal = max(0.0, 1.0 - math.fsum(chance for chance, _, _ in branches))
+    if node.refused is not None:
+        return [*branches, (illegal, node.refused, {})]
+    each = illegal / len(node.moves)
+    return [*branches, *((each, child, node.fee) for child in node.moves.values())]
+
+
+def _choices(node: Node) -> dict[str | None, Node]:
+    """Move -> child; None is an illegal answer, where it is not replaced by one of the moves."""
+    choices: dict[str | None, Node] = {**node.moves}
+    if node.refused is not None:
+        choices[None] = node.refused
+    return choices

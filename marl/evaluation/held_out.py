@@ -1,0 +1,55 @@
+"""How good a team is on starts that training never deals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from marl.graph import Trajectory
+from marl.metrics.summaries import measured, of_roles
+from marl.rollout.simulator import Table
+from marl.scenario.schema import Scenario
+from marl.seeds import seed_of
+from marl.statistics import interval
+from marl.types import Deal, Metrics
+
+SAMPLED, GREEDY = "eval/held_out", "eval/held_out_greedy"
+"""Scopes of the figures: as the roles sample, and always the most likely token."""
+
+
+class HeldOut:
+    """Plays the same starts with the same seeds every time, so that figures differ only by the weights."""
+
+    def __init__(self, scenario: Scenario, table: Table, episodes: int, *, greedy: bool = False) -> None:
+        starts = scenario.game.held_out(episodes)
+        names = [f"held_out.{index}" for index in range(len(starts))]
+        seats, seed = scenario.seats, table.cast.seed
+        self._deals = [
+            Deal(name, name, seed_of(seed, name), seats, "eval", options=start)
+            for name, start in zip(names, starts, strict=True)
+        ]
+        self._tables = {SAMPLED: table.beside(table.cast)}
+        if greedy:
+            self._tables[GREEDY] = table.greedy()
+
+    def __call__(self) -> Metrics:
+        """Measures with intervals; returns, manners and signs of collapse without."""
+        figures = {scope: told(table.play(self._deals)) for scope, table in self._tables.items()}
+        return {f"{scope}/{name}": value for scope, found in figures.items() for name, value in found.items()}
+
+
+def told(trajectories: Sequence[Trajectory]) -> Metrics:
+    """Figures of these episodes. One without a measure does not count for it; one alone has no interval."""
+    figures: Metrics = {"episodes": float(len(trajectories))}
+    for name, values in measured(trajectories).items():
+        low, figures[name], high = interval(values)
+        if math.isfinite(low):
+            figures |= {f"{name}_low": low, f"{name}_high": high}
+    agents = {agent: None for trajectory in trajectories for agent in trajectory.deal.seats}
+    figures |= {f"return/{agent}": _mean_return(trajectories, agent) for agent in agents}
+    return figures | of_roles(trajectories)
+
+
+def _mean_return(trajectories: Iterable[Trajectory], agent: str) -> float:
+    return fmean(trajectory.returns.get(agent, 0.0) for trajectory in trajectories)

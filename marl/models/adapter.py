@@ -1,0 +1,120 @@
+"""Adapters: small matrices that learn beside the weights of a base, which stays as it is and is held once.
+
+LoRA (arXiv 2106.09685) and DoRA (2402.09353), made by PEFT and saved as a PEFT folder. Light: torch is imported when
+weights are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator
+
+from marl.models.hf_folder import check_adapter
+from marl.models.pretrained import Checkpoint, HeldModel
+from marl.parts import Part
+from marl.protocols import ModelConfig
+
+if TYPE_CHECKING:
+    from marl.scenario.schema import Scenario
+
+
+class Adapter(ModelConfig):
+    """A LoRA or DoRA adapter. Policies with equal bases share one, in memory once and never changed."""
+
+    kind: str = "adapter"
+    base: Annotated[HeldModel, Part("models", HeldModel, path="pretrained")]
+    """A folder, a name on the hub, or `kind: tiny`."""
+    rank: PositiveInt = 8
+    alpha: PositiveFloat = 16.0
+    """What the adapter adds is multiplied by alpha / rank."""
+    use_rslora: bool = False
+    """Multiply by alpha / sqrt(rank) instead (2312.03732)."""
+    use_dora: bool = False
+    """DoRA: learn the length of each of the layer's output directions on its own, too."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Of what the adapter reads, while it learns."""
+    targets: str | tuple[str, ...] = "all-linear"
+    """What it adapts, as PEFT takes it: a list of last names or paths of layers (`q_proj`, `layers.0.mlp.up_proj`), or
+    a pattern that matches whole paths. Linear layers, the output's (`lm_head`) and embeddings can be. `all-linear`: all
+    linear ones but the output's."""
+    path: str | None = None
+    """A PEFT folder to start from. Default: an adapter that changes nothing yet."""
+    seed: int = 0
+
+    @field_validator("targets")
+    @classmethod
+    def _check_pattern(cls, targets: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        if isinstance(targets, str):
+            try:
+                re.compile(targets)
+            except re.error as error:
+                raise ValueError(
+                    f"{targets!r} is neither all-linear, a list of names, nor a pattern: {error}"
+                ) from error
+        return targets
+
+    def missing(self) -> Iterable[str]:
+        yield from (f"base.{problem}" for problem in self.base.missing())
+        yield from (f"path: {self.path!r}: {problem}" for problem in self._problems())
+
+    def prepare(self, scenario: Scenario, policies: Sequence[str]) -> Adapted:
+        """An adapter on a base that is prepared for all policies of `scenario` that share it."""
+        policy = policies[0]
+        for problem in self._problems():
+            raise ValueError(f"policy {policy!r}: adapter {self.path!r}: {problem}")
+        speakers = [
+            name
+            for name, other in scenario.policies.items()
+            if name in policies or (other.model is not None and other.model.shared() == self.base)
+        ]
+        return Adapted(policy, self, self.base.prepare(scenario, speakers))
+
+    def shared(self) -> ModelConfig:
+        return self.base
+
+    def saved(self, folder: Path) -> Self:
+        return self.model_copy(update={"path": str(folder)})
+
+    def _problems(self) -> Iterator[str]:
+        wanted = {"r": self.rank, "lora_alpha": self.alpha, "use_dora": self.use_dora, "use_rslora": self.use_rslora}
+        if self.path is not None:
+            try:
+                check_adapter(Path(self.path).expanduser(), wanted)
+            except ValueError as error:
+                yield str(error)
+
+
+@dataclass
+class Adapted:
+    """An adapter's own weights, and the base that it shares with all other adapters on it in this process."""
+
+    policy: str
+    settings: Adapter
+    checkpoint: Checkpoint
+
+    @cached_property
+    def base(self) -> Any:
+        """The base in memory. Nobody may change its weights."""
+        from marl.models.lora import shared_base
+
+        return shared_base(self.checkpoint)
+
+    def model(self) -> Any:
+        """Modules of its own, in eval mode: the base's tensors, frozen, and a fresh copy of the adapter's."""
+        from marl.models.lora import with_adapter
+
+        return with_adapter(self)
+
+    def tokenizer(self) -> Any:
+        """The base's."""
+        return self.checkpoint.tokenizer()
+
+    def fault(self, what: object) -> ValueError:
+        """What is wrong with it, named."""
+        return ValueError(f"policy {self.policy!r}: adapter on {self.checkpoint.path!r}: {what}")

@@ -1,0 +1,296 @@
+"""What must fit together in a scenario, checked before a weight is loaded. Every message names the field, the value
+and the choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from marl.config import nearest
+
+if TYPE_CHECKING:
+    from marl.config import Component
+    from marl.protocols import LearnerConfig, RoleConfig
+    from marl.scenario.schema import CreditRule, Scenario
+
+
+def check(scenario: Scenario) -> None:
+    """Raises:
+    ValueError: naming everything that does not fit, a line each.
+    """
+    problems = [
+        *_references(scenario),
+        *_seats(scenario),
+        *_weights(scenario),
+        *_remote(scenario),
+        *_learning(scenario),
+        *_pace(scenario),
+        *_credit(scenario),
+        *_evaluation(scenario),
+        *_held_out(scenario),
+        *_best(scenario),
+        *_alarms(scenario),
+    ]
+    if problems:
+        raise ValueError("\n".join(problems))
+
+
+def absent(scenario: Scenario) -> list[str]:
+    """What the scenario needs around it and is not there: files, folders, packages."""
+    parts: dict[str, Component] = {"game": scenario.game, "experience": scenario.experience}
+    parts |= {f"roles.{name}": role for name, role in scenario.roles.items()}
+    for field, rule in _rules(scenario).items():
+        parts |= {f"{field}.assign": rule.assign, f"{field}.baseline": rule.baseline}
+    for name, policy in scenario.policies.items():
+        parts |= {f"policies.{name}.model": policy.model} if policy.model else {}
+        parts |= {f"policies.{name}.learner": policy.learner} if policy.learner else {}
+        parts[f"policies.{name}.engine"] = policy.engine
+    return [f"{field}.{problem}" for field, part in parts.items() for problem in part.missing()]
+
+
+def _unknown(field: str, name: str, what: str, choices: Iterable[str]) -> str:
+    return f"{field}: no {what} {name!r}; {nearest(name, choices)}"
+
+
+def _references(scenario: Scenario) -> Iterator[str]:
+    for agent, role in scenario.seats.items():
+        if role not in scenario.roles:
+            yield _unknown(f"seats.{agent}", role, "role", scenario.roles)
+    for name, role in scenario.roles.items():
+        if role.policy not in scenario.policies:
+            yield _unknown(f"roles.{name}.policy", role.policy, "policy", scenario.policies)
+        if name not in scenario.seats.values():
+            yield f"roles.{name}: no seat uses this role; seats: {dict(scenario.seats)}"
+    spoken = {role.policy for role in scenario.roles.values()}
+    for name in (name for name in scenario.policies if name not in spoken):
+        yield f"policies.{name}: no role speaks with this policy; roles: {', '.join(scenario.roles)}"
+    for name in (name for name in scenario.credit.roles if name not in scenario.roles):
+        yield _unknown(f"credit.roles.{name}", name, "role", scenario.roles)
+
+
+def _seats(scenario: Scenario) -> Iterator[str]:
+    try:
+        agents = list(scenario.game.build().possible_agents)
+    except ValueError as error:
+        yield f"game: {error}"
+        return
+    for agent in agents:
+        if agent not in scenario.seats:
+            yield f"seats.{agent}: missing: game {scenario.game.kind!r} has the agents {', '.join(agents)}"
+    for agent in scenario.seats:
+        if agent not in agents:
+            yield f"seats.{agent}: game {scenario.game.kind!r} has no such agent; {nearest(agent, agents)}"
+    if scenario.schedule.rotate_seats and len(set(scenario.seats.values())) < 2:
+        yield "schedule.rotate_seats: true, but all seats have the same role; give them different ones or drop it"
+
+
+def _weights(scenario: Scenario) -> Iterator[str]:
+    for name, policy in scenario.policies.items():
+        engine = policy.engine
+        if engine.speaks_for_models and policy.model is None:
+            yield f"policies.{name}.model: engine {engine.kind!r} needs a model: a folder, a hub name or {{kind: tiny}}"
+        if not engine.speaks_for_models and policy.model is not None:
+            yield f"policies.{name}.model: engine {engine.kind!r} has no use for a model; remove it"
+        if not engine.speaks_for_models and policy.learner is not None:
+            yield (
+                f"policies.{name}.learner: {policy.learner.kind!r} on a policy that cannot learn: engine "
+                f"{engine.kind!r} has no weights; remove the learner, or use an engine with a model (transformers)"
+            )
+
+
+def _remote(scenario: Scenario) -> Iterator[str]:
+    deadline_s, evaluate = scenario.schedule.deadline_s, scenario.evaluate
+    for name, policy in scenario.policies.items():
+        engine = policy.engine
+        if engine.longest_s > deadline_s:
+            yield (
+                f"schedule.deadline_s: {deadline_s:g} s, but policies.{name}.engine may take {engine.longest_s:g} s "
+                "with all its retries; give more, or the engine a smaller timeout_s or fewer retries"
+            )
+        if not engine.token_level and (evaluate.nashconv or evaluate.optimal):
+            yield (
+                f"evaluate.{'nashconv' if evaluate.nashconv else 'optimal'}: engine {engine.kind!r} of policies.{name} "
+                "cannot say how likely a move is; measure `against` instead"
+            )
+    for name, role in scenario.roles.items():
+        speaker = scenario.policies.get(role.policy)
+        if speaker and not speaker.engine.token_level and role.history != "fresh":
+            yield (
+                f"roles.{name}.history: {role.history!r}, but engine {speaker.engine.kind!r} of "
+                f"policies.{role.policy} cannot continue token ids; use 'fresh'"
+            )
+
+
+def _learning(scenario: Scenario) -> Iterator[str]:
+    if not any(policy.learner for policy in scenario.policies.values()):
+        yield f"policies: nothing to train: give one of {', '.join(scenario.policies)} a learner"
+    for name, policy in scenario.policies.items():
+        roles = [role for role in scenario.roles.values() if role.policy == name]
+        if policy.learner and roles and not any(role.trainable for role in roles):
+            yield f"policies.{name}.learner: no role with `trainable: true` speaks with this policy"
+    for name, role, learner in scenario.taught():
+        yield from _sampling(f"roles.{name}.sampling", role, learner)
+        if learner.compares and scenario.schedule.group_size < 2 and not scenario.experience.siblings:
+            yield (
+                f"schedule.group_size: 1, but policies.{role.policy}.learner {learner.kind!r} compares episodes with "
+                "the same start; use 2 or more"
+            )
+    unfit = scenario.experience.unfit(scenario.seats, scenario.schedule.group_size)
+    yield from (f"experience.{message}" for message in unfit)
+
+
+def _pace(scenario: Scenario) -> Iterator[str]:
+    steps = scenario.schedule.steps
+    for name, policy in scenario.policies.items():
+        if policy.learner and not policy.updates(steps):
+            yield (
+                f"policies.{name}: never learns in schedule.steps {steps}: update_every {policy.update_every}, "
+                f"alternate {policy.alternate or 'null'}; choose fewer steps an update, or an earlier start"
+            )
+        if policy.learner is None and (policy.update_every > 1 or policy.alternate):
+            field = "update_every" if policy.update_every > 1 else "alternate"
+            yield f"policies.{name}.{field}: a policy without a learner has no updates; give it one, or remove this"
+
+
+def _sampling(field: str, role: RoleConfig, learner: LearnerConfig) -> Iterator[str]:
+    sampling = role.sampling
+    if learner.judged and sampling.temperature == 0:
+        yield f"{field}.temperature: 0 always says the same, so there is nothing to learn from; use more, such as 1"
+    elif not learner.corrects(sampling):
+        yield (
+            f"{field}: top_p {sampling.top_p:g} and top_k {sampling.top_k} cut tokens off, and "
+            f"policies.{role.policy}.learner would see other probabilities; set its `truncated: recompute`, "
+            "or top_p: 1 and top_k: 0"
+        )
+
+
+def _rules(scenario: Scenario) -> dict[str, CreditRule]:
+    """The rules that a learner learns by, and those compared with them: field -> rule. Imitation knows none, and a
+    default may be unused."""
+    own, judged = scenario.credit.roles, _judged(scenario)
+    learnt = {f"credit.roles.{n}" if n in own else "credit": own.get(n, scenario.credit) for n in judged}
+    beside = {f"credit.compare.{n}": rule for n, rule in scenario.credit.compare.items()}
+    return learnt | beside if learnt else {}
+
+
+def _judged(scenario: Scenario) -> dict[str, LearnerConfig]:
+    """Role -> its learner, where that learns from credit."""
+    return {name: learner for name, _, learner in scenario.taught() if learner.judged}
+
+
+def _credit(scenario: Scenario) -> Iterator[str]:
+    alone = scenario.schedule.group_size < 2 and not scenario.experience.siblings
+    for field, rule in _rules(scenario).items():
+        baseline = rule.baseline
+        if baseline.compares and alone:
+            yield (
+                f"schedule.group_size: 1, but {field}.baseline {baseline.kind!r} compares episodes with the same "
+                "start; use 2 or more, or another baseline (role_average, none)"
+            )
+        if baseline.by_name:
+            yield from _by_name(field, rule)
+        yield from _unread(scenario, field, rule)
+    yield from _unasked(scenario)
+
+
+def _unasked(scenario: Scenario) -> Iterator[str]:
+    own = scenario.credit.roles
+    for name, learner in _judged(scenario).items():
+        rule, field = own.get(name, scenario.credit), f"credit.roles.{name}" if name in own else "credit"
+        if unasked := sorted(learner.asks - rule.assign.needs - rule.baseline.needs):
+            yield (
+                f"{field}: {rule.assign.kind!r} and {rule.baseline.kind!r} look at no {', '.join(unasked)}, but "
+                f"learner {learner.kind!r} of role {name!r} learns from what comes of them; choose an assign (gae, "
+                "chain_gae) or a baseline (value) with `values: learner`, or another learner"
+            )
+
+
+def _by_name(field: str, rule: CreditRule) -> Iterator[str]:
+    assign, baseline = rule.assign, rule.baseline
+    if assign.build() is not assign:
+        yield (
+            f"{field}.baseline: {baseline.kind!r} asks what each named reward alone would earn, which "
+            f"{field}.assign {assign.kind!r} cannot tell, as it learns from what it is asked; choose an assign "
+            "without a state (outcome, flow, ...) or another baseline"
+        )
+    charges = {"kl": rule.kl, "overlong": rule.overlong}
+    for name in (name for name, charge in charges.items() if charge):
+        yield (
+            f"{field}.{name}: {field}.baseline {baseline.kind!r} compares what each named reward alone would earn, and "
+            "what tokens are charged is none of them; choose another baseline, or remove this"
+        )
+
+
+def _unread(scenario: Scenario, field: str, rule: CreditRule) -> Iterator[str]:
+    own = scenario.credit.roles
+    for name, learner in _judged(scenario).items():
+        lacks = sorted((rule.assign.needs | rule.baseline.needs) - learner.readable)
+        meant = own.get(name, scenario.credit) is rule or field.startswith("credit.compare.")
+        reads = f"its learner {learner.kind!r} reads {', '.join(sorted(learner.readable))}"
+        if lacks and meant:
+            yield (
+                f"{field}: {rule.assign.kind!r} and {rule.baseline.kind!r} need {', '.join(lacks)} of what role "
+                f"{name!r} says, but {reads}"
+            )
+        if meant and rule.kl and (missing := sorted(rule.kl.needs - learner.readable)):
+            yield (
+                f"{field}.kl: needs {', '.join(missing)} of what role {name!r} says, but {reads}; give "
+                f"policies.{scenario.roles[name].policy}.learner a `reference` ({{coefficient: 0}} keeps it out of the "
+                "loss)"
+            )
+
+
+def _evaluation(scenario: Scenario) -> Iterator[str]:
+    game, evaluate = scenario.game, scenario.evaluate
+    if evaluate.nashconv and game.starts() is None:
+        yield f"evaluate.nashconv: game {game.kind!r} does not export its deals; measure `against` instead"
+    for name, role in scenario.roles.items():
+        if (evaluate.nashconv or evaluate.optimal) and role.history != "fresh":
+            yield f"roles.{name}.history: {role.history!r}, but exact evaluation asks each question alone; use 'fresh'"
+    if evaluate.optimal and not game.positions():
+        yield f"evaluate.optimal: game {game.kind!r} does not know its optimal moves; measure `against` instead"
+    opponents = {"random", *game.opponents()}
+    for name in evaluate.against:
+        if name not in opponents:
+            yield f"evaluate.against.{name}: no such opponent in game {game.kind!r}; {nearest(name, opponents)}"
+
+
+def _held_out(scenario: Scenario) -> Iterator[str]:
+    game, evaluate = scenario.game, scenario.evaluate
+    if evaluate.held_out:
+        try:
+            have = len(game.held_out(evaluate.held_out))
+        except ValueError:
+            return  # a game that cannot be made is told of by its seats
+        if have < evaluate.held_out:
+            which = f"{have} starts" if have else "no starts"
+            yield f"evaluate.held_out: {evaluate.held_out}, but game {game.kind!r} holds {which} out of training"
+    elif evaluate.greedy:
+        yield "evaluate.greedy: true, but nothing is held out to be played so; give evaluate.held_out"
+
+
+def _best(scenario: Scenario) -> Iterator[str]:
+    evaluate, name = scenario.evaluate, scenario.evaluate.best_by
+    if name is None:
+        if evaluate.patience:
+            yield f"evaluate.patience: {evaluate.patience}, but nothing says what is best; give evaluate.keep_best"
+        return
+    scopes = {"held_out": evaluate.held_out, "held_out_greedy": evaluate.greedy, "optimal": evaluate.optimal}
+    scopes |= dict.fromkeys(("nashconv", "value"), evaluate.nashconv) | evaluate.against
+    measured = [f"eval/{scope}" for scope, asked in scopes.items() if asked]
+    if not any(f"{name}/".startswith(f"{scope}/") for scope in measured):
+        choices = f"choices below {', '.join(measured)}" if measured else "nothing is evaluated; give evaluate.held_out"
+        yield f"evaluate.keep_best: nothing measures {name!r}; {choices}"
+
+
+def _alarms(scenario: Scenario) -> Iterator[str]:
+    alarms = scenario.alarms
+    if alarms is None:
+        return
+    for name in alarms.roles:
+        if name not in scenario.roles:
+            yield _unknown(f"alarms.roles.{name}", name, "role", scenario.roles)
+    thresholds = [of for role in scenario.roles if (of := alarms.of(role))]
+    for kind in alarms.stop:
+        if all(each.of_kind(kind) is None for each in thresholds):
+            yield f"alarms.stop: {kind!r}, but this alarm is off for every role; give alarms.{kind} a threshold"

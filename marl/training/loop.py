@@ -1,0 +1,251 @@
+"""The training loop: deal -> play -> read -> judge -> learn. It knows no algorithm's name, and there is no other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from marl.errors import EndpointError, FolderError, NonFinite
+from marl.evaluation.evaluate import Evaluator
+from marl.graph import Trajectory
+from marl.metrics.alarms import Alarm, Collapse, Watch
+from marl.metrics.collapse import favourite
+from marl.metrics.summaries import spending, summarize
+from marl.rollout.episode import GameError
+from marl.runs import checkpoint
+from marl.runs.best_checkpoint import Best
+from marl.runs.failed_updates import keep
+from marl.runs.run_folder import RunFolder
+from marl.seeds import seed_of
+from marl.training.run import Run
+from marl.training.samples import collect
+from marl.types import Metrics, Sample, Turn
+
+
+class Monitor(Protocol):
+    """Follows a run: the console, event files, a tracker."""
+
+    def begin(self, folder: RunFolder) -> None:
+        """Called once, when the folder is as the run will go on from."""
+
+    def log(self, step: int, metrics: Metrics) -> None: ...
+    def say(self, message: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class Clock:
+    """Seconds spent in each stage of a step, as `time/` metrics."""
+
+    def __init__(self) -> None:
+        self.metrics: Metrics = {}
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        name = f"time/{stage}"
+        self.metrics[name] = self.metrics.get(name, 0.0) + time.perf_counter() - started
+
+
+class Interrupt:
+    """Ctrl-C asks the loop to stop after this step; a second one stops at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        # Python gives signals to the main thread; elsewhere they are for whoever started the thread.
+        here = threading.current_thread() is threading.main_thread()
+        self._signals = (signal.SIGINT, signal.SIGTERM) if here else ()
+
+    def __enter__(self) -> Interrupt:
+        self._before = {s: signal.signal(s, self._ask) for s in self._signals}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for name, handler in self._before.items():
+            signal.signal(name, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        # Not print: a signal may come in the middle of one.
+        with suppress(OSError):
+            os.write(2, b"\nstopping after this step, with a checkpoint; once more stops at once\n")
+
+
+class Training:
+    """A run and its folder, step by step."""
+
+    def __init__(self, run: Run, folder: RunFolder, monitors: Sequence[Monitor]) -> None:
+        self.run, self.folder, self.monitors = run, folder, monitors
+        self._evaluator = Evaluator(run.scenario, run.table)
+        self._best, self._watch = Best(run.scenario.evaluate), Watch.over(run.scenario)
+        self._saved = 0
+        """Step of the newest checkpoint. Step 0 needs none: it follows from the scenario."""
+
+    def __call__(self, stop: Interrupt) -> bool:
+        """Train to the end; False if it was interrupted before.
+
+        Raises:
+            Collapse: if an alarm that ends the run is raised; after a checkpoint.
+        """
+        if self.run.step == 0:
+            self._finish({}, Clock())
+        while not self._done and not stop.asked:
+            self._advance()
+        self.save()
+        if self._best.given_up:
+            self._say(self._best.why)
+        return self._done
+
+    @property
+    def _done(self) -> bool:
+        return self.run.step == self.run.scenario.schedule.steps or self._best.given_up
+
+    def _advance(self) -> None:
+        clock = Clock()
+        metrics, trajectories = self._step(clock)
+        held, raised = self._watch(metrics)
+        self._finish(metrics | held, clock)
+        if self.run.step % self.run.scenario.checkpoint.every == 0 or self.run.step == self._best.step:
+            self.save()
+        self._heed(raised, trajectories)
+
+    def _heed(self, raised: Sequence[Alarm], trajectories: Sequence[Trajectory]) -> None:
+        """Shout alarms; one that ends the run does so after a checkpoint."""
+
+        def turns(role: str) -> Iterator[Turn]:
+            return (turn for trajectory in trajectories for turn in trajectory.turns if turn.role == role)
+
+        messages = {alarm: alarm.message(favourite(turns(alarm.role))) for alarm in raised}
+        for message in messages.values():
+            self._say(message)
+        if fatal := [message for alarm, message in messages.items() if self._watch.ends_run(alarm)]:
+            self.save()
+            raise Collapse(f"stopped after step {self.run.step}, with a checkpoint (alarms.stop): {'; '.join(fatal)}")
+
+    def _step(self, clock: Clock) -> tuple[Metrics, Sequence[Trajectory]]:
+        run, step, dropped = self.run, self.run.step, self.run.table.dropped
+        with clock("step"):
+            with clock("play"), self._saving():
+                trajectories = run.experience.gather(run.deal(step), run.table)
+            with clock("read"):
+                readings = run.read(trajectories)
+            with clock("judge"):
+                judgement = run.judged(trajectories, readings)
+                batches = collect(trajectories, judgement, run.scenario.roles, readings)
+            metrics = summarize(trajectories) | {"episode/dropped": float(run.table.dropped - dropped)}
+            metrics |= run.experience.metrics() | judgement.metrics
+            due = run.pace(step, batches)
+            with clock("learn"):
+                for name, samples in due.items():
+                    metrics |= self._learn(name, samples)
+            with clock("publish"):
+                for name in due:
+                    run.publish(name, step + 1)
+        run.step += 1
+        with clock("record"):
+            if self._recorded(run.step):
+                self.folder.record(run.step, trajectories)
+        return metrics, trajectories
+
+    def _finish(self, metrics: Metrics, clock: Clock) -> None:
+        """Evaluate if it is time, and write the step's row; if evaluation fails, the row without it."""
+        measured: Metrics = {}
+
+        def log() -> None:
+            tokens = dict(self.run.table.tokens)
+            evaluated = tokens.pop("eval", 0)
+            sampled = {"step/tokens": float(sum(tokens.values())), "step/eval_tokens": float(evaluated)}
+            spent = spending(self.run.table.spent, "total_")
+            self._log(metrics | measured | sampled | spent | clock.metrics)
+
+        if self._due:
+            with clock("evaluate"), self._saving(log):
+                measured = self._evaluator(self.run.step)
+            self._best.expect(measured)
+            self._best.take(self.run.step, measured)
+        log()
+
+    def _learn(self, name: str, samples: list[Sample]) -> Metrics:
+        try:
+            learned = self.run.learners[name].update(samples)
+        except NonFinite as error:
+            kept = self.folder.path / "failed" / f"{self.run.step + 1:06d}" / name
+            error.add_note(self._kept(kept, name, samples))
+            raise
+        return {f"policy/{name}/{key}": value for key, value in learned.items()}
+
+    def _kept(self, folder: Path, name: str, samples: list[Sample]) -> str:
+        try:
+            keep(folder, self.run.learners[name], samples)
+        except FolderError as error:
+            return f"The batch could not be kept: {error}"
+        return f"The batch and the learner as it was are kept: marl rerun {folder}"
+
+    @property
+    def _due(self) -> bool:
+        step, every = self.run.step, self.run.scenario.evaluate.every
+        return self._evaluator.measures and (step % every == 0 or step == self.run.scenario.schedule.steps)
+
+    def _recorded(self, step: int) -> bool:
+        """Whether this step's trajectories are written; chosen by its number, so the same after a restart."""
+        rate = self.run.scenario.checkpoint.trajectories
+        return seed_of(self.run.scenario.schedule.seed, "record", step) < rate * 2**64
+
+    def _log(self, metrics: Metrics) -> None:
+        self.folder.log(self.run.step, metrics)
+        for monitor in self.monitors:
+            monitor.log(self.run.step, metrics)
+
+    def _say(self, message: str) -> None:
+        for monitor in self.monitors:
+            monitor.say(message)
+
+    def save(self) -> None:
+        """Write a checkpoint of the steps done, unless there is one."""
+        run = self.run
+        if self._saved == run.step:
+            return
+        manifest = (run.step, self.folder.metrics.stat().st_size)
+        stays = checkpoint.Keep(run.scenario.checkpoint.keep, self._best.step)
+        checkpoint.write(self.folder.checkpoints, manifest, run.state_dict(), run.save_policies, stays)
+        self._saved = run.step
+
+    def resume(self, step: int) -> None:
+        """Go back to checkpoint `step`: weights, credit, files; everything that came after is cut off."""
+        state = self.folder.rewind(step)
+        if state is not None:
+            try:
+                self.run.load_state_dict(state)
+            except KeyError as error:
+                raise ValueError(
+                    f"checkpoint {step:06d} does not fit the changed scenario: it has no {error}"
+                ) from error
+            self.run.step = self._saved = step
+        # Neither has a state of its own: what they know is in the rows.
+        for row in self.folder.rows():
+            self._best.take(row["step"], row)
+            self._watch(row)
+
+    @contextmanager
+    def _saving(self, first: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Play changes no weights, so when it fails, the steps done so far are worth a checkpoint, made after `first`.
+
+        What was counted while it failed is taken back: a run that goes on from here counts it again.
+        """
+        before = self.run.played()
+        try:
+            yield
+        except (GameError, TimeoutError, EndpointError):
+            self.run.unplay(before)
+            first()
+            self.save()
+            raise

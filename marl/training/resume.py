@@ -1,0 +1,119 @@
+"""Begin a run, or go on with one."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from marl.runs import checkpoint
+from marl.runs.best_checkpoint import Best
+from marl.runs.run_folder import RunFolder
+from marl.scenario.load import ScenarioError
+from marl.scenario.schema import Scenario
+from marl.training.loop import Interrupt, Monitor, Training
+from marl.training.run import build
+
+
+def train(scenario: Scenario, folder: Path, how: Start, monitors: Sequence[Monitor]) -> bool:
+    """Train a scenario in a folder, which is held meanwhile; returns whether it went to the end."""
+    home = RunFolder(folder)
+    how.expect(home)
+    with home.held():
+        return _train(scenario, home, how, monitors)
+
+
+def _train(scenario: Scenario, home: RunFolder, how: Start, monitors: Sequence[Monitor]) -> bool:
+    step = how.prepare(home, scenario)
+    if step >= scenario.schedule.steps:
+        home.rewind(step)
+        best = Best.of(scenario.evaluate, home.rows())
+        checkpoint.tidy(home.checkpoints, checkpoint.Keep(scenario.checkpoint.keep, best.step))
+        with _followed(home, monitors, [*how.notes, f"complete at step {step}: nothing to do"]):
+            return True
+    # Weights are loaded before anything is cut back: what cannot be loaded changes no file.
+    training = Training(build(scenario), home, monitors)
+    training.resume(step)
+    # Weights and libraries are there to stay: the collector need not walk them again at every step's garbage.
+    gc.collect()
+    gc.freeze()
+    with _followed(home, monitors, how.notes), Interrupt() as stop:
+        return training(stop)
+
+
+@contextmanager
+def _followed(home: RunFolder, monitors: Sequence[Monitor], notes: Sequence[str]) -> Iterator[None]:
+    with ExitStack() as opened:
+        for monitor in monitors:
+            monitor.begin(home)
+            opened.callback(monitor.close)
+            for note in notes:
+                monitor.say(note)
+        yield
+
+
+class Start:
+    """Whether to begin or to go on: `resume` is None (begin), "auto" or a step's checkpoint folder."""
+
+    def __init__(self, resume: str | None = None, *, force: bool = False, overwrite: bool = False) -> None:
+        if resume is not None and overwrite:
+            raise ScenarioError("--resume goes on with a run and --overwrite removes it: give one of them")
+        self._resume, self._force, self._overwrite = resume, force, overwrite
+        self.notes: list[str] = []
+
+    def expect(self, folder: RunFolder) -> None:
+        """Raises:
+        ScenarioError: if a checkpoint is asked for where there is no run; nothing is made there, then.
+        """
+        if self._resume not in (None, "auto") and not folder.started:
+            raise ScenarioError(f"--resume {self._resume}: no run in {folder.path}")
+
+    def prepare(self, folder: RunFolder, scenario: Scenario) -> int:
+        """Make or check the folder; returns the step to go on from.
+
+        Raises:
+            ScenarioError: if a run is in the way, or was another one; says what changed.
+            CheckpointError: if the checkpoint to go on from is damaged.
+            FolderError: if the folder cannot be written.
+        """
+        if folder.started and self._overwrite:
+            folder.clear()
+        if not folder.started:
+            folder.create(scenario)
+            return 0
+        if self._resume is None:
+            raise ScenarioError(
+                f"{folder.path} holds a run: go on with --resume auto, start over with --overwrite, "
+                "or choose another folder with --out"
+            )
+        changed = self._changes(folder, scenario)
+        step = self._step(folder)
+        if changed:
+            folder.create(scenario)
+        self.notes.append(f"going on from step {step}")
+        return step
+
+    def _changes(self, folder: RunFolder, scenario: Scenario) -> list[str]:
+        changed = folder.changes(scenario)
+        if changed and not self._force:
+            lines = "\n".join(f"  {line}" for line in changed)
+            raise ScenarioError(
+                f"{folder.path} was started with another scenario (--force goes on all the same):\n{lines}"
+            )
+        return changed
+
+    def _step(self, folder: RunFolder) -> int:
+        if self._resume == "auto":
+            step, problems = folder.latest()
+            self.notes += [f"WARNING: {problem}; it is set aside" for problem in problems]
+            return step
+        wanted = Path(str(self._resume))
+        elsewhere = len(wanted.parts) > 1 and wanted.parent.resolve() != folder.checkpoints.resolve()
+        if not wanted.name.isdigit() or elsewhere:
+            raise ScenarioError(
+                f"--resume {self._resume}: give 'auto', or a checkpoint of this run such as {folder.checkpoints}/000100"
+            )
+        step = int(wanted.name)
+        checkpoint.inspect(folder.checkpoints / f"{step:06d}")
+        return step

@@ -1,0 +1,58 @@
+"""Judged trajectories -> samples per policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from marl.graph import Trajectory
+from marl.judging.judge import Judgement
+from marl.protocols import RoleConfig
+from marl.types import Advantage, End, Reading, Sample, Turn, TurnId
+
+_NOT_JUDGED = Advantage(0.0)
+_GOES_ON: End = "no"
+
+
+def collect(
+    trajectories: Sequence[Trajectory],
+    judgement: Judgement,
+    roles: Mapping[str, RoleConfig],
+    readings: Mapping[TurnId, Reading],
+) -> dict[str, list[Sample]]:
+    """Samples by policy. Left out: turns of frozen roles, turns nobody judged, turns without tokens of a model; and a
+    turn that several forks inherited counts once."""
+    batches: dict[str, list[Sample]] = {role.policy: [] for role in roles.values() if role.trainable}
+    seen: set[TurnId] = set()
+    for trajectory in trajectories:
+        last, paid = {turn.agent: turn.id for turn in trajectory.turns}, trajectory.returns
+        for turn in trajectory.turns:
+            role, judged = roles[turn.role], turn.id in judgement.credit
+            if not role.trainable or not judged or not turn.completion.prompt_ids or turn.id in seen:
+                continue
+            seen.add(turn.id)
+            end = trajectory.end if last[turn.agent] == turn.id else _GOES_ON
+            sample = _sample(turn, trajectory.start, end, judgement, readings.get(turn.id))
+            batches[role.policy].append(replace(sample, paid=paid.get(turn.agent, 0.0)))
+    return batches
+
+
+def _sample(turn: Turn, start: str, end: End, judgement: Judgement, reading: Reading | None) -> Sample:
+    said = turn.completion
+    return Sample(
+        turn.id,
+        turn.agent,
+        turn.role,
+        start,
+        turn.nth,
+        end,
+        said.prompt_ids,
+        said.token_ids,
+        said.logprobs,
+        turn.request.sampling,
+        said.versions,
+        judgement.earned.get(turn.id, _NOT_JUDGED).value,
+        judgement.credit[turn.id],
+        reading,
+        finish=said.finish,
+    )

@@ -1,0 +1,45 @@
+"""When each policy learns, and the samples that wait until then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from marl.scenario.schema import PolicyConfig
+from marl.types import Sample
+
+
+class Pace:
+    """Hands a policy's samples on when it is its turn. Its weights do not change meanwhile, so all are on-policy."""
+
+    def __init__(self, policies: Mapping[str, PolicyConfig]) -> None:
+        self._policies = {name: policy for name, policy in policies.items() if policy.learner}
+        self._waiting: dict[str, list[list[Sample]]] = {name: [] for name in self._policies}
+        """Policy -> its samples, a list for each step it has gathered in."""
+
+    def __call__(self, step: int, batches: Mapping[str, list[Sample]]) -> dict[str, list[Sample]]:
+        """Policies that learn at the end of `step` -> what from. The samples of those that sit it out are left out."""
+        due = {}
+        for name, policy in self._policies.items():
+            if not policy.learns_in(step):
+                continue
+            waiting = [*self._waiting[name], batches.get(name, [])]
+            ready = len(waiting) == policy.update_every
+            self._waiting[name] = [] if ready else waiting
+            if ready:
+                due[name] = [sample for samples in waiting for sample in samples]
+        return due
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: _codec().dump_python(waiting) for name, waiting in self._waiting.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._waiting = {name: _codec().validate_python(state[name]) for name in self._policies}
+
+
+@cache
+def _codec() -> TypeAdapter[list[list[Sample]]]:
+    return TypeAdapter(list[list[Sample]])

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from marl.commands import cli
+from marl.evaluation.graders import check_graders
+from marl.scenario.load import validate
+from marl.scenario.schema import Scenario
+
+FAIR = {"right": "numeric", "same": "exact", "formula": "math", "box": {"kind": "numeric", "read": "boxed"}}
+
+
+def scenario(checks: dict[str, Any], game: str = "quiz:Quiz") -> dict[str, Any]:
+    """Somebody learns, and somebody verifies; it is never played."""
+    return {
+        "game": game,
+        "seats": {"player_0": "solver", "player_1": "checker"},
+        "roles": {"solver": {"kind": "player", "policy": "actor"}, "checker": {"kind": "player", "policy": "judge"}},
+        "policies": {
+            "actor": {"model": {"kind": "tiny"}, "learner": "grpo"},
+            "judge": {"engine": {"kind": "verifiers", "checks": checks}},
+        },
+        "schedule": {"steps": 1, "groups": 1, "group_size": 2},
+    }
+
+
+def checked(checks: dict[str, Any]) -> Scenario:
+    return validate(scenario(checks))
+
+
+def test_fair_graders_pass_and_checks_of_form_need_not_tell_right_from_wrong() -> None:
+    form = {"tags": {"kind": "format", "requires": ["<answer>"]}, "brief": {"kind": "length", "soft": 1, "hard": 2}}
+    # empty, gibberish, gold and another problem's gold, for each of two problems
+    assert check_graders(checked(FAIR | form), problems=2) == 6 * 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("accepts", "complaint"),
+    [
+        ("gold empty", r"accepts empty for problem 'sum-0' \(gold '1'\): answer '', score 1"),
+        ("gold gibberish", r"accepts gibberish for problem 'sum-0' \(gold '1'\): answer 'zqx"),
+        ("gold other", r"accepts the gold of problem 'sum-1' for problem 'sum-0' \(gold '1'\): answer '2', score 1"),
+        ("nothing", r"rejects gold for problem 'sum-0' \(gold '1'\): answer '1', score 0"),
+    ],
+)
+def test_a_grader_that_cannot_be_trusted_is_named_with_what_it_did(accepts: str, complaint: str) -> None:
+    lenient = {"kind": "quiz:Lenient", "accepts": accepts}
+    with pytest.raises(ValueError, match=r"policies\.judge\.engine\.checks\.mine: 'quiz:Lenient' " + complaint):
+        check_graders(checked({"mine": lenient, "right": "numeric"}), problems=2)
+
+
+def test_a_check_of_form_that_dies_is_found() -> None:
+    with pytest.raises(ValueError, match=r"checks\.form: 'quiz:Crash' fails on empty .*the process that ran it died"):
+        check_graders(checked({"form": "quiz:Crash"}), problems=2)
+
+
+def test_a_game_without_problems_leaves_nothing_to_try() -> None:
+    assert check_graders(validate(scenario(FAIR, game="nim"))) == 0
+
+
+def test_the_command_line_refuses_bad_graders_with_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def check(checks: dict[str, Any]) -> int:
+        (tmp_path / "quiz.yaml").write_text(yaml.safe_dump(scenario(checks)))
+        monkeypatch.setattr(sys, "argv", ["marl", "check", str(tmp_path / "quiz.yaml"), "--graders"])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        return int(left.value.code or 0)
+
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert check({"right": "numeric"}) == 0
+    assert "graders: 20 verdicts as they must be" in capsys.readouterr().out
+    assert check({"mine": {"kind": "quiz:Lenient", "accepts": "gold gibberish"}}) == 2
+    assert "accepts gibberish for problem 'sum-0'" in capsys.readouterr().err

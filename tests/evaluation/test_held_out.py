@@ -1,0 +1,275 @@
+"""Play on starts that training never deals, the best checkpoint by it, and when to stop."""
+
+import json
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import yaml
+from by_hand import episode
+from quiz_game import SEATS, Quiz, Told, crashed, policies, quiz, trained
+from real_runs import Desk, Kill, contents, outcome, rows, train_whole
+from scipy import stats
+from small_games import Voice, drawn, table
+
+from marl.evaluation.evaluate import Evaluator
+from marl.evaluation.held_out import told
+from marl.metrics.summaries import summarize
+from marl.runs.best_checkpoint import Best
+from marl.runs.run_folder import RunFolder
+from marl.scenario.load import ScenarioError, validate
+from marl.scenario.schema import Evaluate, Scenario
+from marl.statistics import interval
+from marl.training.restore import best_step, measure
+from marl.types import Findings, Request
+from marl.view.closing_report import closing
+from roles.player import Player
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, made: Path) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(made))
+
+
+def evaluate(**more: Any) -> dict[str, Any]:
+    return quiz()["evaluate"] | more
+
+
+def checked(**more: Any) -> Scenario:
+    return validate(yaml.safe_load(yaml.safe_dump(quiz(**more))))
+
+
+def lines(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in rows(folder)]
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+
+def measured(name: str, **measures: float) -> Any:
+    trajectory = episode(name, "a")
+    trajectory.findings = Findings(measures)
+    return trajectory
+
+
+def test_a_measure_is_the_mean_over_the_episodes_that_have_it() -> None:
+    played = [measured("0", success=1.0, rounds=3.0), measured("1", success=0.0), measured("2", success=1.0)]
+    metrics = summarize(played)
+    assert metrics["episode/measure/success"] == pytest.approx(2 / 3)
+    assert metrics["episode/measure/rounds"] == 3.0
+
+
+def test_yes_or_no_has_wilsons_interval_and_other_figures_the_normal_one() -> None:
+    rates = [1.0, 0.0, 1.0, 1.0]
+    wilson = stats.binomtest(3, 4).proportion_ci(method="wilson")
+    assert interval(rates) == pytest.approx((wilson.low, 0.75, wilson.high))
+    values = [0.5, 1.0, 3.5, 2.0]
+    low, high = stats.norm.interval(0.95, fmean(values), stats.sem(values))
+    assert interval(values) == pytest.approx((low, fmean(values), high))
+
+
+def test_a_figure_of_one_episode_has_no_interval() -> None:
+    figures = told([measured("0", rounds=3.0)])
+    assert (figures["rounds"], figures["episodes"]) == (3.0, 1.0)
+    assert "rounds_low" not in figures
+
+
+def test_the_same_starts_are_played_with_the_same_seeds_every_time_and_again_greedily() -> None:
+    asked: list[Request] = []
+    voice = Voice(lambda request: (asked.append(request), drawn(request))[1])
+    setting = checked(evaluate=evaluate(greedy=True))
+    laid = table(Quiz(), {"solver": voice, "critic": voice}, **{seat: Player(policy=seat) for seat in SEATS})
+    evaluator = Evaluator(setting, laid)
+    first, again = evaluator(0), evaluator(2)
+    assert first == again
+    assert asked[: len(asked) // 2] == asked[len(asked) // 2 :]
+    assert {request.state.split()[1] for request in asked} == {"12", "13", "14", "15", "16", "17"}
+    assert {request.sampling.temperature for request in asked} == {0.0, 1.0}
+    assert (first["eval/held_out/episodes"], first["eval/held_out_greedy/episodes"]) == (6.0, 6.0)
+    assert {"eval/held_out/return/solver", "eval/held_out/role/critic/illegal"} < first.keys()
+    assert laid.tokens == {"eval": 2 * len(asked)}
+
+
+def test_evaluation_changes_nothing_of_the_training(tmp_path: Path) -> None:
+    assert trained(tmp_path / "with", quiz(evaluate=evaluate(every=1, greedy=True)))
+    assert trained(tmp_path / "without", quiz(evaluate={}))
+    weights = [contents(tmp_path / name, "checkpoints/000006/policies") for name in ("with", "without")]
+    assert weights[0]
+    assert weights[0] == weights[1]
+    measured, plain = lines(tmp_path / "with"), lines(tmp_path / "without")
+    for row in (*measured, *plain):
+        row.pop("step/eval_tokens")
+    assert [{k: v for k, v in row.items() if not k.startswith("eval/")} for row in measured] == plain
+
+
+def test_tokens_of_evaluations_are_counted_by_themselves(tmp_path: Path) -> None:
+    assert trained(tmp_path, quiz())
+    counted = [(row["step/tokens"], row["step/eval_tokens"]) for row in lines(tmp_path)]
+    assert counted[0][0] == 0.0
+    assert [later[0] > earlier[0] for earlier, later in pairwise(counted)] == [True] * 6
+    grown = [later[1] > earlier[1] for earlier, later in pairwise(counted)]
+    assert grown == [False, True] * 3, "every second step"
+
+
+# --- the best one ----------------------------------------------------------------------------------------------------
+
+
+def best(goal: str, *values: float, patience: int | None = None) -> Best:
+    settings = Evaluate.model_validate({"keep_best": "eval/x", "goal": goal, "patience": patience})
+    return Best.of(settings, [{"step": 10 * step, "eval/x": value} for step, value in enumerate(values)])
+
+
+def test_the_best_is_the_first_of_the_highest_or_of_the_lowest() -> None:
+    assert best("max", 0.1, 0.5, 0.5, 0.2).step == 10
+    assert best("min", 0.3, 0.5, 0.2, 0.2).step == 20
+    assert best("max", float("nan"), 0.1, float("nan")).step == 10
+    assert best("max").step is None
+
+
+def test_it_is_given_up_when_so_many_evaluations_brought_nothing_better() -> None:
+    assert not best("max", 0.1, 0.5, 0.4, 0.5, patience=3).given_up
+    assert best("max", 0.1, 0.5, 0.4, 0.5, 0.3, patience=3).given_up
+    assert not best("max", 0.1, 0.5, 0.4, 0.5, 0.6, patience=3).given_up
+
+
+def test_rows_without_an_evaluation_do_not_count() -> None:
+    settings = Evaluate.model_validate({"keep_best": "success", "patience": 1})
+    found = Best.of(settings, [{"step": 0, "eval/held_out/success": 0.5}, {"step": 1}, {"step": 2, "step/tokens": 3}])
+    assert (found.step, found.value, found.given_up) == (0, 0.5, False)
+
+
+# The critic learns to say yes, so it is best at the first evaluation that this is turned against.
+EARLY = {"evaluate": evaluate(every=1, goal="min", keep_best="eval/held_out/return/critic", patience=3)}
+EARLY |= {"schedule": quiz()["schedule"] | {"steps": 60}, "checkpoint": {"every": 1, "keep": 1}}
+
+
+def test_the_run_stops_when_nothing_gets_better_and_keeps_the_best_beside_the_latest(tmp_path: Path) -> None:
+    voice = Told()
+    assert trained(tmp_path, quiz(**EARLY), voice), "it counts as finished"
+    end, found = lines(tmp_path)[-1]["step"], best_step_of(tmp_path)
+    assert end == found + 3 < 60
+    kept = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert kept == {f"{step:06d}" for step in (found, end) if step}
+    assert voice.said[-1].startswith("stopped early: eval/held_out/return/critic has not improved on")
+    report = closing(RunFolder(tmp_path), True, checked(**EARLY).evaluate)
+    assert f"at step {found}" in report
+    assert voice.said[-1] in report
+    before = outcome(tmp_path)
+    assert trained(tmp_path, quiz(**EARLY), resume="auto")
+    assert outcome(tmp_path) == before, "there is nothing left to do"
+
+
+def best_step_of(folder: Path) -> int:
+    step = Best.of(checked(**EARLY).evaluate, lines(folder)).step
+    assert step is not None
+    return step
+
+
+def test_the_best_checkpoint_outlives_a_crash_and_later_ones(tmp_path: Path) -> None:
+    changes = {"checkpoint": {"every": 2, "keep": 1}, "evaluate": evaluate(every=1, keep_best="eval/held_out/success")}
+    assert trained(tmp_path / "whole", quiz(**changes))
+    for step in (2, 3, 5):
+        crashed(tmp_path / f"{step}", quiz(**changes), after=step)
+        assert trained(tmp_path / f"{step}", quiz(**changes), resume="auto")
+        assert outcome(tmp_path / f"{step}") == outcome(tmp_path / "whole")
+
+
+def test_a_run_that_goes_back_forgets_the_best_that_came_later(tmp_path: Path) -> None:
+    changes = {"checkpoint": {"every": 1, "keep": 9}, "evaluate": evaluate(every=1)}
+    assert trained(tmp_path, quiz(**changes))
+    before = outcome(tmp_path)
+    assert trained(tmp_path, quiz(**changes), resume=str(tmp_path / "checkpoints" / "000002"))
+    for aside in (tmp_path / "checkpoints").glob("*.aside*"):
+        shutil.rmtree(aside)
+    assert outcome(tmp_path) == before
+
+
+def test_the_best_checkpoint_can_be_measured(tmp_path: Path) -> None:
+    figure = evaluate(every=1, keep_best="eval/held_out/return/critic")
+    assert trained(tmp_path, quiz(evaluate=figure, schedule=quiz()["schedule"] | {"steps": 12}))
+    step = best_step(tmp_path)
+    assert step > 0
+    logged = lines(tmp_path)[step]
+    again = measure(tmp_path, None, 6, step)
+    for name in ("eval/held_out/success", "eval/held_out/return/critic", "eval/held_out/episodes"):
+        assert again[name] == logged[name]
+
+
+def test_a_run_without_a_best_says_so(tmp_path: Path) -> None:
+    assert trained(tmp_path, quiz(evaluate={}))
+    with pytest.raises(ScenarioError, match=r"no best checkpoint: no evaluate\.keep_best was measured"):
+        best_step(tmp_path)
+
+
+def test_a_measure_that_the_game_does_not_have_ends_the_run_before_it_begins(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"evaluate.keep_best: no figure 'eval/held_out/succes'; did you mean .*success"
+    ):
+        trained(tmp_path, quiz(evaluate=evaluate(keep_best="succes")))
+    assert lines(tmp_path) == []
+
+
+WRONG = {
+    "held_out: 7": "evaluate.held_out: 7, but game 'quiz_game:Quiz' holds 6 starts out of training",
+    "held_out: null": "evaluate.keep_best: nothing measures 'eval/held_out/success'; nothing is evaluated; give "
+    "evaluate.held_out",
+    "{held_out: null, keep_best: null, greedy: true}": "evaluate.greedy: true, but nothing is held out to be played "
+    "so; give evaluate.held_out",
+    "{keep_best: null, patience: 2}": "evaluate.patience: 2, but nothing says what is best; give evaluate.keep_best",
+    "keep_best: eval/held_out_greedy/success": "evaluate.keep_best: nothing measures 'eval/held_out_greedy/success'; "
+    "choices below eval/held_out",
+    "keep_best: policy/solver/loss": "evaluate.keep_best: nothing measures 'policy/solver/loss'; choices below "
+    "eval/held_out",
+    "{keep_best: eval/nash/mean, against: {random: 3}}": "evaluate.keep_best: nothing measures 'eval/nash/mean'; "
+    "choices below eval/held_out, eval/random",
+}
+
+
+@pytest.mark.parametrize(("change", "message"), [*WRONG.items()], ids=[*WRONG])
+def test_what_cannot_be_measured_is_named(change: str, message: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        checked(evaluate=evaluate(**yaml.safe_load(change)))
+    assert str(caught.value).split("\n  ")[1:] == [message]
+
+
+def test_a_game_that_holds_nothing_out_is_named() -> None:
+    role = {"kind": "player", "policy": "solver"}
+    seats = {"player_0": "solver", "player_1": "solver"}
+    only = {"solver": policies()["solver"]}
+    scenario = quiz(game={"kind": "nim"}, roles={"solver": role}, seats=seats, policies=only)
+    with pytest.raises(ScenarioError, match=r"evaluate\.held_out: 6, but game 'nim' holds no starts out of training"):
+        validate(scenario, "mine.yaml")
+
+
+# --- killed ----------------------------------------------------------------------------------------------------------
+
+KILLS = [
+    Kill("call", "HeldOut.__call__", 2),
+    Kill("open", "metrics.jsonl", 5),
+    Kill("open", "manifest.json", 2),
+    Kill("os.rename", "checkpoints/.", 2),
+    Kill("call", "_prune", 2),
+    Kill("os.rename", "checkpoints/0", 1),
+    Kill("shutil.rmtree", ".old", 1),
+    Kill("call", "Pace.__call__", 3),
+    Kill("call", "Best.take", 4),
+]
+
+
+@pytest.mark.slow
+def test_a_run_with_everything_killed_again_and_again_is_the_run_that_was_not(tmp_path: Path) -> None:
+    learners = policies(solver={"update_every": 2}, critic={"alternate": {"period": 3, "start": 1, "steps": 2}})
+    alarms = {"turns": 1, "patience": 2, "constant": 0.5, "stop": []}
+    changes = {"policies": learners, "alarms": alarms, "checkpoint": {"every": 3, "keep": 1}}
+    scenario = quiz(**changes, evaluate=evaluate(every=1, keep_best="eval/held_out/return/critic", patience=5))
+    whole = train_whole(tmp_path / "whole", scenario | {"schedule": quiz()["schedule"] | {"steps": 9}})
+    for number, kill in enumerate(KILLS):
+        desk = Desk(tmp_path / f"{number}", whole.scenario)
+        desk.path.mkdir()
+        (desk.path / "cache").symlink_to(whole.path / "cache")
+        assert desk.train(kill=kill) == -9, (kill, desk.said())
+        assert desk.train("--resume", "auto") == 0, desk.said()
+        assert outcome(desk.run) == outcome(whole.run), kill

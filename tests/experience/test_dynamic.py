@@ -1,0 +1,199 @@
+"""Dynamic sampling: starts that teach nothing are replaced by fresh ones, the same way every time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+import pytest
+from drill import DrillConfig, skill
+from pydantic import ValidationError
+from real_runs import Desk, Kill, kuhn, outcome, rows, train_whole
+from small_games import PAIR, FragileConfig, PenniesConfig, Voice, deal, drawn, table
+
+from marl.experience.dynamic_sampling import Dynamic, Groups
+from marl.graph import Trajectory
+from marl.rollout.simulator import Table
+from marl.scenario.load import ScenarioError, validate
+from marl.seeds import seed_of
+from marl.types import Deal, Reward
+
+
+def deals(groups: int = 16, size: int = 4) -> list[Deal]:
+    names = [f"000000.{group}" for group in range(groups)]
+    return [Deal(f"{n}.{i}", n, seed_of("deal", n), {"solver": "player"}) for n in names for i in range(size)]
+
+
+def laid() -> Table:
+    return table(DrillConfig(), Voice(skill))
+
+
+def grouped(played: Sequence[Trajectory]) -> dict[str, list[Trajectory]]:
+    return {group: list(own) for group, own in groupby(played, lambda t: t.deal.group)}
+
+
+def paid(episodes: Sequence[Trajectory]) -> set[float]:
+    return {episode.returns.get("solver", 0.0) for episode in episodes}
+
+
+def slot(group: str) -> int:
+    return int(group.partition("+")[0].partition(".")[2])
+
+
+def test_groups_that_all_succeed_or_all_fail_give_way_to_fresh_ones() -> None:
+    dynamic, first = Groups(Dynamic(rounds=20)), grouped(laid().play(deals()))
+    found = grouped(dynamic.gather(deals(), laid()))
+    assert all(paid(episodes) == {0.0, 1.0} for episodes in found.values())
+    assert [slot(group) for group in found] == list(range(16)), "in deal order"
+    # What differed at once is there as it was played; the others are other starts of the same size and seats.
+    kept = {group: episodes for group, episodes in first.items() if len(paid(episodes)) == 2}
+    assert 0 < len(kept) < 16
+    assert {group: episodes for group, episodes in found.items() if "+" not in group} == kept
+    fresh = [episodes for group, episodes in found.items() if "+" in group]
+    assert all(len(episodes) == 4 and len({(t.deal.seed, t.start) for t in episodes}) == 1 for episodes in fresh)
+    assert not {t.deal.seed for own in fresh for t in own} & {t.deal.seed for own in first.values() for t in own}
+
+
+def test_every_episode_has_a_name_of_its_own_and_says_something_of_its_own() -> None:
+    found = Groups(Dynamic(rounds=20)).gather(deals(), laid())
+    assert len({t.id for t in found}) == len(found) == 64
+    assert len({turn.request.seed for t in found for turn in t.turns}) == 64
+
+
+def test_the_same_step_is_played_the_same_way_by_an_experience_that_knows_nothing_of_it() -> None:
+    used = Groups(Dynamic())
+    used.gather(deals(groups=3), laid())
+    resumed = Groups(Dynamic())
+    resumed.load_state_dict(used.state_dict())
+    assert resumed.gather(deals(), laid()) == used.gather(deals(), laid())
+    assert resumed.metrics() == used.metrics()
+
+
+def test_all_that_is_played_is_counted_as_tokens_of_training_and_told() -> None:
+    simulator, dynamic = laid(), Groups(Dynamic(rounds=2))
+    found = dynamic.gather(deals(), simulator)
+    told, first = dynamic.metrics(), grouped(laid().play(deals()))
+    again = 16 - sum(len(paid(episodes)) == 2 for episodes in first.values())
+    assert simulator.tokens == {"train": 2 * 4 * (16 + again)}  # a voice says two tokens
+    assert told["dynamic/rounds"] == 2
+    assert told["dynamic/kept"] == len(grouped(found))
+    assert told["dynamic/dropped"] == 16 + again - len(grouped(found))
+    share = sum(t.findings.measures["success"] for own in first.values() for t in own) / 64
+    assert told["dynamic/first/success"] == pytest.approx(share)
+
+
+def test_when_the_rounds_are_over_the_step_has_fewer_groups_or_keeps_the_constant_ones() -> None:
+    fewer = grouped(Groups(Dynamic(rounds=1)).gather(deals(), laid()))
+    filled = Groups(Dynamic(rounds=1, constant="keep"))
+    assert [t for t in filled.gather(deals(), laid()) if t.deal.group in fewer] == [
+        t for own in fewer.values() for t in own
+    ]
+    assert len(grouped(filled.gather(deals(), laid()))) == 16
+    assert filled.metrics()["dynamic/kept"] == len(fewer) < 16
+    assert filled.metrics()["dynamic/dropped"] == 0
+
+
+def test_a_step_in_which_nothing_differs_is_played_all_the_same() -> None:
+    dynamic = Groups(Dynamic(rounds=3))
+    found = dynamic.gather(deals(groups=2), table(DrillConfig(), Voice(lambda request: "[yes]")))
+    assert list(grouped(found)) == ["000000.0+2", "000000.1+2"]
+    assert dynamic.metrics()["dynamic/kept"] == 0
+
+
+def test_success_can_be_asked_to_lie_strictly_inside_a_range() -> None:
+    asked = Dynamic(rounds=30, inside=(0.25, 0.75))
+    found = grouped(Groups(asked).gather(deals(), laid()))
+    assert {sum(t.findings.measures["success"] for t in episodes) for episodes in found.values()} == {2.0}
+
+
+def test_in_a_team_it_is_enough_that_one_agents_pay_differs_unless_roles_are_named() -> None:
+    seats: dict[str, str] = dict(zip(PAIR, "xy", strict=True))
+    duel = PenniesConfig()
+    played = table(duel, Voice(drawn)).play([deal(f"{i}", duel, 0) for i in range(2)])
+    episodes = [replaced(t, seats, (1.0, 0.5 * i)) for i, t in enumerate(played)]
+
+    class Recorded:
+        def play(self, dealt: Sequence[Deal]) -> list[Trajectory]:
+            return episodes
+
+    asked = [t.deal for t in episodes]
+    kept = {roles: Groups(Dynamic(rounds=1, roles=roles)) for roles in ((), ("x",), ("y",), ("x", "y"))}
+    for dynamic in kept.values():
+        dynamic.gather(asked, Recorded())  # type: ignore[arg-type]
+    assert [dynamic.metrics()["dynamic/kept"] for dynamic in kept.values()] == [1, 0, 1, 1]
+
+
+def replaced(played: Trajectory, seats: dict[str, str], returns: tuple[float, float]) -> Trajectory:
+    """The episode in one group, with these seats and pay."""
+    made = Trajectory(replace(played.deal, group="g", seats=seats), played.start)
+    for turn in played.turns:
+        made.add(turn, ())
+    made.rewards = [Reward(agent, value, made.turns[-1].id) for agent, value in zip(PAIR, returns, strict=True)]
+    return made
+
+
+def test_equal_pay_in_another_order_is_equal() -> None:
+    [played] = table(PenniesConfig(), Voice(drawn)).play([deal("e", PenniesConfig(), 0)])
+    one, other = replaced(played, dict(played.deal.seats), (0, 0)), replaced(played, dict(played.deal.seats), (0, 0))
+    parts = [Reward(PAIR[0], value, played.turns[-1].id) for value in (0.1, 0.2, 0.3)]
+    one.rewards, other.rewards = parts, parts[::-1]
+    assert one.returns != other.returns, "rounded as they were added"
+    assert not Groups(Dynamic())._differ([one, other])
+
+
+def test_a_group_of_which_every_episode_was_dropped_is_played_again() -> None:
+    laid_out = table(FragileConfig(), Voice(drawn))
+    laid_out.may_drop = 1000
+    asked = [replace(deal(f"{i}", FragileConfig(), i // 2), group=f"{i // 2}") for i in range(12)]
+    found = Groups(Dynamic(rounds=3, constant="keep")).gather(asked, laid_out)
+    assert {t.deal.group.partition("+")[0] for t in found} <= {str(i) for i in range(6)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"inside": [0.5, 0.5]}, r"inside: \[0.5, 0.5\] has nothing inside; choices: \[low, high\] with low < high"),
+        ({"rounds": 0}, "rounds"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Dynamic.model_validate(settings)
+
+
+def test_a_scenario_in_which_nothing_can_be_compared_is_refused() -> None:
+    whole = kuhn(experience={"kind": "dynamic", "roles": ["plaer"]}, credit={"baseline": "none"})
+    whole["schedule"]["group_size"] = 1
+    with pytest.raises(ScenarioError) as refused:
+        validate(whole, "a file")
+    said = str(refused.value)
+    assert "experience.kind: 'dynamic' compares the episodes of one start, but schedule.group_size is 1; use 2" in said
+    assert "experience.roles: no seat has the role 'plaer'; did you mean 'player'" in said
+
+
+def test_a_measure_that_the_game_does_not_have_is_named() -> None:
+    dynamic = Groups(Dynamic(inside=(0, 1), success="sucess"))
+    with pytest.raises(ValueError, match=r"experience.success: the game has no measure 'sucess'; did you mean 'succes"):
+        dynamic.gather(deals(), laid())
+
+
+@pytest.mark.slow
+def test_a_run_with_refill_and_a_coefficient_that_adapts_goes_on_exactly_after_a_kill(tmp_path: Any) -> None:
+    kl = {"coefficient": 0.2, "target": 0.01, "horizon": 20}
+    credit = {"baseline": {"kind": "group"}, "kl": kl, "overlong": {"limit": 6, "buffer": 4}}
+    whole = kuhn({"reference": {"coefficient": 0.0}}, experience={"kind": "dynamic", "rounds": 2}, credit=credit)
+    whole |= {"schedule": {"steps": 5, "groups": 4, "group_size": 2, "threads": 1}, "evaluate": {"every": 50}}
+    whole["checkpoint"] = {"every": 2}
+    (tmp_path / "whole").mkdir()
+    once = train_whole(tmp_path / "whole", whole)
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    (killed / "cache").symlink_to(once.path / "cache")
+    desk = Desk(killed, once.scenario)
+    assert desk.train(kill=Kill("open", "metrics.jsonl", 4)) == -9, desk.said()
+    assert desk.train("--resume", "auto") == 0, desk.said()
+    assert rows(desk.run) == rows(once.run)
+    assert outcome(desk.run) == outcome(once.run)
+    assert len({row.partition("credit/kl_coefficient")[2][:22] for row in rows(once.run)}) > 3

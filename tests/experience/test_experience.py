@@ -1,0 +1,88 @@
+"""Recorded play, told again in the tokens of the model that learns from it."""
+
+from pathlib import Path
+
+import pytest
+from small_games import Voice, deal, drawn, table
+
+from games.base import IllegalMove
+from games.kuhn_poker import KuhnPokerConfig
+from marl.experience.recorded import File
+from marl.experience.rollouts import Rollouts
+from marl.graph import Trajectory, write_trajectories
+from marl.rollout.simulator import Table
+from marl.types import Completion, Failure, Request
+from roles.player import Player
+
+GAME = KuhnPokerConfig(illegal=IllegalMove(retry=1))
+
+
+def recording(path: Path, many: int = 5, **roles: Player) -> list[Trajectory]:
+    voice = Voice(lambda request: drawn(request) if request.seed % 4 else "hm")
+    played = table(GAME, voice, **roles).play([deal(f"old {i}", GAME, i) for i in range(many)])
+    write_trajectories(path, played)
+    return played
+
+
+class Scorer(Voice):
+    """Scores forced texts in tokens of its own; `[fold]` is too long for it."""
+
+    def __init__(self) -> None:
+        super().__init__(drawn)
+
+    def _answer(self, request: Request) -> Completion | Failure:
+        assert request.forced is not None
+        if request.forced == "[fold]":
+            return Failure("overflow", "too long")
+        return Completion(request.forced, (9,), tuple(request.forced.encode()), (-1.0,) * len(request.forced), "stop")
+
+
+def learner() -> Table:
+    return table(GAME, {"new": Scorer()}, player=Player(policy="new"))
+
+
+def test_rollouts_are_the_deals_played() -> None:
+    laid = table(GAME, Voice(drawn))
+    deals = [deal(f"{i}", GAME, i) for i in range(3)]
+    assert Rollouts().build().gather(deals, laid) == laid.play(deals)
+
+
+def test_recorded_episodes_come_in_order_and_round_and_round(tmp_path: Path) -> None:
+    old = recording(tmp_path / "t.jsonl.zst")
+    recorded = File(path=tmp_path / "t.jsonl.zst").build()
+    first = recorded.gather([deal(f"a{i}", GAME) for i in range(3)], learner())
+    resumed = File(path=tmp_path / "t.jsonl.zst").build()
+    resumed.load_state_dict(recorded.state_dict())
+    second = resumed.gather([deal(f"b{i}", GAME) for i in range(3)], learner())
+    assert [t.id for t in first + second] == ["a0", "a1", "a2", "b0", "b1", "b2"]
+    for new, past in zip(first + second, [*old, old[0]], strict=True):
+        assert [turn.action for turn in new.turns] == [turn.action for turn in past.turns]
+        assert (new.returns, new.start, new.end) == (past.returns, past.start, past.end)
+        assert {(u[1], v[1]) for u, v in new.graph.edges} == {(u[1], v[1]) for u, v in past.graph.edges}
+        assert {turn.id[0] for turn in new.turns} == {new.id} == {reward.turn[0] for reward in new.rewards}
+
+
+def test_what_cannot_be_scored_or_was_no_move_has_no_tokens_and_the_rest_has_the_new_models(tmp_path: Path) -> None:
+    recording(tmp_path / "t.jsonl.zst", 40)
+    told = File(path=tmp_path / "t.jsonl.zst").build().gather([deal(f"{i}", GAME) for i in range(40)], learner())
+    turns = [turn for t in told for turn in t.turns]
+    assert {turn.action for turn in turns} > {None, "fold", "check"}
+    for turn in turns:
+        usable = turn.action not in (None, "fold")
+        assert turn.completion.token_ids == (tuple(turn.completion.text.encode()) if usable else ())
+        assert len(turn.completion.logprobs) == len(turn.completion.token_ids)
+
+
+def test_a_recording_that_cannot_be_told_again_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no such file: .*nothing\.zst"):
+        File(path=tmp_path / "nothing.zst").build()
+    write_trajectories(tmp_path / "empty.zst", [])
+    with pytest.raises(ValueError, match="no trajectories in"):
+        File(path=tmp_path / "empty.zst").build()
+    recording(tmp_path / "t.zst")
+    strangers = table(GAME, {"new": Scorer()}, dealer=Player(policy="new"))
+    with pytest.raises(ValueError, match="no role 'player' here; roles: dealer"):
+        File(path=tmp_path / "t.zst").build().gather([deal("a", GAME)], strangers)
+    recording(tmp_path / "long.zst", 20, player=Player(policy="actor", history="append"))
+    with pytest.raises(ValueError, match="history: append"):
+        File(path=tmp_path / "long.zst").build().gather([deal(f"{i}", GAME) for i in range(20)], learner())

@@ -1,0 +1,208 @@
+"""One step judged by a scenario's rules, and what learners get of it."""
+
+from dataclasses import replace
+from statistics import correlation
+from typing import Any, ClassVar
+
+import pytest
+from by_hand import episode, evidence, worths
+from small_games import Voice, deal, drawn, table
+
+from credit.assign.outcome import Outcome
+from games.stopping import StoppingConfig
+from games.tic_tac_toe import TicTacToeConfig
+from marl.graph import Trajectory
+from marl.judging.judge import Judge, Judgement
+from marl.protocols import AssignConfig, BaselineConfig, Evidence
+from marl.rollout.simulator import Table
+from marl.scenario.schema import CreditConfig
+from marl.training.samples import collect
+from marl.types import Advantage, Credit, Fork, Metrics, Reading
+from roles.player import Player
+
+PLAIN = {"assign": {"kind": "outcome"}, "baseline": {"kind": "none"}}
+
+
+def judge(**settings: Any) -> Judge:
+    return Judge(CreditConfig.model_validate({**PLAIN, **settings}))
+
+
+def test_scale_scales_what_credit_reads_and_not_the_rewards() -> None:
+    t = episode("e", "ab", [("a", 3.0, 1)])
+    judgement = judge(scale=0.5)(evidence(t))
+    assert worths(judgement.credit, t) == worths(judgement.earned, t) == [1.5, 0.0]
+    assert t.returns == {"a": 3.0}
+
+
+def test_a_role_can_have_a_rule_of_its_own() -> None:
+    seats = {"a": "x", "b": "y"}
+    episodes = [episode(f"{i}", "abab", [("a", 1.0 + i, 0), ("b", 2.0 + i, 3)], seats=seats) for i in range(2)]
+    own = {"assign": {"kind": "outcome", "to_go": True}, "baseline": {"kind": "group", "std": False}, "scale": 2}
+    judgement = judge(baseline={"kind": "role_average"}, roles={"y": own})(evidence(*episodes))
+    assert worths(judgement.earned, episodes[1]) == [2.0, 6.0, 2.0, 6.0]
+    assert worths(judgement.credit, episodes[1])[1::2] == [1.0, 1.0]
+    # Each comparison sees only the turns that it judges.
+    own = {name for name in judgement.metrics if not name.startswith(("credit/x/", "credit/y/"))}
+    assert own == {"credit/average/a_game/x/a", "credit/groups@y", "credit/degenerate_groups@y"}
+
+
+def test_the_state_of_every_rule_survives() -> None:
+    rules = {"baseline": {"kind": "role_average"}, "roles": {"y": {**PLAIN, "baseline": {"kind": "role_average"}}}}
+    episodes = [episode(f"{i}", "ab", [("a", 1.0, 1), ("b", -1.0, 1)], seats={"a": "x", "b": "y"}) for i in range(2)]
+    whole, before, after = judge(**rules), judge(**rules), judge(**rules)
+    whole(evidence(episodes[0]))
+    before(evidence(episodes[0]))
+    after.load_state_dict(before.state_dict())
+    assert after(evidence(episodes[1])) == whole(evidence(episodes[1]))
+
+
+ROLES = {"x": Player(policy="one"), "y": Player(policy="two"), "frozen": Player(policy="one", trainable=False)}
+
+
+def test_learners_get_judged_turns_of_trained_roles_that_a_model_said() -> None:
+    seats = {"a": "x", "b": "y", "c": "frozen", "d": "x"}
+    t = episode("e", "abcdab", seats=seats, prompts=[(1,), (2,), (3,), (), (5,), (6,)])
+    credit = {turn.id: Advantage(float(i)) for i, turn in enumerate(t.turns) if i != 1}
+    reading = Reading((-0.1,))
+    batches = collect([t], Judgement({}, credit, {}), ROLES, {("e", 4): reading})
+    assert {name: [s.id[1] for s in samples] for name, samples in batches.items()} == {"one": [0, 4], "two": [5]}
+    assert [s.advantage.value for s in batches["one"]] == [0.0, 4.0]
+    assert [s.reading for s in batches["one"]] == [None, reading]
+    assert [(s.nth, s.end) for s in batches["one"]] == [(0, "no"), (1, "terminated")]
+
+
+def test_of_courses_that_part_only_the_turns_at_which_they_do_are_learnt_from() -> None:
+    game = TicTacToeConfig()
+    laid = table(game, Voice(drawn))
+    [past] = laid.play([deal("e", game)])
+    episodes = [past, *laid.fork(past.turns[2].id, 3)]
+    judgement = judge()(evidence(*episodes))
+    samples = collect(episodes, judgement, {"player": Player(policy="actor")}, {})["actor"]
+    assert [sample.id for sample in samples] == [(t.id, 2) for t in episodes]
+    assert {sample.group for sample in samples} == {past.start}
+
+
+# --- what a baseline by name is told ---------------------------------------------------------------------------
+
+
+class Told(BaselineConfig):
+    """Gives each turn what the reward `second` alone would have earned it."""
+
+    kind: str = "told"
+    by_name: ClassVar[bool] = True
+
+    def __call__(self, evidence: Evidence, earned: Credit) -> tuple[Credit, Metrics]:
+        return {turn: evidence.named["second"][turn] for turn in earned}, {"names": float(len(evidence.named))}
+
+
+def named(name: str) -> Trajectory:
+    t = episode(name, "ab", [("a", 3.0, 0), ("b", 1.0, 1), ("a", 0.5, 1)])
+    t.rewards = [
+        replace(reward, name=part) for reward, part in zip(t.rewards, ("first", "first", "second"), strict=True)
+    ]
+    return t
+
+
+def test_a_baseline_by_name_is_told_what_each_reward_alone_would_have_earned() -> None:
+    one, other = named("e"), episode("f", "ab")
+    judgement = judge(baseline=Told(), scale=2)(evidence(one, other))
+    assert worths(judgement.earned, one) == [7.0, 2.0]
+    assert worths(judgement.credit, one) == [1.0, 0.0]
+    assert worths(judgement.credit, other) == [0.0, 0.0]
+    assert judgement.metrics["names"] == 2.0
+    assert [reward.value for reward in one.rewards] == [3.0, 1.0, 0.5]
+
+
+def test_other_baselines_are_not_told_and_assign_is_asked_once() -> None:
+    asked: list[Evidence] = []
+
+    class Counted(Outcome):
+        kind: str = "counted"
+
+        def __call__(self, evidence: Evidence) -> Credit:
+            asked.append(evidence)
+            return super().__call__(evidence)
+
+    judge(assign=Counted())(evidence(named("e")))
+    assert len(asked) == 1
+    judge(assign=Counted(), baseline=Told())(evidence(named("e")))
+    assert [[r.name for r in e.trajectories[0].rewards] for e in asked[2:]] == [["first"] * 2, ["second"]]
+
+
+# --- more play is paid alike -----------------------------------------------------------------------------------
+
+
+class Again(AssignConfig):
+    """What the same agent is paid when its first turn is played again."""
+
+    kind: str = "again"
+
+    def __call__(self, evidence: Evidence) -> Credit:
+        assert evidence.simulator
+        turns = [trajectory.turns[0] for trajectory in evidence.trajectories]
+        courses = evidence.simulator.branch([Fork(turn.id) for turn in turns])
+        # Courses of courses: whoever asked holds no more than what it was given.
+        again = [evidence.simulator.fork(one.turns[0].id, 1)[0] for [one] in courses]
+        returns = [course.returns.get(turn.agent, 0.0) for turn, course in zip(turns, again, strict=True)]
+        return {turn.id: Advantage(value) for turn, value in zip(turns, returns, strict=True)}
+
+    def metrics(self) -> Metrics:
+        return {"credit/again": 1.0}
+
+
+def again(**settings: Any) -> tuple[Judgement, Table]:
+    game = StoppingConfig(intermediate=0.25)
+    laid = table(game, Voice(drawn))
+    episodes = laid.play([deal(f"{i}", game) for i in range(4)])
+    return judge(assign=Again(), **settings)(Evidence(episodes, game.kind, simulator=laid)), laid
+
+
+def test_scale_scales_the_rewards_of_what_credit_plays() -> None:
+    assert {a.value for a in again()[0].earned.values()} == {1.0}
+    assert {a.value for a in again(scale=0.5)[0].earned.values()} == {0.5}
+
+
+def test_what_credit_plays_for_one_named_reward_pays_only_that() -> None:
+    class Intermediate(Told):
+        kind: str = "intermediate"
+
+        def __call__(self, evidence: Evidence, earned: Credit) -> tuple[Credit, Metrics]:
+            return dict(evidence.named["intermediate"]), {}
+
+    judgement, _ = again(baseline=Intermediate())
+    assert {a.value for a in judgement.credit.values()} == {0.0, 0.25}
+
+
+def test_an_assignment_says_something_of_itself() -> None:
+    assert again()[0].metrics["credit/again"] == 1.0
+
+
+# --- rules beside ----------------------------------------------------------------------------------------------
+
+
+def beside() -> list[Trajectory]:
+    paid = ([("a", 1.0, 0), ("b", -1.0, 3)], [("a", -1.0, 2)], [("b", 4.0, 1)])
+    return [episode(f"{i}", "abab", given, seats={"a": "x", "b": "y"}) for i, given in enumerate(paid)]
+
+
+def test_rules_beside_are_reported_and_change_nothing() -> None:
+    compare = {"to_go": {**PLAIN, "assign": {"kind": "outcome", "to_go": True}}}
+    alone, reported = judge()(evidence(*beside())), judge(compare=compare)(evidence(*beside()))
+    assert (alone.earned, alone.credit) == (reported.earned, reported.credit)
+    told = {name: value for name, value in reported.metrics.items() if name not in alone.metrics}
+    # x: outcome 1 1 -1 -1 0 0, to go 1 0 -1 -1 0 0; y: -1 -1 0 0 4 4 and -1 -1 0 0 4 0.
+    assert told == {
+        "credit/x/sign_agreement/to_go": 0.75,
+        "credit/x/correlation/to_go": pytest.approx(correlation([1, 1, -1, -1, 0, 0], [1, 0, -1, -1, 0, 0])),
+        "credit/y/sign_agreement/to_go": 0.75,
+        "credit/y/correlation/to_go": pytest.approx(correlation([-1, -1, 0, 0, 4, 4], [-1, -1, 0, 0, 4, 0])),
+    }
+
+
+def test_the_state_of_rules_beside_survives() -> None:
+    compare = {"average": {**PLAIN, "baseline": "role_average"}}
+    whole, before, after = (judge(compare=compare) for _ in range(3))
+    whole(evidence(*beside()[:1]))
+    before(evidence(*beside()[:1]))
+    after.load_state_dict(before.state_dict())
+    assert after(evidence(*beside()[1:])) == whole(evidence(*beside()[1:]))

@@ -1,0 +1,285 @@
+"""Signs that a role collapses, and who is told of them."""
+
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from by_hand import episode
+from quiz_game import Told, crashed, quiz, trained
+from real_runs import outcome, rows
+from rich.console import Console
+from small_games import PenniesConfig, Voice, deal, drawn, table
+
+from games.kuhn_poker import KuhnPokerConfig
+from marl.engines.scripted import Random
+from marl.metrics.alarms import Alarms, Collapse, Thresholds, Watch
+from marl.metrics.collapse import favourite, signs
+from marl.metrics.summaries import summarize
+from marl.runs.run_folder import RunFolder
+from marl.scenario.load import ScenarioError, validate
+from marl.scenario.schema import Scenario
+from marl.types import Completion, Turn, Usage
+from marl.view.closing_report import closing
+from marl.view.console import PlainLines
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, made: Path) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(made))
+
+
+# --- signs -----------------------------------------------------------------------------------------------------------
+
+BLANK = episode("e", "a").turns[0]
+
+
+def turn(text: str, problem: str, move: str | None = "", legal: tuple[str, ...] | None = None, **said: Any) -> Turn:
+    """A turn in which a model said `text` about a problem; its move is the text unless another one is given."""
+    options = dict(zip(legal, legal, strict=True)) if legal else None
+    words = tuple(map(len, text.split()))
+    completion = Completion(
+        text, (1,), **({"token_ids": words, "logprobs": (-0.5,) * len(words)} | said), finish="stop"
+    )
+    request = replace(BLANK.request, options=options)
+    return replace(BLANK, request=request, completion=completion, action=text if move == "" else move, problem=problem)
+
+
+YES_NO = ("yes", "no")
+
+
+def test_constant_is_the_share_of_the_most_common_move_where_there_was_a_choice() -> None:
+    turns = [turn("yes", f"{n}", legal=YES_NO) for n in range(3)] + [turn("no", "3", legal=YES_NO)]
+    forced = [turn("pass", f"{n}", legal=("pass",)) for n in range(50)]
+    unread = [turn("hm", f"{n}", None, legal=YES_NO) for n in range(9)]
+    assert signs(turns + forced + unread)["constant"] == 0.75
+    assert favourite(turns) == "yes"
+    assert favourite([]) == ""
+
+
+def test_one_answer_to_one_question_is_no_constant_policy() -> None:
+    assert "constant" not in signs([turn("yes", "p", legal=YES_NO)] * 5)
+    assert "repeated" not in signs([turn("four", "p")] * 5)
+
+
+def test_repeated_is_the_chance_that_answers_to_two_questions_are_equal() -> None:
+    # Pairs of turns on different problems: 2 * 1 with p, q: (a, a), (b, a); all as ordered pairs.
+    turns = [turn("a", "p"), turn("b", "p"), turn("a", "q")]
+    assert signs(turns)["repeated"] == 0.5
+    assert signs([turn("a", "p"), turn("a", "q"), turn("a", "r")])["repeated"] == 1.0
+    assert signs([turn("a", "p"), turn("a", "p"), turn("b", "q")])["repeated"] == 0.0
+
+
+def test_distinct_2_is_that_of_li_and_others() -> None:
+    # Bigrams of "a bb a bb" (tokens are lengths): 1 2, 2 1, 1 2; of "a bb": 1 2. Two differ of four.
+    assert signs([turn("a bb a bb", "p"), turn("a bb", "q")])["distinct2"] == 0.5
+    assert "distinct2" not in signs([turn("a", "p")])
+
+
+def test_a_list_of_moves_says_nothing_about_how_varied_texts_are() -> None:
+    assert signs([turn("yes", "p", legal=YES_NO), turn("no", "q", legal=YES_NO)]).keys() == {"entropy", "constant"}
+
+
+def test_entropy_is_the_surprise_per_sampled_token() -> None:
+    turns = [turn("a b", "p", logprobs=(-1.0, -2.0)), turn("a", "p", logprobs=(0.0,))]
+    assert signs(turns)["entropy"] == 1.0
+    greedily = turns[0].request.sampling.model_copy(update={"temperature": 0.0})
+    greedy = [replace(each, request=replace(each.request, sampling=greedily)) for each in turns]
+    assert "entropy" not in signs(greedy)
+
+
+def test_players_by_rule_show_no_signs_and_answers_from_outside_those_of_texts() -> None:
+    game = KuhnPokerConfig()
+    played = table(game, Random().build(None)).play([deal(f"{i}", game, i) for i in range(20)])
+    assert signs([t for trajectory in played for t in trajectory.turns]) == {}
+    outside = {"prompt_ids": (), "token_ids": (), "logprobs": ()}
+    turns = [turn("yes", f"{n}") for n in range(3)]
+    remote = [replace(t, completion=replace(t.completion, **outside, usage=Usage(9, 1))) for t in turns]
+    assert signs(remote) == {"constant": 1.0, "repeated": 1.0}
+
+
+def test_a_step_tells_the_signs_and_the_spread_of_returns_of_each_role() -> None:
+    game = KuhnPokerConfig()
+    metrics = summarize(table(game, Voice(drawn)).play([deal(f"{i}", game, i) for i in range(50)]))
+    assert metrics["role/player/entropy"] == 0.375
+    assert 0.2 < metrics["role/player/constant"] < 0.6
+    assert metrics["role/player/reward_std"] > 1
+    alone = PenniesConfig()
+    assert "role/player/constant" not in summarize(table(alone, Voice(drawn)).play([deal("e", alone)]))
+
+
+# --- alarms ----------------------------------------------------------------------------------------------------------
+
+
+def alarms(**settings: Any) -> Alarms:
+    return Alarms.model_validate(settings)
+
+
+def watched(settings: Alarms | None, *steps: float, figure: str = "constant", turns: int = 256) -> list[list[str]]:
+    """What is shouted, step by step, of a critic with this figure."""
+    watch = Watch(settings, {"critic": True})
+    rows = [{"role/critic/turns": float(turns), f"role/critic/{figure}": value} for value in steps]
+    return [[alarm.message("yes") for alarm in watch(row)[1]] for row in rows]
+
+
+def test_an_alarm_is_raised_once_when_a_sign_was_bad_for_so_many_steps_in_a_row() -> None:
+    told = watched(alarms(patience=2, constant=0.9), 0.95, 0.5, 0.95, 0.9, 0.99, 0.1, 1.0, 1.0)
+    assert [len(step) for step in told] == [0, 0, 0, 1, 0, 0, 0, 1]
+    assert told[3] == [
+        "ALARM role critic: says 'yes' in 90% of its choices (256 turns a step) (constant >= 0.9) for 2 steps"
+    ]
+
+
+def test_its_metric_is_1_while_it_holds_and_0_when_it_ends() -> None:
+    watch = Watch(alarms(patience=2, constant=0.9), {"critic": True})
+    steps = [0.95, 0.95, 0.95, 0.5, 0.5]
+    held = [watch({"role/critic/turns": 99.0, "role/critic/constant": value})[0] for value in steps]
+    name = "alarm/critic/constant"
+    assert held == [{}, {name: 1.0}, {name: 1.0}, {name: 0.0}, {}]
+
+
+@pytest.mark.parametrize(
+    ("figure", "good", "bad", "words"),
+    [
+        ("constant", 0.97, 0.98, "says 'yes' in 98% of its choices (256 turns a step) (constant >= 0.98)"),
+        ("illegal", 0.4, 0.6, "60% of 256 turns a step cannot be read (unreadable >= 0.5)"),
+        ("repeated", 0.5, 0.95, "repeats itself, whatever it is asked, with probability 0.95 (repeated >= 0.9)"),
+        ("entropy", 0.01, 0.0005, "samples at 0.0005 nats a token (entropy <= 0.001)"),
+        ("entropy", 2.0, 5.0, "samples at 5 nats a token (entropy >= 4)"),
+        ("cut", 0.2, 1.0, "100% of 256 turns a step are cut off by max_tokens (cut >= 0.5)"),
+        ("reward_std", 0.1, 0.0, "its returns are all the same (standard deviation 0) (reward <= 1e-06)"),
+    ],
+)
+def test_every_kind_has_a_threshold_and_says_what_is_wrong(figure: str, good: float, bad: float, words: str) -> None:
+    told = watched(alarms(), *[good] * 9, *[bad] * 9, figure=figure)
+    assert [step for step in told if step] == [[f"ALARM role critic: {words} for 5 steps"]]
+    assert told[13], "the fifth bad step"
+
+
+@pytest.mark.parametrize(
+    ("figure", "start", "bad", "words"),
+    [
+        ("tokens", 40.0, 8.0, "says 8 tokens a turn (length <= 8)"),
+        ("tokens", 40.0, 210.0, "says 210 tokens a turn (length >= 200)"),
+        ("distinct2", 0.5, 0.05, "says few different things: distinct-2 is 0.05 (distinct <= 0.1)"),
+    ],
+)
+def test_lengths_and_variety_are_compared_with_the_first_ten_steps(
+    figure: str, start: float, bad: float, words: str
+) -> None:
+    assert not any(watched(alarms(), *[bad] * 30, figure=figure)), "there is nothing else to compare with"
+    told = watched(alarms(), *[start] * 10, *[bad] * 5, figure=figure)
+    assert told[-1] == [f"ALARM role critic: {words} for 5 steps"]
+
+
+def test_players_by_rule_who_say_no_tokens_raise_no_alarm() -> None:
+    assert not any(watched(alarms(), *[0.0] * 30, figure="tokens"))
+
+
+def test_steps_with_few_turns_are_not_judged() -> None:
+    assert not any(watched(alarms(), *[1.0] * 30, turns=15))
+    assert any(watched(alarms(turns=15), *[1.0] * 30, turns=15))
+
+
+def test_what_is_not_a_number_is_not_fine() -> None:
+    assert any(watched(alarms(), *[math.nan] * 5, figure="entropy"))
+
+
+def test_a_kind_a_role_or_all_can_be_off() -> None:
+    bad = [1.0] * 30
+    assert not any(watched(alarms(constant=None), *bad))
+    assert not any(watched(alarms(roles={"critic": None}), *bad))
+    assert not any(watched(None, *bad))
+    watch = Watch(alarms(), {"critic": False})
+    for _ in range(30):
+        assert watch({"role/critic/turns": 99.0, "role/critic/reward_std": 0.0}) == ({}, []), "it does not learn"
+
+
+def test_a_role_inherits_what_its_own_thresholds_leave_out() -> None:
+    settings = alarms(patience=3, constant=0.7, roles={"critic": {"constant": 0.9}})
+    assert settings.of("critic") == Thresholds(patience=3, constant=0.9)
+    assert settings.of("solver") is settings
+    assert Alarms.model_validate(settings.model_dump(mode="json")) == settings
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+JUMPY = {"turns": 1, "patience": 2, "constant": 0.5}
+ONE_ALARM = {"roles": {"solver": None, "critic": {"reward": None, "unreadable": None}}}
+
+
+def lines(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in rows(folder)]
+
+
+def test_an_alarm_is_loud_on_the_console_in_the_metrics_and_in_the_report(tmp_path: Path) -> None:
+    screen = io.StringIO()
+    assert trained(tmp_path, quiz(alarms=JUMPY | ONE_ALARM), PlainLines(Console(file=screen), 6))
+    shouted = [line for line in screen.getvalue().splitlines() if line.startswith("ALARM role critic: says '")]
+    assert len(shouted) == 1
+    held = [row["step"] for row in lines(tmp_path) if row.get("alarm/critic/constant")]
+    assert held == [2, 3, 4, 5, 6]
+    report = closing(RunFolder(tmp_path), True)
+    assert "ALARM role critic: constant, in 5 steps from 2 to 6, to the end" in report
+
+
+def test_streaks_outlive_a_crash(tmp_path: Path) -> None:
+    scenario = quiz(alarms=JUMPY | {"patience": 4, "constant": 0.4}, checkpoint={"every": 1})
+    voice = Told()
+    assert trained(tmp_path / "whole", scenario, voice)
+    assert [row["step"] for row in lines(tmp_path / "whole") if row.get("alarm/critic/constant")] == [4, 5, 6]
+    shouted = [line for line in voice.said if "critic" in line and "constant" in line]
+    for step, shouts in ((3, 1), (5, 0)):
+        crashed(tmp_path / f"{step}", scenario, after=step)
+        voice = Told()
+        assert trained(tmp_path / f"{step}", scenario, voice, resume="auto")
+        assert outcome(tmp_path / f"{step}") == outcome(tmp_path / "whole")
+        assert [line for line in voice.said if "critic" in line and "constant" in line] == shouted[:shouts]
+
+
+def test_an_alarm_can_end_the_run_with_a_checkpoint(tmp_path: Path) -> None:
+    scenario = quiz(alarms=JUMPY | ONE_ALARM | {"stop": ["constant"]})
+    with pytest.raises(Collapse, match=r"stopped after step 2, with a checkpoint \(alarms.stop\): ALARM role critic"):
+        trained(tmp_path, scenario)
+    assert (tmp_path / "checkpoints" / "000002" / "manifest.json").is_file()
+    assert trained(tmp_path, scenario, resume="auto"), "whoever goes on all the same has been told"
+    assert lines(tmp_path)[-1]["step"] == 6
+
+
+def test_a_critic_that_is_paid_for_saying_yes_collapses_and_the_alarm_catches_exactly_that(tmp_path: Path) -> None:
+    voice = Told()
+    schedule = {"steps": 60, "groups": 8, "group_size": 8, "threads": 1}
+    learners = {"solver": {"learner": None}, "critic": {"learner": {"kind": "grpo", "lr": 2e-2}}}
+    changed = {name: policy | learners[name] for name, policy in quiz()["policies"].items()}
+    assert trained(tmp_path, quiz(schedule=schedule, policies=changed, evaluate={}), voice)
+    shouted = [line for line in voice.said if line.startswith("ALARM")]
+    assert shouted[0].startswith("ALARM role critic: says 'yes' in ")
+    assert not [line for line in shouted if "role solver" in line]
+
+
+def checked(**settings: Any) -> Scenario:
+    return validate(yaml.safe_load(yaml.safe_dump(quiz(alarms=settings))))
+
+
+WRONG = {
+    "roles: {critik: null}": "alarms.roles.critik: no role 'critik'; did you mean 'critic'? choices: critic, solver",
+    "{constant: null, stop: [constant]}": "alarms.stop: 'constant', but this alarm is off for every role; give "
+    "alarms.constant a threshold",
+    "stop: [constnt]": "alarms.stop.0: unknown; did you mean 'constant' or 'distinct'? choices: constant, cut, "
+    "distinct, entropy, length, repeated, reward, unreadable (got 'constnt')",
+    "constant: 98": "alarms.constant: must be at most 1.0 (got 98)",
+    "constant: false": "alarms.constant: must be a number (got False)",
+    "roles: {critic: {constnt: 0.9}}": "alarms.roles.critic.constnt: unknown field 'constnt'; did you mean 'constant'",
+    "entropy: [4, 1]": "alarms: entropy: [4.0, 1.0] is no range; give [low, high] with low < high",
+}
+
+
+@pytest.mark.parametrize(("change", "message"), [*WRONG.items()], ids=[*WRONG])
+def test_a_wrong_threshold_is_named(change: str, message: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        checked(**yaml.safe_load(change))
+    assert message in str(caught.value)

@@ -1,0 +1,164 @@
+"""A critic that says yes or no and is paid for its verdict collapses to the commoner answer; the alarm catches that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paths import PLUG_IN
+from quiz_game import Told
+from sums import Sums, dealt, seated, team
+
+from marl.graph import Trajectory
+from marl.metrics.alarms import Alarms, Watch
+from marl.metrics.collapse import favourite
+from marl.metrics.summaries import summarize
+from marl.scenario.load import validate
+from marl.training.resume import Start, train
+from marl.types import Request
+
+AGREEMENT = "(own.move == 'yes') == solver.correct"
+CRITIC = {"role": "critic", "hears": ["solver"], "legal": ["yes", "no"]}
+GAME = team(
+    {"role": "solver", "examples": ["{{ answer }}"]},
+    CRITIC,
+    {"role": "verifier", "verifies": "solver", "scores": ["correct"]},
+    rewards={"critic": {"agreement": AGREEMENT}},
+)
+
+
+@pytest.fixture(autouse=True)
+def outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PLUG_IN)
+
+
+# --- what is said ----------------------------------------------------------------------------------------------------
+
+
+def one_in(n: int, request: Request) -> bool:
+    return request.seed % n == 0
+
+
+def judging(verdict: Callable[[Request], str]) -> Callable[[Request], str]:
+    """A team whose solver is right nine times out of ten, and whose critic says what `verdict` says."""
+
+    def say(request: Request) -> str:
+        if request.options:
+            return verdict(request)
+        left, _, right = request.messages[-1].content.split()
+        return str(int(left) + int(right) + one_in(10, request))
+
+    return say
+
+
+def step(number: int, verdict: Callable[[Request], str]) -> list[Trajectory]:
+    """Ten episodes on each of the fifteen problems."""
+    deals = [dealt(GAME, f"{number}.{i}", index=i % 15) for i in range(150)]
+    return seated(GAME, judging(verdict)).play(deals)
+
+
+def shouted(verdict: Callable[[Request], str], steps: int = 7) -> list[tuple[int, str]]:
+    """The alarms of a run: the step, and what is told to a person."""
+    watch, told = Watch(Alarms(), dict.fromkeys(GAME.cast.of_role, False) | {"critic": True}), []
+    for number in range(1, steps + 1):
+        trajectories = step(number, verdict)
+        for alarm in watch(summarize(trajectories))[1]:
+            turns = (turn for trajectory in trajectories for turn in trajectory.turns if turn.role == alarm.role)
+            told.append((number, alarm.message(favourite(turns))))
+    return told
+
+
+def always(request: Request) -> str:
+    return "yes"
+
+
+def almost_always(request: Request) -> str:
+    return "no" if one_in(150, request) else "yes"
+
+
+def varied(request: Request) -> str:
+    return "no" if one_in(5, request) else "yes"
+
+
+@pytest.mark.parametrize("verdict", [always, almost_always])
+def test_a_critic_that_says_yes_to_everything_is_the_one_thing_the_alarm_tells(
+    verdict: Callable[[Request], str],
+) -> None:
+    [(number, message)] = shouted(verdict)
+    assert number == Alarms().patience
+    assert message.startswith("ALARM role critic: says 'yes' in ")
+    assert message.endswith(" of its choices (150 turns a step) (constant >= 0.98) for 5 steps")
+
+
+def test_a_critic_with_verdicts_of_both_kinds_raises_no_alarm() -> None:
+    assert shouted(varied) == []
+
+
+def test_what_it_is_paid_does_not_tell_that_it_collapsed() -> None:
+    paid = {verdict: summarize(step(1, verdict))["role/critic/reward/agreement"] for verdict in (always, varied)}
+    assert paid[always] > paid[varied] > 0.5
+
+
+# --- what is learnt --------------------------------------------------------------------------------------------------
+
+
+def scenario(**critic: Any) -> dict[str, Any]:
+    """A solver that is right three times out of four, and a critic that learns from nothing but agreement."""
+    stages = [
+        {"role": "solver", "examples": ["{{ answer }}", "{{ wrong[0] }}"]},
+        {"role": "verifier", "verifies": "solver", "scores": ["correct"]},
+        {**CRITIC, **critic},
+    ]
+    problems = [Sums().problem("train", index) for index in range(15)]
+    answers = {f"solver\n{each.question}": {each.answer: 0.75, each.wrong[0]: 0.25} for each in problems}
+    return {
+        "game": {
+            "kind": "team",
+            "task": Sums().kind,
+            "stages": stages,
+            "rewards": {"critic": {"agreement": AGREEMENT}},
+            "measures": {"success": AGREEMENT.replace("own", "critic")},
+        },
+        "roles": {
+            "solver": {"kind": "solver", "policy": "solver", "answer": "whole"},
+            "critic": {"kind": "critic", "policy": "critic", "answer": "whole"},
+            "verifier": {"kind": "verifier", "policy": "checker"},
+        },
+        "policies": {
+            "solver": {"engine": {"kind": "tabular", "table": answers}},
+            "critic": {
+                "model": {"kind": "outside.softmax:Table"},
+                "engine": "outside.softmax:Softmax",
+                "learner": {"kind": "outside.softmax:Reinforce", "lr": 8.0},
+            },
+            "checker": {"engine": {"kind": "verifiers", "checks": {"correct": "exact"}}},
+        },
+        "credit": {"baseline": {"kind": "role_average"}},
+        "schedule": {"steps": 30, "groups": 150, "group_size": 1},
+    }
+
+
+def learnt(folder: Path, **critic: Any) -> tuple[list[str], dict[str, float]]:
+    """What a person was told, and the last step's metrics."""
+    told = Told()
+    assert train(validate(scenario(**critic)), folder, Start(), [told])
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in told.said if line.startswith("ALARM")], rows[-1]
+
+
+def test_a_critic_that_cannot_tell_learns_the_commoner_verdict_and_the_alarm_says_so(tmp_path: Path) -> None:
+    alarms, last = learnt(tmp_path, hears=[], tell="")
+    assert len(alarms) == 1
+    assert alarms[0].startswith("ALARM role critic: says 'yes' in ")
+    assert last["alarm/critic/constant"] == 1.0
+    assert last["episode/measure/success"] == pytest.approx(0.75, abs=0.12), "as often as the solver is right"
+
+
+def test_a_critic_that_can_tell_learns_to_and_raises_no_alarm(tmp_path: Path) -> None:
+    alarms, last = learnt(tmp_path)
+    assert alarms == []
+    assert last["episode/measure/success"] > 0.9
+    assert last["role/critic/constant"] < 0.9

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+import torch
+
+from marl.models.pretrained import Checkpoint, Pretrained
+
+if TYPE_CHECKING:
+    from marl.scenario.schema import Scenario
+
+NO_SCENARIO = cast("Scenario", None)
+
+
+@pytest.fixture
+def copy(words: Checkpoint, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(words.path, tmp_path / "model"))
+
+
+def prepared(path: Path | str) -> Checkpoint:
+    return cast(Checkpoint, Pretrained(path=str(path)).prepare(NO_SCENARIO, ("actor",)))
+
+
+def test_settings_are_imported_without_torch() -> None:
+    modules = "marl.models.pretrained, marl.models.tiny, marl.engines.transformers.settings"
+    heavy = "{'torch', 'transformers', 'tokenizers', 'safetensors'}"
+    code = f"import sys, {modules}; print({heavy} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
+
+
+def test_a_folder_gives_its_model_and_tokenizer(copy: Path) -> None:
+    checkpoint = prepared(copy)
+    assert checkpoint.model().dtype == torch.float32
+    assert not checkpoint.model().training
+    assert checkpoint.tokenizer().eos_token == "<eos>"
+
+
+def test_each_copy_of_a_model_is_its_own(copy: Path) -> None:
+    one, other = prepared(copy).model(), prepared(copy).model()
+    assert one.lm_head.weight.data_ptr() != other.lm_head.weight.data_ptr()
+
+
+def test_weights_are_held_in_the_wanted_type(copy: Path) -> None:
+    settings = Pretrained(path=str(copy), dtype="bfloat16", device="cpu", attention="eager")
+    model = settings.prepare(NO_SCENARIO, ("actor",)).model()
+    assert model.dtype == torch.bfloat16
+    assert model.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [("config.json", "not a model folder"), ("tokenizer.json", "no tokenizer"), ("model.safetensors", "no weights")],
+)
+def test_what_a_folder_lacks_is_named(copy: Path, lost: str, said: str) -> None:
+    (copy / lost).unlink()
+    with pytest.raises(ValueError, match=said) as caught:
+        prepared(copy)
+    assert "'actor'" in str(caught.value)
+    assert str(copy) in str(caught.value)
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"policy 'actor'.*nowhere.*no such folder"):
+        prepared(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("kept", [4, 100, -1])
+def test_weights_that_were_cut_off_are_named(copy: Path, kept: int) -> None:
+    path = copy / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(ValueError, match=r"policy 'actor'.*broken model\.safetensors"):
+        prepared(copy)
+
+
+def test_weights_that_are_not_in_the_file_are_named(copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2}))
+    with pytest.raises(ValueError, match=r"policy 'actor'.*no weights for.*layers\.1"):
+        prepared(copy).model()
+
+
+def test_a_missing_shard_is_named(copy: Path) -> None:
+    (copy / "model.safetensors").unlink()
+    index = {"weight_map": {"a": "model-1.safetensors"}}
+    (copy / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"no model-1\.safetensors"):
+        prepared(copy)
+
+
+def test_an_unreachable_name_on_the_hub_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    checkpoint = prepared("nobody/no-such-model")
+    with pytest.raises(ValueError, match=r"policy 'actor'.*nobody/no-such-model"):
+        checkpoint.model()
+    with pytest.raises(ValueError, match=r"policy 'actor'.*tokenizer"):
+        checkpoint.tokenizer()

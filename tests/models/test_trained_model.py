@@ -1,0 +1,88 @@
+"""Weights that another run has learnt, by the run's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+import torch
+from small_teams import small
+
+import marl
+from marl.models.pretrained import Pretrained
+from marl.models.trained import Trained, TrainedPolicy
+
+if TYPE_CHECKING:
+    from marl.scenario.schema import Scenario
+
+NO_SCENARIO = cast("Scenario", None)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, made: Path) -> Path:
+    """Four steps of a small team; measured at 0, 2 and 4."""
+    folder = tmp_path_factory.mktemp("runs") / "first"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MARL_CACHE", str(made))
+        changes = ("checkpoint.every=2", "checkpoint.keep=9", "evaluate.every=2", "evaluate.keep_best=success")
+        marl.train(small("train_solver_only", *changes, steps=4), folder)
+    return folder
+
+
+def of(run: Path, **changes: Any) -> TrainedPolicy:
+    return TrainedPolicy(**{"run": str(run), "policy": "solver", **changes})
+
+
+def refusal(reference: TrainedPolicy, *, speaks: bool = True) -> str:
+    with pytest.raises(ValueError, match=r".") as caught:
+        reference.folder(speaks=speaks)
+    return str(caught.value)
+
+
+def test_the_newest_weights_of_a_run_are_found(run: Path) -> None:
+    assert of(run).folder(speaks=True) == run / "checkpoints" / "000004" / "policies" / "solver"
+    assert of(run, step=2).folder(speaks=True).parts[-3] == "000002"
+
+
+def test_the_best_weights_are_those_of_the_runs_own_keep_best(run: Path) -> None:
+    from marl.training.restore import best_step
+
+    try:
+        best = best_step(run)
+    except ValueError:
+        assert "no checkpoint of step 'best'; there are: 000002, 000004" in refusal(of(run, step="best"))
+    else:
+        assert of(run, step="best").folder(speaks=True).parts[-3] == f"{best:06d}"
+
+
+def test_they_are_an_ordinary_model(run: Path) -> None:
+    settings = Trained(run=str(run), policy="solver", dtype="bfloat16", device="cpu")
+    assert not [*settings.missing()]
+    model = settings.prepare(NO_SCENARIO, ("actor",)).model()
+    kept = Pretrained(path=str(run / "checkpoints" / "000004" / "policies" / "solver"))
+    same = kept.prepare(NO_SCENARIO, ("actor",)).model()
+    assert model.dtype == torch.bfloat16
+    assert torch.equal(model.get_input_embeddings().weight, same.get_input_embeddings().weight.bfloat16())
+
+
+def test_what_is_not_there_is_said_with_the_way_out(run: Path, tmp_path: Path) -> None:
+    none = tmp_path / "none"
+    expected = f"no run in '{none}'; train it first: marl train SCENARIO --out {none}"
+    assert refusal(of(none)) == expected
+    assert [*Trained(run=str(none), policy="solver").missing()] == [expected]
+    with pytest.raises(ValueError, match=f"policy 'actor': model '{none}': no run in"):
+        Trained(run=str(none), policy="solver").prepare(NO_SCENARIO, ("actor",))
+
+
+def test_a_wrong_policy_or_step_is_named_with_the_choices(run: Path) -> None:
+    assert refusal(of(run, policy="solvr")) == (
+        f"run '{run}' trains no policy 'solvr'; did you mean 'solver'? choices: solver"
+    )
+    assert refusal(of(run, step=3)) == f"run '{run}' has no checkpoint of step 3; there are: 000002, 000004"
+
+
+def test_a_language_model_is_no_reward_model(run: Path) -> None:
+    assert refusal(of(run), speaks=False) == (
+        f"policy 'solver' of run '{run}' has learnt to be a language model, not a reward model"
+    )

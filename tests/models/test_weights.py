@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_helpers import answers, ask, engine, plain_logprobs
+
+from marl.config import Sampling
+from marl.models.pretrained import Checkpoint
+from marl.types import Completion
+
+
+def changed(checkpoint: Checkpoint, seed: int = 1) -> Any:
+    """A model with other weights than the checkpoint's."""
+    model = checkpoint.model()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+    return model
+
+
+@pytest.mark.parametrize("form", ["named_parameters", "state_dict", "folder"])
+def test_new_weights_speak_at_once(words: Checkpoint, tmp_path: Path, form: str) -> None:
+    sampler, model = engine(words), changed(words)
+    address = sampler.network.model.lm_head.weight.data_ptr()
+    if form == "folder":
+        model.save_pretrained(tmp_path)
+    given = {"named_parameters": model.named_parameters(), "state_dict": model.state_dict().items(), "folder": tmp_path}
+    sampler.load_weights("actor", given[form], 3)
+    assert sampler.network.model.lm_head.weight.data_ptr() == address
+    for completion in answers(sampler, [ask("card K", seed=seed, max_tokens=5) for seed in range(5)]):
+        assert completion.versions == (3, 3)
+        assert completion.logprobs == pytest.approx(plain_logprobs(model, completion, Sampling()), abs=1e-5)
+
+
+def test_untied_weights_arrive_each(bytewise: Checkpoint) -> None:
+    sampler, model = engine(bytewise), changed(bytewise)
+    sampler.load_weights("actor", model.named_parameters(), 1)
+    held = sampler.network.model.state_dict()
+    assert all(torch.equal(held[name], tensor) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda given: given.pop("model.norm.weight"), r"missing: model\.norm\.weight"),
+        (lambda given: given.update(extra=torch.zeros(1)), "unknown: extra"),
+        (lambda given: given.update({"model.norm.weight": torch.zeros(3)}), r"model\.norm\.weight \(3,\) instead of"),
+    ],
+    ids=["missing", "unknown", "shape"],
+)
+def test_weights_that_do_not_fit_change_nothing(words: Checkpoint, edit: Any, said: str) -> None:
+    sampler = engine(words)
+    before = {name: tensor.clone() for name, tensor in sampler.network.model.state_dict().items()}
+    given = dict(changed(words).named_parameters())
+    edit(given)
+    with pytest.raises(ValueError, match=said):
+        sampler.load_weights("actor", given.items(), 1)
+    assert sampler.voices.versions == [0]
+    assert all(torch.equal(before[name], tensor) for name, tensor in sampler.network.model.state_dict().items())
+
+
+def test_a_folder_without_weights_is_named(words: Checkpoint, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no model\.safetensors"):
+        engine(words).load_weights("actor", tmp_path, 1)
+
+
+def test_weights_that_arrive_midway_are_noted(bytewise: Checkpoint) -> None:
+    sampler = engine(bytewise, slots=2)
+    for ticket in range(4):
+        sampler.submit(ticket, ask("x", seed=ticket, max_tokens=4))
+    found = dict(sampler.step(0))
+    sampler.load_weights("actor", changed(bytewise).named_parameters(), 1)
+    for _ in range(20):
+        found.update(sampler.step(0))
+    versions = [answer.versions for _, answer in sorted(found.items()) if isinstance(answer, Completion)]
+    assert versions == [(0, 1), (0, 1), (1, 1), (1, 1)]
+
+
+def test_one_engine_speaks_with_one_policys_weights(words: Checkpoint) -> None:
+    sampler = engine(words)
+    sampler.load_weights("actor", changed(words).named_parameters(), 1)
+    with pytest.raises(ValueError, match=r"'other'.*'actor'"):
+        sampler.load_weights("other", changed(words).named_parameters(), 1)

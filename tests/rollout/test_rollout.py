@@ -1,0 +1,281 @@
+"""Playing: refusals, failures, seeds, forks, games that break, engines that stay silent."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from small_games import PAIR, CircleConfig, FragileConfig, PenniesConfig, Voice, deal, drawn, table
+
+from games.kuhn_poker import KuhnPokerConfig
+from games.tic_tac_toe import TicTacToeConfig
+from marl.engines.scripted import Tabular
+from marl.graph import Trajectory
+from marl.protocols import View
+from marl.rollout.episode import Episode, GameError
+from marl.scenario.schema import Scenario
+from marl.training.run import Run
+from marl.types import Completion, Deal, Failure, Message, Request, Ticket
+from roles.base import BaseRole
+from roles.player import Player
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+def kuhn(retry: int = 0, then: str = "forfeit") -> KuhnPokerConfig:
+    return KuhnPokerConfig.model_validate({"illegal": {"retry": retry, "then": then}})
+
+
+def told(trajectory: Trajectory) -> list[tuple[str, int, str | None]]:
+    return [(turn.agent, turn.attempt, turn.action) for turn in trajectory.turns]
+
+
+def mumbler(first: str) -> Voice:
+    """player_0 says `first` at the first attempt; everything else is a check, fold, ... (the first legal move)."""
+
+    def say(request: Request) -> str:
+        return first if len(spoken) == 1 else next(iter((request.options or {}).values()))
+
+    spoken: list[Request] = []
+    return Voice(lambda request: (spoken.append(request), say(request))[1])
+
+
+def test_a_refused_answer_is_a_turn_without_action_and_the_next_attempt_another() -> None:
+    [trajectory] = table(kuhn(retry=1), mumbler("[raise]")).play([deal("e", kuhn(), cards="KQ")])
+    assert told(trajectory) == [("player_0", 0, None), ("player_0", 1, "check"), ("player_1", 0, "check")]
+    assert trajectory.turns[0].completion.text == "[raise]"
+    assert trajectory.returns == {"player_0": 1.0, "player_1": -1.0}
+
+
+def test_a_forfeit_ends_the_episode_with_the_refused_turn() -> None:
+    [trajectory] = table(kuhn(), mumbler("")).play([deal("e", kuhn(), cards="KQ")])
+    assert told(trajectory) == [("player_0", 0, None)]
+    assert trajectory.returns == {"player_0": -2.0, "player_1": 2.0}
+    assert {reward.name for reward in trajectory.rewards} == {"illegal"}
+    assert trajectory.end == "terminated"
+
+
+@pytest.mark.parametrize(("then", "fee"), [("penalty", 2.0), ("random", 0.0)])
+def test_a_move_played_instead_is_not_recorded_as_the_agents_action(then: str, fee: float) -> None:
+    [trajectory] = table(kuhn(then=then), mumbler("?")).play([deal("e", kuhn(then=then), cards="KQ")])
+    assert told(trajectory)[0] == ("player_0", 0, None)
+    assert told(trajectory)[1][0] == "player_1"
+    assert sum(reward.value for reward in trajectory.rewards if reward.name == "illegal") == 0.0
+    paid = [r.value for r in trajectory.rewards if r.name == "illegal" and r.agent == "player_0"]
+    assert paid == ([-fee] if fee else [])
+
+
+def test_a_request_that_failed_is_an_illegal_answer() -> None:
+    voice = Voice(lambda request: Failure("overflow", "too long"))
+    [trajectory] = table(kuhn(), voice, player=Obliging(policy="actor")).play([deal("e", kuhn())])
+    [turn] = trajectory.turns
+    assert (turn.action, turn.completion.finish, turn.completion.token_ids) == (None, "overflow", ())
+    assert trajectory.returns["player_0"] == -2.0
+
+
+class Obliging(BaseRole):
+    """Takes silence for a check."""
+
+    kind: str = "obliging"
+
+    def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
+        return text or "check"
+
+
+# --- seeds and order -------------------------------------------------------------------------------------------------
+
+
+def seeds(voice: Voice) -> set[int]:
+    return {request.seed for request in voice.asked.values()}
+
+
+def test_every_question_has_a_seed_of_its_own() -> None:
+    game = TicTacToeConfig.model_validate({"illegal": {"retry": 2, "then": "random"}})
+    voice = Voice(lambda request: drawn(request) if request.seed % 2 else "eh")
+    deals = [Deal(f"e{i}", "g", 5, dict.fromkeys(PAIR, "player"), purpose) for i in range(5) for purpose in ("train",)]
+    laid = table(game, voice)
+    episodes = laid.play(deals)
+    forks = laid.fork(episodes[0].turns[3].id, 3)
+    assert len(seeds(voice)) == len(voice.asked) == sum(len(t.turns) for t in episodes + forks) - 3 * 3
+
+
+def test_the_seed_depends_on_the_runs_seed_and_on_what_the_play_is_for() -> None:
+    base = deal("e", kuhn())
+    asked = []
+    for seed, purpose in ((0, "train"), (0, "eval"), (0, "credit"), (1, "train"), (0, "train")):
+        voice = Voice(drawn)
+        table(kuhn(), voice, seed).play([Deal("e", "g", 0, base.seats, purpose)])  # type: ignore[arg-type]
+        asked.append(min(seeds(voice)))
+    assert len(set(asked)) == 4
+    assert asked[0] == asked[4]
+
+
+def test_an_episode_is_the_same_alone_and_among_a_hundred_others() -> None:
+    game = TicTacToeConfig.model_validate({"openings": 0.5, "illegal": {"then": "random"}})
+    deals = [deal(f"e{i}", game, i) for i in range(101)]
+    crowd = table(game, Voice(drawn, newest_first=True, batch=7)).play(deals)
+    for i in (0, 50, 100):
+        assert table(game, Voice(drawn)).play([deals[i]])[0] == crowd[i]
+
+
+def test_episodes_come_back_in_the_order_of_their_deals() -> None:
+    game = TicTacToeConfig()
+    names = [f"e{i}" for i in range(30)]
+    played = table(game, Voice(drawn, newest_first=True, batch=1)).play([deal(n, game, i) for i, n in enumerate(names)])
+    assert [t.id for t in played] == names
+
+
+def test_the_episodes_of_a_group_start_alike_and_then_part() -> None:
+    run = Run(scenario(), table(kuhn(), Voice(drawn)), {}, None, None)  # type: ignore[arg-type]
+    deals = run.deal(3)
+    assert [d.episode for d in deals[:5]] == [f"000003.{i // 4}.{i % 4}" for i in range(5)]
+    roles = {name: Player(policy="actor") for name in ("first", "second")}
+    played = table(kuhn(), Voice(drawn), **roles).play(deals)
+    groups = {d.group: {t.start for t in played if t.deal.group == d.group} for d in deals}
+    assert all(len(starts) == 1 for starts in groups.values())
+    assert len(set.union(*groups.values())) > 1
+    assert len({tuple(told(t)) for t in played if t.deal.group == deals[0].group}) > 1
+
+
+def scenario(**schedule: Any) -> Scenario:
+    return Scenario.model_validate(
+        {
+            "game": {"kind": "kuhn_poker"},
+            "seats": {"player_0": "first", "player_1": "second"},
+            "roles": {"first": {"kind": "player", "policy": "a"}, "second": {"kind": "player", "policy": "a"}},
+            "policies": {"a": {"model": {"kind": "tiny"}, "learner": {"kind": "grpo"}}},
+            "schedule": {"steps": 1, "groups": 8, "group_size": 4, **schedule},
+        }
+    )
+
+
+def test_rotating_seats_gives_every_role_every_seat_and_a_group_one_seating() -> None:
+    run = Run(scenario(rotate_seats=True), table(kuhn(), Voice(drawn)), {}, None, None)  # type: ignore[arg-type]
+    seatings = [tuple(d.seats.items()) for step in range(2) for d in run.deal(step)]
+    ahead, behind = (("player_0", "first"), ("player_1", "second")), (("player_0", "second"), ("player_1", "first"))
+    assert seatings == ([ahead] * 4 + [behind] * 4) * 8
+    fixed = Run(scenario(), table(kuhn(), Voice(drawn)), {}, None, None)  # type: ignore[arg-type]
+    assert {tuple(d.seats.items()) for d in fixed.deal(0)} == {ahead}
+
+
+# --- deaths ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_that_is_gone_is_not_asked_again_and_the_others_play_on() -> None:
+    table_of_quits = {"player_1 1 0": {"quit": 1.0}, "player_0 2 1": {"quit": 1.0}}
+    stay = Tabular.model_validate({"table": table_of_quits | {s: {"stay": 1.0} for s in STAYING}})
+    [trajectory] = table(CircleConfig(), stay.build(None)).play([deal("e", CircleConfig())])
+    assert [(t.agent[-1], t.action) for t in trajectory.turns] == [
+        ("0", "stay"), ("1", "quit"), ("2", "stay"), ("0", "quit"), ("2", "stay"), ("2", "stay"),
+    ]  # fmt: skip
+    assert trajectory.returns == {"player_1": 1.0, "player_0": 2.0, "player_2": 10.0}
+    assert trajectory.end == "terminated"
+
+
+STAYING = ("player_0 1 0", "player_2 1 1", "player_2 2 2", "player_2 3 2")
+
+
+def test_an_episode_in_which_all_leave_one_by_one_ends() -> None:
+    [trajectory] = table(CircleConfig(), Voice(lambda request: "[quit]")).play([deal("e", CircleConfig())])
+    assert len(trajectory.turns) == 3
+    assert (trajectory.end, list(trajectory.returns.values())) == ("terminated", [1.0, 1.0, 1.0])
+
+
+# --- games that raise, engines that do not answer --------------------------------------------------------------------
+
+
+def cracks(*episodes: int) -> Voice:
+    """`crack` from both players in these deals' second round."""
+    game_seeds = {f"broken {i}" for i in episodes}
+    return Voice(lambda request: "[crack]" if request.messages[0].content in game_seeds else "[safe]")
+
+
+class Telling(Player):
+    """Tells its policy which episode this is."""
+
+    kind: str = "telling"
+
+    def messages(self, view: View) -> tuple[Message, ...]:
+        name = view.mine[0].id[0] if view.mine else "?"
+        return (Message("user", name),)
+
+
+def test_a_game_that_raises_ends_the_play_naming_game_seed_and_actions() -> None:
+    laid = table(FragileConfig(), cracks(0), player=Telling(policy="actor"))
+    with pytest.raises(GameError, match=r"Fragile raised ZeroDivisionError: the glass broke") as caught:
+        laid.play([deal("broken 0", FragileConfig(), seed=77)])
+    assert "seed 77" in str(caught.value)
+    assert "actions ['safe', 'safe', 'crack']" in str(caught.value)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_the_game_is_blamed_for_a_start_it_cannot_make() -> None:
+    with pytest.raises(GameError, match=r"KuhnPoker raised ValueError.*options \{'cards': 'JJ'\}, actions \[\]"):
+        table(kuhn(), Voice(drawn)).play([deal("e", kuhn(), cards="JJ")])
+
+
+def test_dropping_leaves_the_episode_out_up_to_the_cap_and_takes_its_questions_back() -> None:
+    voice = cracks(1, 3)
+    voice._batch = 1
+    laid = table(FragileConfig(), voice, player=Telling(policy="actor"))
+    laid.may_drop = 2
+    played = laid.play([deal(f"broken {i}", FragileConfig(), i) for i in range(5)])
+    assert [t.id for t in played] == ["broken 0", "broken 2", "broken 4"]
+    assert laid.dropped == 2
+    assert len(voice.cancelled) == 2
+    with pytest.raises(GameError, match="broken 1"):
+        laid.play([deal("broken 1", FragileConfig())])
+    with pytest.raises(GameError):
+        table(FragileConfig(), cracks(1), player=Telling(policy="actor")).play([deal("broken 1", FragileConfig())])
+
+
+def test_questions_of_an_episode_that_is_over_are_taken_back() -> None:
+    voice = Voice(lambda request: "nonsense", batch=1)
+    [trajectory] = table(PenniesConfig(), voice).play([deal("e", PenniesConfig())])
+    assert told(trajectory) == [("player_0", 0, None)]
+    assert voice.cancelled == [1]
+
+
+class Silent(Voice):
+    """Never answers."""
+
+    def __init__(self) -> None:
+        super().__init__(drawn)
+
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+        return []
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        self.cancelled += tickets
+
+
+def test_an_engine_that_never_answers_is_named_at_the_deadline() -> None:
+    mute = Silent()
+    roles = {"first": Player(policy="talker"), "second": Player(policy="mute")}
+    laid = table(kuhn(), {"talker": Voice(drawn), "mute": mute}, **roles)
+    laid._line._deadline_s = 0.05
+    seats = {"player_0": "first", "player_1": "second"}
+    with pytest.raises(TimeoutError, match=r"within 0\.05 s \(schedule\.deadline_s\).*: mute: 3$"):
+        laid.play([Deal(f"e{i}", "g", i, seats) for i in range(3)])
+    assert len(mute.cancelled) == 3
+
+
+# --- tokens and episodes by hand -------------------------------------------------------------------------------------
+
+
+def test_tokens_are_counted_by_purpose() -> None:
+    laid = table(kuhn(), Voice(drawn))
+    [past] = laid.play([deal("e", kuhn())])
+    assert laid.tokens == {"train": 2 * len(past.turns)}
+    [fork] = laid.fork(past.turns[0].id, 1)
+    assert laid.tokens == {"train": 2 * len(past.turns), "credit": 2 * len(fork.turns)}
+
+
+def test_an_answer_waits_until_the_game_wants_it() -> None:
+    episode = Episode(PenniesConfig().build(), deal("e", PenniesConfig()), table(PenniesConfig(), Voice(drawn)).cast)
+    assert [agent for agent, _ in episode.asks()] == list(PAIR)
+    assert episode.asks() == []
+    heads = Completion("[heads]", (), (), (), "stop")
+    episode.answer("player_1", heads)
+    assert (episode.trajectory.turns, episode.over) == ([], False)
+    episode.answer("player_0", heads)
+    assert ([turn.agent for turn in episode.trajectory.turns], episode.over) == (list(PAIR), True)

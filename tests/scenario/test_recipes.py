@@ -1,0 +1,113 @@
+"""Recipes: scenarios that build on each other's output folders, and one that goes round and round."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paths import SCENARIOS
+
+import marl
+from marl.engines.reward_model.settings import RewardSeat
+from marl.scenario.load import ScenarioError
+
+RECIPES = SCENARIOS / "recipes"
+RLHF = sorted(RECIPES.glob("rlhf_*.yaml"))
+_TINY = ("hidden=16", "layers=1", "warm_up.steps=30", "warm_up.episodes=128", "warm_up.batch=32", "warm_up.lr=0.01")
+SMALLER = [f"policies.solver.model.{change}" for change in _TINY]
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, made: Path) -> Path:
+    """Runs are kept in ./runs, as the recipes expect."""
+    monkeypatch.setenv("MARL_CACHE", str(made))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def short(steps: int, groups: int = 8) -> list[str]:
+    return [f"schedule.steps={steps}", f"schedule.groups={groups}", f"checkpoint.every={steps}"]
+
+
+def trained(file: Path, *changes: str) -> list[dict[str, Any]]:
+    """As `marl train FILE` would, only smaller."""
+    run = Path("runs") / file.stem
+    assert marl.train(marl.load(file, changes), run)
+    return rows(run)
+
+
+def test_the_steps_of_rlhf_are_three() -> None:
+    assert [file.stem for file in RLHF] == ["rlhf_1_sft", "rlhf_2_reward", "rlhf_3_ppo"]
+
+
+def test_a_step_that_comes_too_early_says_which_is_missing() -> None:
+    with pytest.raises(ScenarioError) as caught:
+        marl.load(RLHF[2])
+    said = str(caught.value)
+    assert (
+        "policies.solver.model.no run in 'runs/rlhf_1_sft'; train it first: marl train SCENARIO --out runs/rlhf_1_sft"
+        in said
+    )
+    assert "policies.reward_model.engine.path: no run in 'runs/rlhf_2_reward'; train it first" in said
+
+
+def test_rlhf_runs_end_to_end_on_its_own_output_folders() -> None:
+    trained(RLHF[0], *SMALLER, *short(2), "evaluate.held_out=4", "evaluate.every=2")
+    rated = trained(
+        RLHF[1], *short(3), "policies.solver.learner.held_out_every=1", "policies.solver.learner.held_out=0.4"
+    )
+    assert any("policy/solver/held_out_accuracy" in row for row in rated)
+    last = trained(RLHF[2], *short(2), "evaluate.held_out=4", "evaluate.every=2")[-1]
+    assert {"eval/held_out/success", "eval/held_out/reward", "policy/solver/value_loss"} <= last.keys()
+    assert last["episode/return/solver"] == pytest.approx(last["episode/measure/reward"])
+    # What was only rated never changed, and is no language model now.
+    engine = marl.load(RLHF[2]).policies["reward_model"].engine
+    assert isinstance(engine, RewardSeat)
+    assert engine.folder().parts[-4:] == ("checkpoints", "000003", "policies", "solver")
+
+
+def test_an_interrupted_last_step_goes_on_exactly(here: Path) -> None:
+    trained(RLHF[0], *SMALLER, *short(1), "evaluate.held_out=4")
+    trained(RLHF[1], *short(1))
+    changes = [*short(4, groups=2), "evaluate.held_out=4", "checkpoint.every=2", "checkpoint.keep=9"]
+    scenario = marl.load(RLHF[2], changes)
+    marl.train(scenario, here / "whole")
+    marl.train(scenario, here / "again")
+    for gone in ("000004",):
+        for file in sorted((here / "again" / "checkpoints" / gone).rglob("*"), reverse=True):
+            file.unlink() if file.is_file() else file.rmdir()
+        (here / "again" / "checkpoints" / gone).rmdir()
+    assert marl.train(scenario, here / "again", resume="auto")
+    weights = [
+        here / run / "checkpoints" / "000004" / "policies" / "solver" / "model.safetensors"
+        for run in ("whole", "again")
+    ]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_the_iterative_recipe_evaluates_trains_and_saves_round_after_round() -> None:
+    changes = ["schedule.steps=6", "schedule.groups=8", "policies.solver.update_every=2", "evaluate.every=2"]
+    saving = ["checkpoint.every=2", "checkpoint.keep=9", "evaluate.held_out=8", "evaluate.patience=null"]
+    found = trained(RECIPES / "iterative_dpo.yaml", *SMALLER, *changes, *saving)
+    assert [row["step"] for row in found if "eval/held_out/success" in row] == [0, 2, 4, 6]
+    assert [row["step"] for row in found if "policy/solver/accuracy" in row] == [2, 4, 6]
+    run = Path("runs/iterative_dpo/checkpoints")
+    assert [folder.name for folder in sorted(run.glob("0*"))] == ["000002", "000004", "000006"]
+
+
+@pytest.mark.slow
+def test_rlhf_raises_what_nobody_is_paid_for() -> None:
+    """The reward model as committed, for a worse one is only pleased; the rest shorter."""
+    trained(RLHF[0])
+    rated = trained(RLHF[1])
+    told = [row["policy/solver/held_out_accuracy"] for row in rated if "policy/solver/held_out_accuracy" in row]
+    found = trained(RLHF[2], "schedule.steps=20", "evaluate.every=20", "checkpoint.every=20")
+    success = [row["eval/held_out/success"] for row in found if "eval/held_out/success" in row]
+    assert told[-1] > 0.85
+    assert success[-1] > success[0]

@@ -1,0 +1,55 @@
+"""Adapters with made-up weights, on bases that tests can afford."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from marl.engines.transformers.sampler import Sampler
+from marl.engines.transformers.settings import Transformers
+from marl.models.adapter import Adapted, Adapter
+from marl.models.lora import adapter_tensors, save_adapter
+from marl.models.pretrained import Checkpoint, Pretrained
+
+
+def adapted(checkpoint: Checkpoint, policy: str = "actor", **settings: Any) -> Adapted:
+    """An adapter that changes nothing yet."""
+    return Adapted(policy, Adapter(base=Pretrained(path=checkpoint.path), **settings), checkpoint)
+
+
+def noise(source: Adapted, seed: int) -> dict[str, Tensor]:
+    """Weights for an adapter with which it matters."""
+    generator = torch.Generator().manual_seed(seed)
+    own = adapter_tensors(source.model())
+    return {name: torch.randn(tensor.shape, generator=generator) * 0.3 for name, tensor in own.items()}
+
+
+def speaking(source: Adapted, weights: Mapping[str, Tensor]) -> Any:
+    """The PEFT model with these weights."""
+    model = source.model()
+    with torch.no_grad():
+        for name, tensor in adapter_tensors(model).items():
+            tensor.copy_(weights[name])
+    return model
+
+
+def saved(source: Adapted, weights: Mapping[str, Tensor], folder: Path) -> Path:
+    """A PEFT folder with these weights."""
+    save_adapter(speaking(source, weights), folder)
+    source.tokenizer().save_pretrained(folder)
+    return folder
+
+
+def serving(*sources: Adapted, **settings: Any) -> Sampler:
+    """One engine for all."""
+    engine = Transformers(**settings).serve({source.policy: source for source in sources})
+    assert isinstance(engine, Sampler)
+    return engine
+
+
+def bits(tensors: Mapping[str, Tensor]) -> dict[str, bytes]:
+    return {name: tensor.detach().contiguous().numpy().tobytes() for name, tensor in tensors.items()}

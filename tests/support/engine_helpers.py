@@ -1,0 +1,58 @@
+"""What several tests of the engines need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from marl.config import Sampling
+from marl.engines.transformers.sampler import Sampler
+from marl.engines.transformers.settings import Transformers
+from marl.models.pretrained import Checkpoint
+from marl.types import Completion, Failure, Message, Request
+
+
+def ask(text: str, seed: int = 0, forced: str | None = None, **sampling: Any) -> Request:
+    return Request("actor", (Message("user", text),), Sampling(**sampling), seed=seed, forced=forced)
+
+
+def engine(checkpoint: Checkpoint, **settings: Any) -> Sampler:
+    return Sampler(checkpoint.model(), checkpoint.tokenizer(), Transformers(**settings))
+
+
+def raw_answers(sampler: Sampler, requests: Sequence[Request]) -> list[Completion | Failure]:
+    """Submit all at once; answers in the order of the requests."""
+    for ticket, request in enumerate(requests):
+        sampler.submit(ticket, request)
+    found: dict[int, Completion | Failure] = {}
+    for _ in range(10_000):
+        found.update(sampler.step(0))
+        if len(found) == len(requests):
+            return [found[ticket] for ticket in range(len(requests))]
+    raise AssertionError("requests were not answered")
+
+
+def answers(sampler: Sampler, requests: Sequence[Request]) -> list[Completion]:
+    found = raw_answers(sampler, requests)
+    assert all(isinstance(answer, Completion) for answer in found)
+    return [answer for answer in found if isinstance(answer, Completion)]
+
+
+@torch.no_grad()
+def plain_logprobs(model: Any, completion: Completion, sampling: Sampling) -> list[float]:
+    """What one full forward and Transformers' own warpers say of the completion's tokens."""
+    ids = torch.tensor([completion.prompt_ids + completion.token_ids], device=model.device)
+    start = len(completion.prompt_ids) - 1
+    scores = model(input_ids=ids, use_cache=False).logits[0, start:-1].float()
+    warpers = LogitsProcessorList()
+    if sampling.temperature != 1:
+        warpers.append(TemperatureLogitsWarper(sampling.temperature))
+    if sampling.top_k:
+        warpers.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1:
+        warpers.append(TopPLogitsWarper(sampling.top_p))
+    logprobs = warpers(ids, scores).log_softmax(-1)
+    return logprobs.gather(1, ids[0, start + 1 :, None]).squeeze(1).tolist()

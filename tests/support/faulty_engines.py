@@ -1,0 +1,60 @@
+"""Engines with a fault: what they say is drawn from other probabilities than they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+
+from marl.engines.transformers.sampler import Sampler
+from marl.engines.transformers.settings import Transformers
+from marl.protocols import Engine, Source
+from marl.types import Completion, Failure, Request, Ticket
+
+
+class Faulty(Transformers):
+    """The engine of Transformers, damaged."""
+
+    kind: str = "faulty_engines:Faulty"
+    fault: Literal["none", "weights", "temperature", "bf16", "deaf", "nan"]
+
+    def build(self, source: Source | None) -> Engine:
+        assert source is not None
+        model: Any = source.model()
+        if self.fault == "weights":
+            torch.manual_seed(1)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(0.03 * torch.randn_like(parameter))
+        if self.fault == "bf16":
+            model = model.to(torch.bfloat16)
+        return FaultyEngine(Sampler(model, source.tokenizer(), self), self.fault)
+
+
+class FaultyEngine:
+    """Hands everything on, but for its fault."""
+
+    def __init__(self, sampler: Sampler, fault: str) -> None:
+        self._sampler, self._fault = sampler, fault
+
+    def submit(self, ticket: Ticket, request: Request) -> None:
+        if self._fault == "temperature":
+            request = replace(request, sampling=request.sampling.model_copy(update={"temperature": 0.7}))
+        self._sampler.submit(ticket, request)
+
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+        return [(ticket, self._said(answer)) for ticket, answer in self._sampler.step(wait_s)]
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        self._sampler.cancel(tickets)
+
+    def load_weights(self, policy: str, weights: Any, version: int) -> None:
+        if self._fault != "deaf":
+            self._sampler.load_weights(policy, weights, version)
+
+    def _said(self, answer: Completion | Failure) -> Completion | Failure:
+        if self._fault == "nan" and isinstance(answer, Completion):
+            return replace(answer, logprobs=(float("nan"), *answer.logprobs[1:]))
+        return answer

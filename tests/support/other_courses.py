@@ -1,0 +1,71 @@
+"""Small teams at real tables, for credit rules that play what did not happen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from small_games import Voice, deal, table
+
+from marl.engines.scripted import Random, ScriptedConfig
+from marl.evaluation.game_tree import Node, Strategy, Tree, grow, values
+from marl.graph import Trajectory
+from marl.protocols import AssignConfig, Evidence, GameConfig
+from marl.rollout.simulator import Table
+from marl.types import Credit, Metrics
+
+
+def saying(moves: Mapping[str, str]) -> Voice:
+    """Each agent says its move; for games whose state begins with the agent's name."""
+    return Voice(lambda request: (request.options or {})[moves[request.state.split()[0]]])
+
+
+def at_once(game: GameConfig, moves: Sequence[str]) -> tuple[Table, Trajectory]:
+    """One round in which `agent_0`, `agent_1`, ... say these moves."""
+    laid = table(game, saying({f"agent_{place}": move for place, move in enumerate(moves)}))
+    [trajectory] = laid.play([deal("e", game)])
+    assert [turn.action for turn in trajectory.turns] == list(moves)
+    return laid, trajectory
+
+
+def scripted(game: GameConfig, player: ScriptedConfig | None = None, seed: int = 0) -> Table:
+    """Everybody plays like `player`; default: at random."""
+    return table(game, (player or Random()).build(None), seed)
+
+
+def episodes(laid: Table, game: GameConfig, many: int, **options: Any) -> list[Trajectory]:
+    return laid.play([deal(f"e{seed}", game, seed, **options) for seed in range(many)])
+
+
+def assigned(
+    rule: AssignConfig, laid: Table | None, *trajectories: Trajectory, seed: int = 0
+) -> tuple[Credit, Metrics]:
+    """What a rule says of trajectories, and of itself."""
+    part = rule.build()
+    return part(Evidence(trajectories, "a_game", simulator=laid, seed=seed)), part.metrics()
+
+
+def by_agent(credit: Credit, trajectory: Trajectory) -> dict[str, float]:
+    """What each agent's first turn is worth, of those that are judged."""
+    return {turn.agent: credit[turn.id].value for turn in reversed(trajectory.turns) if turn.id in credit}
+
+
+def expected(tree: Tree, moves: Sequence[str], strategy: Strategy, start: int = 0, agents: Sequence[str] = ()) -> float:
+    """What `agents` (default: all) can expect together after `moves`, all that was paid until then included."""
+    node: Node = tree.roots[start][1]
+    paid, team = 0.0, agents or tree.agents
+    for move in moves:
+        paid += sum(node.paid.get(agent, 0.0) for agent in team)
+        node = node.moves[move]
+    own = values(Tree(tree.agents, ((1.0, node),), tree.requests), strategy)
+    return paid + sum(own[agent] for agent in team)
+
+
+def walked(laid: Table, game: GameConfig, rows: Mapping[str, Mapping[str, float]]) -> tuple[Tree, Strategy]:
+    """The whole game, and the strategy of players with the table `rows` (state -> move -> chance), else at random."""
+    tree = grow(game, laid.cast, dict.fromkeys(game.build().possible_agents, "player"))
+    strategy = {
+        situation: rows.get(situation.state) or dict.fromkeys(request.options or {}, 1 / len(request.options or {}))
+        for situation, request in tree.requests.items()
+    }
+    return tree, strategy

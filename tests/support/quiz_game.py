@@ -1,0 +1,127 @@
+"""A quiz for a solver and a critic: problems, a held-out split, measures; small enough to be learnt in seconds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from real_runs import rows, tiny
+
+from games.base import TextGame, TextGameConfig
+from marl.scenario.load import validate
+from marl.training.loop import Monitor
+from marl.training.resume import Start, train
+from marl.types import Findings, Metrics
+
+SPLITS = {"train": range(12), "held_out": range(12, 18)}
+SEATS = ("solver", "critic")
+
+
+class Quiz(TextGameConfig):
+    """Is a number odd? The solver is paid for the right answer, the critic for saying yes."""
+
+    kind: str = "quiz_game:Quiz"
+
+    def build(self) -> QuizGame:
+        return QuizGame(self)
+
+    def casting(self) -> Mapping[str, str]:
+        return {seat: seat for seat in SEATS}
+
+    def held_out(self, n: int) -> Sequence[Mapping[str, Any]]:
+        return [{"split": "held_out", "index": index} for index in range(min(n, len(SPLITS["held_out"])))]
+
+
+class QuizGame(TextGame):
+    name = "quiz"
+    choices = ("split", "index")
+
+    def __init__(self, settings: Quiz) -> None:
+        super().__init__(SEATS, settings.illegal, ("yes", "no"))
+
+    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+        numbers = SPLITS[options.get("split", "train")]
+        self.number = numbers[options.get("index", rng.randrange(len(numbers)))]
+        self.said: list[str] = []
+        return SEATS[0]
+
+    def problem(self) -> str:
+        return str(self.number)
+
+    def start_key(self) -> str:
+        return str(self.number)
+
+    def describe(self, agent: str) -> str:
+        return " ".join((f"is {self.number} odd", *self.said))
+
+    def state_of(self, agent: str) -> str:
+        return self.describe(agent)
+
+    def move(self, action: str) -> str | Mapping[str, float]:
+        self.said.append(action)
+        if len(self.said) == 1:
+            return SEATS[1]
+        right = (self.said[0] == "yes") == (self.number % 2 == 1)
+        return {"solver": float(right), "critic": float(action == "yes")}
+
+    def findings(self) -> Findings:
+        if len(self.said) < 2:
+            return Findings()
+        right = (self.said[0] == "yes") == (self.number % 2 == 1)
+        return Findings({"success": float(right)} | ({"number": float(self.number)} if right else {}))
+
+
+def quiz(**more: Any) -> dict[str, Any]:
+    """Two policies that learn, a few steps of a few episodes."""
+    learner = {"kind": "grpo", "lr": 3e-3, "schedule": "linear", "betas": [0.9, 0.99]}
+    role = {"kind": "player", "instructions": "", "prompt": "{{ observation }}", "sampling": {"max_tokens": 6}}
+    return {
+        "game": {"kind": "quiz_game:Quiz"},
+        "roles": {seat: role | {"policy": seat} for seat in SEATS},
+        "policies": {seat: {"model": tiny(number), "learner": learner} for number, seat in enumerate(SEATS)},
+        "credit": {"baseline": {"kind": "group", "std": False}},
+        "schedule": {"steps": 6, "groups": 6, "group_size": 4, "threads": 1},
+        "evaluate": {"every": 2, "held_out": 6, "keep_best": "success"},
+        "checkpoint": {"every": 2, "trajectories": 0.5},
+    } | more
+
+
+def policies(**changes: dict[str, Any]) -> dict[str, Any]:
+    """The quiz's policies with changes: policy -> fields."""
+    return {name: policy | changes.get(name, {}) for name, policy in quiz()["policies"].items()}
+
+
+class Told:
+    """A monitor that keeps what was said, and stops the run as if by a crash after a step."""
+
+    def __init__(self, crash_after: int = -1) -> None:
+        self.said: list[str] = []
+        self._crash_after = crash_after
+
+    def begin(self, folder: object) -> None: ...
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        if step == self._crash_after:
+            raise InterruptedError
+
+    def say(self, message: str) -> None:
+        self.said.append(message)
+
+    def close(self) -> None: ...
+
+
+def trained(folder: Path, scenario: dict[str, Any], *monitors: Monitor, resume: str | None = None) -> bool:
+    """Train in this process."""
+    return train(validate(yaml.safe_load(yaml.safe_dump(scenario))), folder, Start(resume), monitors)
+
+
+def crashed(folder: Path, scenario: dict[str, Any], after: int) -> None:
+    """Train until the process dies right after the row of a step."""
+    try:
+        trained(folder, scenario, Told(after))
+    except InterruptedError:
+        return
+    raise AssertionError(f"it went on after step {after}: {rows(folder)}")

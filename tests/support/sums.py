@@ -1,0 +1,81 @@
+"""A task that is small enough to be worked out by hand, and the seats around it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from small_games import Voice, table
+
+from games.team.settings import TeamConfig
+from marl.cases import case_of
+from marl.protocols import Engine, RoleConfig, Split, TaskConfig, Tasks
+from marl.rollout.simulator import Table
+from marl.types import Deal, Message, Problem, Request
+from roles.base import BaseRole
+
+
+class Sums(TaskConfig):
+    """a + b for a and b up to 4; the two splits hold even and odd a."""
+
+    kind: str = "sums:Sums"
+
+    def build(self) -> Tasks:
+        return self
+
+    def size(self, split: Split) -> int:
+        return 15 if split == "train" else 10
+
+    def problem(self, split: Split, index: int) -> Problem:
+        return _sum(index // 5 * 2 + (split == "held_out"), index % 5)
+
+    def posed(self, text: str) -> Problem | None:
+        left, plus, right = text.partition("+")
+        if not plus or not left.strip().isdigit() or not right.strip().isdigit():
+            return None
+        return _sum(int(left), int(right))
+
+
+def _sum(a: int, b: int) -> Problem:
+    question = f"{a} + {b}"
+    return Problem(question, question, str(a + b), (str(a + b + 1), str(a + b + 2)), {"left": a})
+
+
+class Plain(BaseRole):
+    """Says its move, and shows all it hears."""
+
+    kind: str = "plain"
+    prompt: str = "{{ observation }}{% for turn in heard %} | {{ turn.agent }}: {{ turn.text }}{% endfor %}"
+
+
+class Reader(BaseRole):
+    """Hands the last turn that it heard on, as a verifier does."""
+
+    kind: str = "reader"
+
+    def messages(self, view: Any) -> tuple[Message, ...]:
+        return (Message("user", view.unread[-1].completion.text),)
+
+
+def team(*stages: Mapping[str, Any], **more: Any) -> TeamConfig:
+    return TeamConfig.model_validate({"kind": "team", "task": {"kind": Sums().kind}, "stages": list(stages), **more})
+
+
+def grade(request: Request) -> str:
+    """The verdict of a seat that verifies: whether the answer is the problem's."""
+    case = case_of(request)
+    return json.dumps({"scores": {"correct": float(case.answer == case.problem.answer)}})
+
+
+def seated(game: TeamConfig, say: Callable[[Request], str] | Engine, **roles: RoleConfig) -> Table:
+    """A table at which `say` speaks for everyone but verifiers, who grade."""
+    verifying = {stage.role for stage in game.cast.all if stage.verifies}
+    cast: dict[str, RoleConfig] = {role: Plain(policy="actor") for role in game.cast.of_role}
+    cast |= {role: Reader(policy="grader") for role in verifying}
+    voice = Voice(say) if callable(say) else say
+    return table(game, {"actor": voice, "grader": Voice(grade)}, **{**cast, **roles})
+
+
+def dealt(game: TeamConfig, name: str = "e", **options: Any) -> Deal:
+    return Deal(name, name, 0, game.casting(), options={"index": 7, **options})

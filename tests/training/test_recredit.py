@@ -1,0 +1,216 @@
+"""Recorded play judged again says what the run said, and what another rule would have."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_runs import kuhn, tiny
+
+import marl
+from marl.graph import write_trajectories
+from marl.scenario.load import ScenarioError, validate
+from marl.training.rejudge import Recredit, ranges
+from marl.types import Metrics
+
+MUTED = {
+    "kind": "credit.assign.counterfactual:Shapley",
+    "common": "mean",
+    "default": {"speaker": "one", "guesser": "red"},
+}
+OWN_VALUES = {"kind": "credit.baselines.value:Value", "values": "own"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(made: Path) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MARL_CACHE", str(made))
+        yield
+
+
+def trained(folder: Path, **changes: Any) -> Path:
+    """A run of five steps, of which checkpoints 2, 4 and 5 are kept and all trajectories."""
+    schedule = {"steps": 5, "groups": 4, "group_size": 4, "threads": 1}
+    quick = {"schedule": schedule, "evaluate": {}, "checkpoint": {"every": 2, "keep": 5}}
+    assert marl.train(validate(kuhn(**quick) | changes), folder)
+    return folder
+
+
+def hint(**credit: Any) -> dict[str, Any]:
+    """A speaker and a guesser with weights of their own."""
+    names = ("speaker", "guesser")
+    roles = {name: {"kind": "player", "policy": name, "sampling": {"max_tokens": 6}} for name in names}
+    learner = {"kind": "grpo", "lr": 1e-2}
+    policies = {name: {"model": tiny(seed), "learner": learner} for seed, name in enumerate(names)}
+    seats = dict(zip(names, names, strict=True))
+    return {"game": {"kind": "games.hint:HintConfig"}, "seats": seats, "roles": roles, "policies": policies} | {
+        "credit": credit
+    }
+
+
+@pytest.fixture(scope="module")
+def average(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("average") / "run", credit={"baseline": "role_average"})
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Learns from a rule that reads and has a state; reported beside one that plays."""
+    rule = {"baseline": OWN_VALUES, "compare": {"shapley": {"assign": MUTED}}}
+    return trained(tmp_path_factory.mktemp("team") / "run", **hint(**rule))
+
+
+def told(run: Path, step: int) -> Metrics:
+    """What the run itself said of credit in a step."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    row = next(row for row in rows if row["step"] == step)
+    return {name: value for name, value in row.items() if name.startswith("credit/")}
+
+
+# --- the run's own rule ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 5])
+def test_the_runs_own_rule_says_of_a_recorded_step_what_it_said_then(average: Path, step: int) -> None:
+    again = Recredit(average, step)
+    assert again().judgement.metrics == told(average, step)
+    assert any("credit/average/" in name for name in told(average, step))
+    # From the start, from checkpoint 2, from there over step 3, from checkpoint 4.
+    assert bool(again.notes) == (step == 4)
+
+
+@pytest.mark.parametrize("step", [3, 5])
+def test_with_the_weights_of_then_whatever_is_read_and_played_is_the_same(team: Path, step: int) -> None:
+    then = told(team, step)
+    assert then["credit/tokens"] > 0
+    assert {"credit/speaker/correlation/shapley", "credit/guesser/conservation"} <= set(then)
+    again = Recredit(team, step)
+    assert again().judgement.metrics == then
+    assert again.notes == []
+
+
+def test_with_other_weights_it_is_said_whose_they_are(team: Path) -> None:
+    again = Recredit(team, 4)
+    assert again().judgement.metrics != told(team, 4)
+    assert again.notes == [
+        "step 4 was played with the weights after step 3, of which there is no checkpoint; what was played or read "
+        "here is by those after step 2",
+        "the run's own rule has a state: it was shown the recorded steps before first (3)",
+    ]
+
+
+def test_steps_that_were_not_recorded_are_said_to_be_missing_in_a_state(average: Path, tmp_path: Path) -> None:
+    (tmp_path / "trajectories").mkdir()
+    for name in ("scenario.yaml", *(f"trajectories/{step:06d}.jsonl.zst" for step in (1, 2, 5))):
+        (tmp_path / name).symlink_to(average / name)
+    again = Recredit(tmp_path)
+    again()
+    assert again.notes == [
+        "the run's own rule has a state: it was shown the recorded steps before first (1-2) and lacks steps that were "
+        "not recorded (3-4)"
+    ]
+
+
+# --- another rule ----------------------------------------------------------------------------------------------
+
+
+def test_a_rule_without_a_state_says_what_a_run_with_it_would_have(average: Path) -> None:
+    own = "{assign: {kind: outcome, to_go: true}, baseline: {kind: group, std: false}, scale: 2}"
+    again = Recredit(average, 2)
+    judgement = again(own).judgement
+    for trajectory in again.trajectories:
+        for turn in trajectory.turns:
+            # Kuhn pays at the end, so all of it is to go.
+            assert judgement.earned[turn.id].value == 2 * trajectory.returns.get(turn.agent, 0.0)
+    assert again.notes == []
+    assert "weights" not in again.__dict__, "no weights are loaded for what needs none"
+
+
+def test_a_state_of_another_rule_is_that_of_all_steps_before(average: Path) -> None:
+    whole = Recredit(average, 5)("outcome/role_average").judgement
+    assert whole.metrics == told(average, 5)
+
+
+def test_two_kinds_are_an_assign_and_a_baseline(average: Path) -> None:
+    again = Recredit(average, 2)
+    assert again("flow/none").judgement == again("{assign: flow, baseline: none}").judgement
+    assert again("flow").judgement == again("{assign: flow, baseline: group}").judgement
+    assert again("credit.assign.outcome:Flow/none").judgement.credit == again("flow/none").judgement.credit
+
+
+def test_what_agents_are_worth_to_one_another_is_played_with_the_runs_weights(team: Path) -> None:
+    again = Recredit(team, 5)
+    verdict = again(json.dumps({"assign": MUTED, "baseline": "none"}))
+    assert verdict.tokens == verdict.judgement.metrics["credit/tokens"] > 0
+    # Efficiency: what the two are worth sums to what they were paid, beyond `one` and `red` (Shapley 1953).
+    for trajectory in again.trajectories:
+        if trajectory.turns[-1].agent == "guesser":
+            nobody = float(trajectory.start == "red")
+            worths = [verdict.judgement.earned[turn.id].value for turn in trajectory.turns]
+            assert sum(worths) == pytest.approx(trajectory.returns.get("guesser", 0.0) - nobody)
+    # Rules that were asked before change nothing of what a rule plays.
+    assert Recredit(team, 5)(verdict.rule).judgement == verdict.judgement
+    assert again(verdict.rule).judgement == verdict.judgement
+
+
+# --- what cannot be done ---------------------------------------------------------------------------------------
+
+
+def test_a_step_that_was_not_recorded_is_refused_with_those_that_were(average: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"--step 9: no trajectories of this step were recorded; there are: 1-5$"):
+        Recredit(average, 9)
+
+
+def test_a_run_without_trajectories_is_refused(average: Path, tmp_path: Path) -> None:
+    (tmp_path / "scenario.yaml").symlink_to(average / "scenario.yaml")
+    with pytest.raises(ScenarioError, match=r"no trajectories were recorded \(checkpoint\.trajectories\)"):
+        Recredit(tmp_path)
+
+
+def test_a_damaged_file_is_named(average: Path, tmp_path: Path) -> None:
+    (tmp_path / "scenario.yaml").symlink_to(average / "scenario.yaml")
+    file = tmp_path / "trajectories" / "000001.jsonl.zst"
+    write_trajectories(file, Recredit(average, 1).trajectories)
+    file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(ValueError, match=r"000001\.jsonl\.zst: not a whole trajectory file"):
+        Recredit(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("flwo", "--with flwo: 1 problem\n  credit.assign.kind: unknown kind 'flwo'; did you mean 'flow'"),
+        ("flow/rol_average", "credit.baseline.kind: unknown kind 'rol_average'; did you mean 'role_average'"),
+        ("flow/", "credit.baseline.kind: unknown kind ''; choices: "),
+        (
+            "{assign: {kind: flow, decai: 1}}",
+            "credit.assign.decai: unknown field 'decai'; did you mean 'decay'",
+        ),
+        ("{asign: flow}", "credit.asign: unknown field 'asign'; did you mean 'assign'"),
+        ("3", r"--with 3: no rule; give a kind of assign \(shapley\)"),
+        ("{assign: flow", "--with {assign: flow: not YAML"),
+        (
+            "outcome/credit.critic:Value",
+            "'outcome' and 'credit.baselines.value:Value' need values of what role 'player' says",
+        ),
+    ],
+)
+def test_a_rule_that_is_none_is_refused_with_what_would_be_one(average: Path, rule: str, message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        Recredit(average, 1)(rule)
+
+
+def test_a_checkpoint_of_another_rule_is_refused(team: Path, tmp_path: Path) -> None:
+    for name in ("checkpoints", "trajectories"):
+        (tmp_path / name).symlink_to(team / name)
+    file = tmp_path / "scenario.yaml"
+    file.write_text((team / "scenario.yaml").read_text().replace("    shapley:", "    other:"))
+    with pytest.raises(ScenarioError, match=r"checkpoint 000004 is of another rule .* it has no 'other'"):
+        Recredit(tmp_path, 5)()
+
+
+def test_numbers_are_told_in_ranges() -> None:
+    assert ranges([1, 2, 3, 7, 9, 10]) == "1-3, 7, 9-10"
+    assert ranges([4]) == "4"

@@ -1,0 +1,80 @@
+"""What keeps a policy near another, or spread out: KL divergences and entropy.
+
+Shape suffixes: B = rows, T = completion tokens, V = vocabulary. Log-probabilities and results are in nats, float32.
+What a mask hides changes neither a value nor a gradient, even if it is not a number.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from trainers.losses.aggregation import difference
+
+Estimator = Literal["k1", "k2", "k3", "k1+", "k3+", "k3_is"]
+
+
+def sampled_kl(
+    logprobs_BT: Tensor,
+    anchor_BT: Tensor,
+    old_BT: Tensor,
+    mask_BT: Tensor,
+    estimator: Estimator,
+    limit: float | None = None,
+) -> Tensor:
+    """[B, T] estimate of KL(π ‖ anchor) from the sampled tokens (Schulman 2020). With d = log π - log anchor:
+
+    k1 = d            value right; as a loss its gradient is noise around 0 (use it in the reward)
+    k2 = d²/2         value biased, gradient that of the KL
+    k3 = e^-d - 1 + d value right, gradient that of KL(anchor ‖ π)
+    k1+, k3+          value of k1, k3, gradient of k2 (straight-through, as in verl)
+    k3_is             k3 times the ratio to `old_BT`, whose policy drew the tokens: value and gradient right
+
+    All of this in expectation over tokens that π drew, k3_is over those of the old policy. `limit` (nats) clamps the
+    estimate (verl's k3, all of OpenRLHF's: 10; the others: none); there is no gradient beyond but k2's of k1+ and k3+.
+    """
+    d_BT = difference(logprobs_BT, anchor_BT, mask_BT)
+    if estimator.endswith("+"):
+        square_BT = d_BT.square() / 2
+        return square_BT - square_BT.detach() + _limited(d_BT.detach(), estimator[:2], limit)
+    estimate_BT = _limited(d_BT, estimator[:2], limit)
+    return difference(logprobs_BT, old_BT, mask_BT).exp() * estimate_BT if estimator == "k3_is" else estimate_BT
+
+
+@torch.no_grad()
+def sampler_kl(sampled_BT: Tensor, logprobs_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """[B, T] unbiased, non-negative estimate of KL(sampler ‖ π) on the sampler's tokens (k3, Schulman 2020)."""
+    return _estimate(difference(sampled_BT, logprobs_BT, mask_BT), "k3")
+
+
+def exact_kl(logprobs_V: Tensor, anchor_V: Tensor) -> Tensor:
+    """[...] Σ_a π(a) (log π(a) - log anchor(a)) over the last axis. Tokens that π never says add nothing."""
+    gap_V = torch.where(logprobs_V == -torch.inf, 0.0, logprobs_V - anchor_V)
+    return (logprobs_V.exp() * gap_V).sum(-1)
+
+
+def entropy(logprobs_V: Tensor) -> Tensor:
+    """[...] -Σ_a π(a) log π(a) over the last axis."""
+    return -(logprobs_V.exp() * torch.where(logprobs_V == -torch.inf, 0.0, logprobs_V)).sum(-1)
+
+
+def _limited(d_BT: Tensor, estimator: str, limit: float | None) -> Tensor:
+    if limit is None:
+        return _estimate(d_BT, estimator)
+    limited_BT = _estimate(d_BT.detach(), estimator).clamp(-limit, limit)
+    # Only what stays within is computed with a gradient: zero times an overflow would not be a number.
+    inside_BT = _estimate(d_BT.detach(), estimator).abs() <= limit
+    return torch.where(inside_BT, _estimate(torch.where(inside_BT, d_BT, 0.0), estimator), limited_BT)
+
+
+def _estimate(d_BT: Tensor, estimator: str) -> Tensor:
+    match estimator:
+        case "k1":
+            return d_BT
+        case "k2":
+            return d_BT.square() / 2
+        case "k3":
+            return torch.expm1(-d_BT) + d_BT
+    raise ValueError(f"estimator={estimator!r} is not known; choose k1, k2, k3, k1+, k3+ or k3_is")

@@ -1,4 +1,4 @@
-"""Values of credit's own: a linear head on the acting models' hidden states, refitted exactly after every step.
+"""Values that credit fits itself: a linear head on the acting models' hidden states, refitted exactly after every step.
 
 Imports torch: for `build()` only.
 """
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from credit.baselines.value import ValueSource
 from marl.protocols import Evidence
 from marl.types import TurnId
 
@@ -21,12 +22,12 @@ _PENALTIES = torch.logspace(-2, 9, 23, dtype=torch.float64)
 """Of the ridge regression, in standardised features; the last is as good as no features at all."""
 
 
-class OwnValues:
-    """The expected return before a turn, from the hidden state at the last token of its prompt; per role.
+class OwnValues(ValueSource):
+    """Expected return before a turn, from the hidden state at the last token of its prompt; per role.
 
-    What is asked in one step is answered from earlier steps only, so that a value never depends on the return that is
-    compared with it. Before the first step values are 0. Turns without a hidden state (of policies that do not learn)
-    are worth the running mean of their role.
+    Values of a step come from earlier steps only, so that a value never depends on the return that is compared with
+    it. Before the first step values are 0. The value of turns without a hidden state (of policies that do not learn)
+    is the running mean of their role.
     """
 
     needs = frozenset({"hidden"})
@@ -35,45 +36,45 @@ class OwnValues:
         self._forget = forget
         self._fits: dict[str, Ridge] = {}
 
-    def of(self, evidence: Evidence) -> dict[TurnId, tuple[float, ...]]:
-        """A value for each turn, of a player."""
+    def values(self, evidence: Evidence) -> dict[TurnId, tuple[float, ...]]:
+        """Return one value for each turn of a role that does not answer by rule."""
         values: dict[TurnId, tuple[float, ...]] = {}
-        for name, turns, features in _questions(evidence):
+        for name, turns, features in _regressions(evidence):
             fit = self._fits.get(name)
-            found = fit.predict(features) if fit else [0.0] * len(turns)
-            values.update(zip(turns, ((value,) for value in found), strict=True))
+            predicted = fit.predict(features) if fit else [0.0] * len(turns)
+            values.update(zip(turns, ((value,) for value in predicted), strict=True))
         return values
 
     def learn(self, evidence: Evidence, targets: Mapping[TurnId, float]) -> None:
-        """Take a step's returns in; a role's earlier ones count `forget` times what they did."""
-        for name, turns, features in _questions(evidence):
-            if at := [index for index, turn in enumerate(turns) if turn in targets]:
+        """Add a step's returns; a role's earlier ones count `forget` times what they did."""
+        for name, turns, features in _regressions(evidence):
+            if rows := [index for index, turn in enumerate(turns) if turn in targets]:
                 fit = self._fits.setdefault(name, Ridge(features.shape[1]))
-                fit.learn(features[at], [targets[turns[index]] for index in at], self._forget)
+                fit.learn(features[rows], [targets[turns[index]] for index in rows], self._forget)
 
     def state_dict(self) -> dict[str, Any]:
         return {name: fit.state_dict() for name, fit in self._fits.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._fits = {name: Ridge.of(one) for name, one in state.items()}
+        self._fits = {name: Ridge.from_state(fit) for name, fit in state.items()}
 
 
-def _questions(evidence: Evidence) -> Iterator[tuple[str, list[TurnId], Tensor]]:
-    """What is judged together: its name, its turns (each once), their features [N, F]."""
-    asked: dict[str, dict[TurnId, Any]] = {}
+def _regressions(evidence: Evidence) -> Iterator[tuple[str, list[TurnId], Tensor]]:
+    """Yield a name, its turns (each once) and their features [N, F], for all turns that share a regression."""
+    groups: dict[str, dict[TurnId, Any]] = {}
     for trajectory in evidence.trajectories:
         for turn in trajectory.turns:
             if turn.role not in evidence.rules:
                 reading = evidence.readings.get(turn.id)
                 hidden = reading.hidden if reading else None
                 name = turn.role if hidden is not None else f"{turn.role} unread"
-                asked.setdefault(name, {})[turn.id] = hidden
-    for name, turns in asked.items():
+                groups.setdefault(name, {})[turn.id] = hidden
+    for name, turns in groups.items():
         yield name, list(turns), _features(list(turns.values()))
 
 
 def _features(hidden: Sequence[Any]) -> Tensor:
-    """[N, F] in float64, of the states at the prompts' ends; F = 0 without any."""
+    """Return [N, F] in float64: the states at the prompts' ends, projected if they are wide; F = 0 without states."""
     if hidden[0] is None:
         return torch.zeros(len(hidden), 0, dtype=torch.float64)
     states = torch.stack(list(hidden))[:, 0].double()
@@ -90,19 +91,19 @@ def _projection(width: int) -> Tensor:
 class Ridge:
     """Linear regression y ~ x from weighted sums of products: exact, and without a learning rate.
 
-    Features are standardised, the mean is not penalised, and the penalty is the one that generalised cross-validation
-    prefers (Golub, Heath and Wahba 1979): rss / (n - df)^2 is least, among those with df <= n / 2.
+    Features are standardised, the mean is not penalised, and generalised cross-validation chooses the penalty (Golub,
+    Heath and Wahba 1979): the one with the least rss / (n - df)^2, among those with df <= n / 2.
     """
 
     def __init__(self, width: int) -> None:
         self._moments = torch.zeros(width + 2, width + 2, dtype=torch.float64)
         """Weighted sum of z z' with z = (1, x, y)."""
         self._range = torch.tensor([torch.inf, -torch.inf], dtype=torch.float64)
-        """Least and greatest y seen: no prediction leaves it."""
+        """Least and greatest y so far: predictions are clipped to it."""
 
     @classmethod
-    def of(cls, state: Mapping[str, Any]) -> Ridge:
-        """As it was when the state was taken."""
+    def from_state(cls, state: Mapping[str, Any]) -> Ridge:
+        """Return the regression whose `state_dict` this is."""
         fit = cls(0)
         fit._moments, fit._range = state["moments"].clone(), state["range"].clone()
         return fit
@@ -111,26 +112,26 @@ class Ridge:
         return {"moments": self._moments.clone(), "range": self._range.clone()}
 
     def learn(self, x: Tensor, y: Sequence[float], forget: float = 1.0) -> None:
-        """Take pairs in; earlier ones count `forget` times what they did."""
+        """Add pairs (x [N, F], y [N]); earlier ones count `forget` times what they did."""
         column = torch.tensor(y, dtype=torch.float64)[:, None]
         rows = torch.cat([torch.ones_like(column), x, column], 1)
         self._moments = forget * self._moments + rows.T @ rows
         self._range = torch.stack([column.min().minimum(self._range[0]), column.max().maximum(self._range[1])])
 
     def predict(self, x: Tensor) -> list[float]:
-        """The expected y of each row."""
+        """Return the expected y of each row of x [N, F]."""
         weight = self._moments[0, 0]
         mean = self._moments[0] / weight
         slopes = _slopes(self._moments, mean, float(weight))
-        found = mean[-1] + (x - mean[1:-1]) @ slopes
-        return found.clamp(*self._range.tolist()).tolist()
+        predicted = mean[-1] + (x - mean[1:-1]) @ slopes
+        return predicted.clamp(*self._range.tolist()).tolist()
 
 
 def _slopes(moments: Tensor, mean: Tensor, weight: float) -> Tensor:
-    """Ridge coefficients of the raw features."""
+    """Return the ridge coefficients [F] of the raw features, from `moments` [F + 2, F + 2] and their mean."""
     scatter = moments - weight * mean.outer(mean)
     spread, size = scatter.diagonal()[1:-1], moments.diagonal()[1:-1]
-    # What varies less than the rounding of a float32 state is constant.
+    # Features that vary less than the rounding of a float32 state are constant.
     scale = torch.where(spread > 1e-10 * size, (spread / weight).rsqrt(), 0.0)
     gram = scatter[1:-1, 1:-1] * scale.outer(scale)
     power, axes = torch.linalg.eigh(gram)
@@ -141,7 +142,7 @@ def _slopes(moments: Tensor, mean: Tensor, weight: float) -> Tensor:
 
 
 def _penalty(power: Tensor, along: Tensor, spread: float, weight: float) -> float:
-    """The one that predicts best, by generalised cross-validation."""
+    """Return the penalty that predicts best, by generalised cross-validation."""
     sums = power + _PENALTIES[:, None]
     freedom = 1 + (power / sums).sum(1)
     rest = spread - (along**2 * (sums + _PENALTIES[:, None]) / sums**2).sum(1)

@@ -1,4 +1,4 @@
-"""A speaker sees a symbol and says a word; a guesser hears only the word. A Lewis signalling game."""
+"""Hint and guess, a Lewis signalling game: a speaker sees a symbol and says a word; a guesser hears only the word."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from games.base import TextGame, TextGameConfig
-from marl.protocols import Start
+from marl.protocols import GameStart
 
 SPEAKER, GUESSER = AGENTS = ("speaker", "guesser")
 SYMBOLS = ("red", "green", "blue", "black", "white", "brown")
@@ -21,13 +21,13 @@ class HintConfig(TextGameConfig):
 
     kind: str = "hint"
     symbols: int = Field(default=2, ge=2, le=len(SYMBOLS))
-    """How many symbols there are, each as likely; there are as many words."""
+    """Number of symbols, all equally likely, and of words."""
 
     def build(self) -> Hint:
         return Hint(self)
 
-    def starts(self) -> tuple[Start, ...]:
-        return tuple(Start(1 / self.symbols, {"symbol": symbol}) for symbol in SYMBOLS[: self.symbols])
+    def starts(self) -> tuple[GameStart, ...]:
+        return tuple(GameStart(1 / self.symbols, {"symbol": symbol}) for symbol in SYMBOLS[: self.symbols])
 
 
 class Hint(TextGame):

@@ -10,41 +10,33 @@ from pydantic import Field
 
 from games.base import IllegalMove, TextGame, TextGameConfig
 from marl.engines.scripted import ScriptedConfig
-from marl.protocols import EngineConfig, Start
+from marl.protocols import EngineConfig, GameStart
 
 DECK = "JQK"
 DEALS = tuple(first + second for first in DECK for second in DECK if first != second)
 AGENTS = ("player_0", "player_1")
 MOVES = {"": ("check", "bet"), "check": ("check", "bet"), "bet": ("fold", "call"), "check bet": ("fold", "call")}
-"""Betting so far -> legal moves. A history without an entry has ended the hand."""
-PUBLIC = {
-    betting: f"betting {betting or 'none'} . moves " + " ".join(f"[{move}]" for move in moves)
-    for betting, moves in MOVES.items()
-}
-"""What both players see, while the hand lasts."""
+"""Betting so far -> legal moves. The hand is over when the betting has no entry."""
 
 
 class Equilibrium(ScriptedConfig):
-    """A Nash equilibrium of Kuhn poker, worth -1/18 chips to the first player. One of a family: see `alpha`."""
+    """Nash equilibrium of Kuhn poker, worth -1/18 chips to the first player. One of a family: see `alpha`."""
 
     kind: str = "kuhn_equilibrium"
     alpha: float = Field(default=1 / 6, ge=0, le=1 / 3)
-    """How often the first player bets a jack; kings are bet three times as often, queens never."""
+    """Probability that the first player bets a jack; kings are bet three times as often, queens never."""
 
     def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
-        chance = self._aggression(state)
-        return {move: chance if move in ("bet", "call") else 1 - chance for move in moves}
-
-    def _aggression(self, state: str) -> float:
-        """Probability of betting or calling."""
         card, _, betting = state.partition(" ")
-        jack, queen, king = {
+        # Probabilities of betting or calling with a jack, a queen and a king.
+        by_card = {
             "": (self.alpha, 0.0, 3 * self.alpha),
             "check bet": (0.0, self.alpha + 1 / 3, 1.0),
             "bet": (0.0, 1 / 3, 1.0),
             "check": (1 / 3, 0.0, 1.0),
         }[betting]
-        return {"J": jack, "Q": queen, "K": king}[card]
+        chance = by_card[DECK.index(card)]
+        return {move: chance if move in ("bet", "call") else 1 - chance for move in moves}
 
 
 class KuhnPokerConfig(TextGameConfig):
@@ -58,8 +50,8 @@ class KuhnPokerConfig(TextGameConfig):
     def opponents(self) -> Mapping[str, EngineConfig]:
         return {"nash": Equilibrium()}
 
-    def starts(self) -> tuple[Start, ...]:
-        return tuple(Start(1 / len(DEALS), {"cards": cards}) for cards in DEALS)
+    def starts(self) -> tuple[GameStart, ...]:
+        return tuple(GameStart(1 / len(DEALS), {"cards": cards}) for cards in DEALS)
 
 
 class KuhnPoker(TextGame):
@@ -87,7 +79,8 @@ class KuhnPoker(TextGame):
         return MOVES[self.betting]
 
     def describe(self, agent: str) -> str:
-        return f"card {self._card(agent)} . {PUBLIC.get(self.betting) or f'betting {self.betting} . over'}"
+        moves = " ".join(["moves", *(f"[{move}]" for move in MOVES[self.betting])]) if self.betting in MOVES else "over"
+        return f"card {self._card(agent)} . betting {self.betting or 'none'} . {moves}"
 
     def state_of(self, agent: str) -> str:
         card = self._card(agent)
@@ -105,7 +98,7 @@ class KuhnPoker(TextGame):
         return self.cards[agent == AGENTS[1]]
 
     def _gain(self, last: str, mover: str) -> float:
-        """Chips the first player wins."""
+        """Return the chips that the first player wins."""
         if last == "fold":
             return -1.0 if mover == AGENTS[0] else 1.0
         stake = 2.0 if last == "call" else 1.0

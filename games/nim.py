@@ -1,4 +1,4 @@
-"""Nim with one pile: take a few, and whoever takes the last object wins."""
+"""Nim with one pile: players take a few objects in turn, and the player who takes the last one wins."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pydantic import Field, field_validator
 
 from games.base import TextGame, TextGameConfig
 from marl.engines.scripted import ScriptedConfig
-from marl.protocols import EngineConfig, Start
+from marl.protocols import EngineConfig, GameStart
 
 AGENTS = ("player_0", "player_1")
 
 
 def winning(pile: int, limit: int) -> tuple[str, ...]:
-    """The moves that win against any play when up to `limit` may be taken; () in a lost position.
+    """Return the moves that win against any play when up to `limit` may be taken; () in a lost position.
 
-    A pile that is a multiple of `limit + 1` is lost: whatever one takes, the other completes to `limit + 1`.
+    A pile that is a multiple of `limit + 1` is lost: the opponent always completes a move to `limit + 1`.
     """
     spare = pile % (limit + 1)
     return (str(spare),) if spare else ()
 
 
 class PerfectPlayer(ScriptedConfig):
-    """Takes what wins; any move, each as likely, where every move loses."""
+    """Perfect player of Nim: plays the winning move, or any move with equal probability where every move loses."""
 
     kind: str = "perfect_nim"
 
@@ -40,9 +40,9 @@ class NimConfig(TextGameConfig):
 
     kind: str = "nim"
     piles: tuple[int, int] = (6, 12)
-    """Smallest and largest start pile; every size between is as likely."""
+    """Smallest and largest start pile; all sizes between are equally likely."""
     max_take: int = Field(default=3, ge=1)
-    """The most objects that one move takes."""
+    """Largest number of objects that one move takes."""
 
     @field_validator("piles")
     @classmethod
@@ -57,9 +57,9 @@ class NimConfig(TextGameConfig):
     def opponents(self) -> Mapping[str, EngineConfig]:
         return {"minimax": PerfectPlayer()}
 
-    def starts(self) -> tuple[Start, ...]:
+    def starts(self) -> tuple[GameStart, ...]:
         low, high = self.piles
-        return tuple(Start(1 / (high - low + 1), {"pile": pile}) for pile in range(low, high + 1))
+        return tuple(GameStart(1 / (high - low + 1), {"pile": pile}) for pile in range(low, high + 1))
 
     def optimal(self, state: str) -> tuple[str, ...]:
         return winning(int(state), self.max_take)

@@ -1,4 +1,4 @@
-"""Stop or go on, for the same return: shows whether a credit rule pays for going on as such."""
+"""Stopping game: stopping and going on have the same return, so a fair credit rule prefers neither."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from games.base import TextGame, TextGameConfig
-from marl.protocols import Start
+from marl.protocols import GameStart
 
 AGENT = "agent_0"
 MOVES = ("stop", "go")
@@ -20,17 +20,17 @@ class StoppingConfig(TextGameConfig):
 
     kind: str = "stopping"
     intermediate: float = Field(default=0.4, allow_inf_nan=False)
-    """What `go` pays at once; the rest, 1 - `intermediate`, is paid for any move after it."""
+    """Reward of `go`, paid at once; the rest, 1 - `intermediate`, is paid for any move after it."""
 
     def build(self) -> Stopping:
         return Stopping(self)
 
-    def starts(self) -> tuple[Start, ...]:
-        return (Start(1.0, {}),)
+    def starts(self) -> tuple[GameStart, ...]:
+        return (GameStart(1.0, {}),)
 
 
 class Stopping(TextGame):
-    """`stop` and `go` have the same value, so that no move is better than another."""
+    """One agent; `stop` and `go` have the same value."""
 
     name = "stopping"
 
@@ -39,23 +39,23 @@ class Stopping(TextGame):
         self.intermediate = config.intermediate
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
-        self.gone = False
+        self.went_on = False
         return AGENT
 
     def start_key(self) -> str:
         return self.name
 
     def describe(self, agent: str) -> str:
-        return f"step {1 + self.gone} . choose [stop] [go]"
+        return f"step {1 + self.went_on} . choose [stop] [go]"
 
     def state_of(self, agent: str) -> str:
-        return str(1 + self.gone)
+        return str(1 + self.went_on)
 
     def move(self, action: str) -> str | Mapping[str, float]:
-        if self.gone:
+        if self.went_on:
             return {AGENT: 1.0 - self.intermediate}
         if action == "stop":
             return {AGENT: 1.0}
-        self.gone = True
+        self.went_on = True
         self.pay({AGENT: self.intermediate}, "intermediate")
         return AGENT

@@ -22,29 +22,29 @@ LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4
 
 @cache
 def legal_cells(board: str) -> tuple[str, ...]:
-    """The empty cells, `1` to `9`."""
+    """Return the empty cells, `1` to `9`."""
     return tuple(cell for cell, mark in zip(CELLS, board, strict=True) if mark == ".")
 
 
 def mover(board: str) -> int:
-    """Whose turn it is: 0 for x, 1 for o."""
+    """Return the player to move: 0 for x, 1 for o."""
     return board.count("x") - board.count("o")
 
 
 def place(board: str, cell: str) -> str:
-    """The board after the mover has marked `cell`."""
+    """Return the board after the mover has marked `cell`."""
     index = int(cell) - 1
     return board[:index] + MARKS[mover(board)] + board[index + 1 :]
 
 
 def won(board: str) -> bool:
-    """Whether there are three in a row. Only the last to move can have them."""
+    """Return True if there are three in a row. Only the last to move can have them."""
     return any(board[a] != "." and board[a] == board[b] == board[c] for a, b, c in LINES)
 
 
 @cache
 def value(board: str) -> int:
-    """What the mover gets under perfect play: 1, 0 or -1 (memoised negamax)."""
+    """Return the value for the mover under perfect play: 1, 0 or -1 (memoised negamax)."""
     if won(board):
         return -1
     return max((-value(place(board, cell)) for cell in legal_cells(board)), default=0)
@@ -52,29 +52,29 @@ def value(board: str) -> int:
 
 @cache
 def best_moves(board: str) -> tuple[str, ...]:
-    """The moves that keep the mover's value."""
+    """Return the moves that keep the mover's value."""
     return tuple(cell for cell in legal_cells(board) if -value(place(board, cell)) == value(board))
 
 
 def over(board: str) -> bool:
-    """Whether the game has ended."""
+    """Return True if the game has ended."""
     return "." not in board or won(board)
 
 
 @cache
 def unfinished() -> tuple[str, ...]:
-    """The 4,520 boards in which somebody is to move, in order of discovery."""
+    """Return the 4,520 unfinished boards, in order of discovery."""
     boards = {EMPTY: None}
     frontier = [EMPTY]
     while frontier:
-        nexts = dict.fromkeys(place(board, cell) for board in frontier for cell in legal_cells(board))
-        frontier = [board for board in nexts if not over(board)]
+        successors = dict.fromkeys(place(board, cell) for board in frontier for cell in legal_cells(board))
+        frontier = [board for board in successors if not over(board)]
         boards.update(dict.fromkeys(frontier))
     return tuple(boards)
 
 
 class Minimax(ScriptedConfig):
-    """Plays the moves that keep the value of the board, each as likely."""
+    """Perfect player of tic-tac-toe: plays the moves that keep the value of the board, with equal probability."""
 
     kind: str = "tic_tac_toe_minimax"
 
@@ -90,7 +90,7 @@ class TicTacToeConfig(TextGameConfig):
     openings: float = Field(default=0.0, ge=0, le=1)
     """Share of games that start after random moves."""
     opening_moves: int = Field(default=4, ge=1, le=8)
-    """The most random moves; every number from 1 to it is as likely. Moves that end the game are not drawn."""
+    """Largest number of random moves; all numbers from 1 to it are equally likely. No random move ends the game."""
 
     def build(self) -> TicTacToe:
         return TicTacToe(self)
@@ -118,7 +118,7 @@ class TicTacToe(TextGame):
         super().__init__(AGENTS, config.illegal, CELLS)
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
-        self.board = self.start = self._given(options["board"]) if "board" in options else self._opening(rng)
+        self.board = self.start = self._check_board(options["board"]) if "board" in options else self._opening(rng)
         return AGENTS[mover(self.board)]
 
     def start_key(self) -> str:
@@ -128,9 +128,9 @@ class TicTacToe(TextGame):
         return legal_cells(self.board)
 
     def describe(self, agent: str) -> str:
-        """Every cell as one word, from the agent's own side: `x5` is a cell of its own, `o5` the other's, `5` empty.
+        """Return each cell as a word, from the agent's side: `x5` is its own cell, `o5` the opponent's, `5` empty.
 
-        Seeing oneself as x (AlphaZero's canonical form, arXiv 1712.01815) halves what there is to learn.
+        This canonical form (AlphaZero, arXiv 1712.01815) halves the number of positions to learn.
         """
         mine = MARKS[agent == AGENTS[1]]
         marks = ("" if mark == "." else "x" if mark == mine else "o" for mark in self.board)
@@ -147,7 +147,7 @@ class TicTacToe(TextGame):
             return {player: 1.0, other: -1.0}
         return other if "." in self.board else dict.fromkeys(AGENTS, 0.0)
 
-    def _given(self, board: Any) -> str:
+    def _check_board(self, board: Any) -> str:
         marks = isinstance(board, str) and len(board) == 9 and set(board) <= set("xo.")
         if not marks or mover(board) not in (0, 1) or over(board):
             raise ValueError(
@@ -161,8 +161,8 @@ class TicTacToe(TextGame):
         if not self.openings or rng.random() >= self.openings:
             return board
         for _ in range(rng.randint(1, self.opening_moves)):
-            nexts = [after for cell in legal_cells(board) if not over(after := place(board, cell))]
-            if not nexts:
+            successors = [after for cell in legal_cells(board) if not over(after := place(board, cell))]
+            if not successors:
                 break
-            board = rng.choice(nexts)
+            board = rng.choice(successors)
         return board

@@ -1,4 +1,4 @@
-"""What speakers may call: a Python to run, a calculator."""
+"""Tools that agents may call: Python in a sandbox, and a calculator."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from marl.protocols import ToolConfig
 from marl.sandbox import Sandbox, run, unusable
 
 Number = int | float
-_LARGEST = 4096
-"""Bits of a whole number; what would be larger is refused before it is worked out."""
+_MAX_BITS = 4096
+"""Bits of a whole number; a larger result is refused before it is computed."""
 _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -25,7 +25,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
 }
-_SIGNS: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
+_UNARY_OPERATORS: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 
 
 def _round(value: Number, digits: Number = 0) -> Number:
@@ -38,15 +38,15 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {"abs": abs, "max": max, "min": m
 _NAMES: Mapping[str, Number] = {"e": math.e, "pi": math.pi}
 
 
-class Python(ToolConfig):
-    """Runs `code` in a sandbox and returns what it printed, with the last line of its error if it failed."""
+class PythonTool(ToolConfig):
+    """Runs `code` in a sandbox and returns its output, with the last line of its error if it failed."""
 
     kind: str = "python"
     sandbox: Sandbox = Sandbox(output_kb=4)
 
     @model_validator(mode="after")
-    def _in_time(self) -> Python:
-        self.sandbox.must_fit(self.timeout_s)
+    def _check_timeout(self) -> PythonTool:
+        self.sandbox.check_timeout(self.timeout_s)
         return self
 
     def missing(self) -> Iterable[str]:
@@ -54,71 +54,72 @@ class Python(ToolConfig):
             yield fault
 
     def __call__(self, arguments: Mapping[str, Any]) -> str:
-        ran = run(self.sandbox, _only(arguments, "code"))
+        result = run(self.sandbox, _single_argument(arguments, "code"))
         limits = {
             "timeout": f"stopped: it ran longer than {self.sandbox.wall_s:g} s",
             "memory": f"stopped: it took more than {self.sandbox.memory_mb} MB",
             "output": f"stopped: it said more than {self.sandbox.output_kb} kB",
-            "killed": f"killed with status {ran.status}",
+            "killed": f"killed with status {result.status}",
         }
-        end = "" if ran.well else limits.get(ran.why) or ran.last_error or f"ended with status {ran.status}"
-        return "\n".join(part for part in (ran.stdout.rstrip("\n"), end) if part) or "(no output)"
+        fault = limits.get(result.reason) or result.last_error or f"ended with status {result.status}"
+        parts = (result.stdout.rstrip("\n"), "" if result.succeeded else fault)
+        return "\n".join(filter(None, parts)) or "(no output)"
 
 
-class Calculator(ToolConfig):
-    """Works out `expression`: numbers, + - * / // % **, brackets, abs, max, min, round, sqrt, pi and e."""
+class CalculatorTool(ToolConfig):
+    """Evaluates `expression`: numbers, + - * / // % **, brackets, abs, max, min, round, sqrt, pi and e."""
 
     kind: str = "calculator"
     timeout_s: PositiveFloat = 2.0
     longest: int = Field(default=200, ge=1, le=2000)
-    """Characters of an expression."""
+    """Largest number of characters of an expression."""
 
     def __call__(self, arguments: Mapping[str, Any]) -> str:
-        expression = _only(arguments, "expression")
+        expression = _single_argument(arguments, "expression")
         if len(expression) > self.longest:
             raise ValueError(f"expression: {len(expression)} characters; at most {self.longest} are worked out")
         try:
-            return str(_worked_out(ast.parse(expression.strip(), mode="eval").body))
+            return str(_evaluate(ast.parse(expression.strip(), mode="eval").body))
         except SyntaxError as error:
             raise ValueError(f"expression: {expression!r} cannot be read: {error.msg}") from error
         except (ArithmeticError, TypeError, RecursionError, MemoryError) as error:
             raise ValueError(f"expression: {expression!r} has no value: {error}") from error
 
 
-def _only(arguments: Mapping[str, Any], name: str) -> str:
+def _single_argument(arguments: Mapping[str, Any], name: str) -> str:
     if set(arguments) != {name} or not isinstance(arguments[name], str):
         raise ValueError(f"must be called with {name}, a text, and nothing else; got {sorted(map(str, arguments))}")
     return arguments[name]
 
 
-def _worked_out(node: ast.expr) -> Number:
+def _evaluate(node: ast.expr) -> Number:
     match node:
         case ast.Constant(value=value) if type(value) in (int, float):
-            return _bounded(value)
-        case ast.UnaryOp(op=sign, operand=operand) if type(sign) in _SIGNS:
-            return _SIGNS[type(sign)](_worked_out(operand))
+            return _check_size(value)
+        case ast.UnaryOp(op=sign, operand=operand) if type(sign) in _UNARY_OPERATORS:
+            return _UNARY_OPERATORS[type(sign)](_evaluate(operand))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _joined(_worked_out(left), op, _worked_out(right))
+            return _combine(_evaluate(left), op, _evaluate(right))
         case ast.Name(id=name) if name in _NAMES:
             return _NAMES[name]
         case ast.Call(func=ast.Name(id=name), args=operands, keywords=[]) if name in _FUNCTIONS:
-            return _bounded(_FUNCTIONS[name](*map(_worked_out, operands)))
+            return _check_size(_FUNCTIONS[name](*map(_evaluate, operands)))
     raise ValueError(f"expression: {ast.unparse(node)!r} is no arithmetic")
 
 
-def _joined(left: Number, op: ast.operator, right: Number) -> Number:
+def _combine(left: Number, op: ast.operator, right: Number) -> Number:
     match op, left, right:
-        # Looked at first, because a power may take hours.
-        case ast.Pow(), int(), int() if abs(left) > 1 and abs(right) * left.bit_length() > 2 * _LARGEST:
-            raise ValueError(f"expression: a power of more than {_LARGEST} bits")
-    return _bounded(_OPERATORS[type(op)](left, right))
+        # Checked first, because a power may take hours.
+        case ast.Pow(), int(), int() if abs(left) > 1 and abs(right) * left.bit_length() > 2 * _MAX_BITS:
+            raise ValueError(f"expression: a power of more than {_MAX_BITS} bits")
+    return _check_size(_OPERATORS[type(op)](left, right))
 
 
-def _bounded(value: Any) -> Number:
+def _check_size(value: Any) -> Number:
     if isinstance(value, complex):
         raise ValueError("expression: its value is no real number")
-    if isinstance(value, int) and value.bit_length() > _LARGEST:
-        raise ValueError(f"expression: a number of more than {_LARGEST} bits")
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+        raise ValueError(f"expression: a number of more than {_MAX_BITS} bits")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("expression: a number that is too large")
     return value

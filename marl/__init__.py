@@ -45,8 +45,7 @@ def train(
     Raises:
         ScenarioError, CheckpointError, GameError, NonFinite, TimeoutError, EndpointError: each says what to do.
     """
-    from marl.training.resume import Start
-    from marl.training.session import session
+    from marl.training.session import RunStart, session
 
     home = Path(folder or Path("runs") / scenario.game.kind)
-    return session(scenario, home, Start(resume, force=force, overwrite=overwrite), on_step)
+    return session(scenario, home, RunStart(resume, force=force, overwrite=overwrite), on_step)

@@ -1,4 +1,4 @@
-"""The base of every setting in a scenario."""
+"""Base classes of all settings in a scenario."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """'did you mean ...?' and the choices, for error messages."""
+    """Return 'did you mean ...?' and the choices, for error messages."""
     known = sorted(choices)
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
@@ -17,13 +17,13 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
 
 def _number(annotation: Any) -> bool:
-    """Whether a field takes a number and no truth value."""
+    """Return True if a field takes a number and no truth value."""
     inner = get_args(annotation)
     return annotation in (int, float) or (bool not in inner and any(map(_number, inner)))
 
 
 def wrong(problems: Mapping[str, str]) -> PydanticCustomError:
-    """An error about fields below the one that is validated: field -> what is wrong with it."""
+    """Return an error about fields below the one that is validated; `problems`: field -> message."""
     return PydanticCustomError("wrong", "{message}", {"message": "; ".join(problems.values()), "below": dict(problems)})
 
 
@@ -52,15 +52,15 @@ class Component(Config):
 
     kind: str
     group: ClassVar[str] = ""
-    """Which family of parts this belongs to: the entry point group is `marl.<group>`."""
+    """Family of parts; its entry point group is `marl.<group>`."""
 
     def missing(self) -> Iterable[str]:
-        """What it needs around it and is not there, such as a file; a message each, asked before a run starts."""
+        """Yield a message for each thing outside the settings that it needs and lacks, such as a file."""
         return ()
 
 
 class Sampling(Config):
-    """How a policy turns logits into tokens."""
+    """Settings of the sampling of tokens from logits."""
 
     temperature: float = Field(default=1.0, ge=0, le=100)
     """0 takes the most likely token."""
@@ -69,9 +69,9 @@ class Sampling(Config):
     """0 keeps every token."""
     max_tokens: int = Field(default=256, ge=1)
     stop: tuple[str, ...] = ()
-    """Texts that end a completion, beside the model's own end tokens."""
+    """Texts that end a completion, as the model's own end tokens do."""
 
     @property
     def truncated(self) -> bool:
-        """Whether some tokens can never be sampled."""
+        """Return True if some tokens can never be sampled."""
         return self.top_p < 1 or self.top_k > 0

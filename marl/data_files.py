@@ -1,4 +1,4 @@
-"""Reads tables: JSON lines and Parquet."""
+"""Tables in files: JSON lines and Parquet."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ FORMATS = (".jsonl", ".jsonl.zst", ".parquet")
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A table and what to call it in messages."""
+    """A table, and its name in messages."""
 
     name: str
     columns: tuple[str, ...]
-    """Those that every row has."""
+    """Columns that every row has."""
     rows: Sequence[Mapping[str, Any]]
     lines: Sequence[int] = ()
     """The line (from 1) of each row, in a file that has lines."""
 
     def place(self, index: int) -> str:
-        """Where row `index` (from 0) stands."""
+        """Return file and line of row `index` (from 0), for messages."""
         return f"{self.name}, " + (f"line {self.lines[index]}" if self.lines else f"row {index + 1}")
 
 
 def known_format(path: Path) -> Path:
-    """The path, if `read_file` can read what lies there.
+    """Return the path, if `read_file` knows its format.
 
     Raises:
         ValueError: naming the path and the formats.
@@ -42,7 +42,7 @@ def known_format(path: Path) -> Path:
 
 
 def read_file(path: Path) -> Rows:
-    """A file in one of the `FORMATS`.
+    """Return the table in a file of one of the `FORMATS`.
 
     Raises:
         ValueError: naming the path, and the line where there is one.

@@ -1,4 +1,4 @@
-"""What can go wrong in a run beyond Python's own errors."""
+"""Errors of a run beyond Python's own."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Literal
 from marl.types import Sample, TurnId
 
 Blamed = Literal["loss", "gradient", "log-probability"]
-"""What was not finite."""
+"""Quantity that was not finite."""
 
 
 class RunError(Exception):
-    """Ends a run with a message that says what to do; the command line shows it without a traceback."""
+    """Error that ends a run, with a message that says what to do; the command line shows it without a traceback."""
 
 
 class EndpointError(RunError):
@@ -23,12 +23,12 @@ class EndpointError(RunError):
 
 
 class FolderError(RunError):
-    """Something in a run's folder cannot be written or read; the message names it."""
+    """A file of a run's folder cannot be written or read; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """Whatever keeps `path` from being written becomes a `FolderError` that names it."""
+    """Context manager that turns errors of writing `path` into a `FolderError` that names it."""
 
     path: Path
 
@@ -43,12 +43,12 @@ class Writing:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """How far a learner's log-probabilities (nats) of sampled tokens are from the sampler's."""
+    """Distance of a learner's log-probabilities (nats) of sampled tokens from the sampler's."""
 
     max: float
-    """Greatest difference, either sign."""
+    """Greatest absolute difference."""
     mean: float
-    """Of the differences' sizes."""
+    """Mean absolute difference."""
     ratio: float
     """Mean of the learner's probability over the sampler's."""
     worst: TurnId
@@ -83,7 +83,7 @@ class NonFinite(RunError, ArithmeticError):  # noqa: N818 (says what a number is
         super().__init__(f"policy {policy!r}: the {what} is not finite at {named or 'no single turn'}{more}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Exceptions are rebuilt from their message by default, which has lost the samples."""
+        """Pickle the samples too: by default, exceptions are rebuilt from their message alone."""
         return _rebuild, (self.policy, self.what, self.samples, str(self))
 
 

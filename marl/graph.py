@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import networkx as nx
 import zstandard
 
-from marl.types import Deal, End, Findings, Reward, Turn, TurnId
+from marl.types import Deal, End, Findings, Message, Reward, Turn, TurnId
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -138,3 +138,35 @@ def read_trajectories(path: Path) -> Iterator[Trajectory]:
         except ValueError as error:
             raise ValueError(f"{path}: line {number} is no trajectory ({error})") from error
         yield trajectory
+
+
+Chat = tuple[Message, ...]
+"""Messages of which the last is the assistant's."""
+
+
+def conversations(turns: Iterable[Turn]) -> Iterator[tuple[TurnId, Chat]]:
+    """Yield the chat of each turn of one agent in one episode, in order.
+
+    A chat ends with the completion. It holds the agent's earlier turns where the prompt continues them.
+    """
+    earlier: Chat = ()
+    for turn in turns:
+        request = turn.request
+        prompt = (*earlier, *request.messages) if request.continues else request.messages
+        earlier = (*prompt, Message("assistant", turn.completion.text))
+        yield turn.id, earlier
+
+
+def branch_points(trajectories: Iterable[Trajectory]) -> set[TurnId] | None:
+    """Return the turns at which forks part: the first turn that each fork does not share, and of an episode that is no
+    fork, the first turn at which it was left. None if there are no forks.
+
+    An experience that goes on from what ended well has fair samples at these turns only: later turns stand in episodes
+    that were chosen for their end.
+    """
+    forks = {trajectory.id: trajectory.parent for trajectory in trajectories if trajectory.parent}
+    first: dict[str, int] = {}
+    for episode, index in forks.values():
+        if episode not in forks:
+            first[episode] = min(index, first.get(episode, index))
+    return {(name, parent[1]) for name, parent in forks.items()} | set(first.items()) if forks else None

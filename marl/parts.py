@@ -1,4 +1,4 @@
-"""Parts are found by name: built in, installed by a plug-in, registered from Python, or given as an import path.
+"""Lookup of parts by name: built in, installed by a plug-in, registered from Python, or given as an import path.
 
 `kind: grpo` is looked up in the entry point group `marl.trainers` (and in what `register` added); `kind:
 my_package.my_module:MyLearner` is imported. Nothing else knows which parts exist.
@@ -7,6 +7,7 @@ my_package.my_module:MyLearner` is imported. Nothing else knows which parts exis
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -20,13 +21,26 @@ from marl.config import Component, nearest, wrong
 
 GROUPS = (
     *("games", "tasks", "verifiers", "tools", "roles", "models", "engines"),
-    *("experience", "credit", "baselines", "trainers"),
+    *("experience", "credit", "baselines", "trainers", "losses"),
 )
+RENAMED: Mapping[str, Mapping[str, str]] = {
+    "baselines": {"leave_one_out": "rloo"},
+    "experience": {"file": "recorded"},
+    "trainers": {"reward_model": "reward_modeling", "rloo": "reinforce_sequence"},
+    "verifiers": {"countdown": "countdown_expression"},
+}
+"""Group -> old kind -> the kind it is now. Old words are accepted, with a `RenamedKind` warning."""
+
+
+class RenamedKind(FutureWarning):
+    """A scenario uses the old name of a part."""
+
+
 _registered: dict[str, dict[str, type[Component]]] = {group: {} for group in GROUPS}
 
 
 def register(kind: str, part: type[Component]) -> None:
-    """Make a part of yours known under `kind`, for this process. A kind of yours can be given again.
+    """Make a part known under `kind`, for this process. It replaces a part registered under that name before.
 
     Raises:
         ValueError: if `part` is not the settings class of a part, or if an installed part has this name.
@@ -40,7 +54,7 @@ def register(kind: str, part: type[Component]) -> None:
 
 @cache
 def _installed(group: str) -> dict[str, list[str]]:
-    """Kind -> where it is; more than one place if packages are at odds."""
+    """Return kind -> import paths; more than one if several packages claim the name."""
     places: dict[str, set[str]] = {}
     for point in entry_points(group=f"marl.{group}"):
         places.setdefault(point.name, set()).add(point.value)
@@ -48,29 +62,35 @@ def _installed(group: str) -> dict[str, list[str]]:
 
 
 def names(group: str) -> list[str]:
-    """The kinds that a scenario can name."""
+    """Return the kinds that a scenario can name."""
     return sorted({*_installed(group), *_registered[group]})
 
 
 def choices(group: str, base: type[Component]) -> dict[str, type[Component]]:
-    """The parts of a group that are a `base`, by kind. Leaves out those that cannot be imported."""
-    found: dict[str, type[Component]] = {}
+    """Return kind -> part, for the parts of a group that are a `base`. Parts that cannot be imported are left out."""
+    parts: dict[str, type[Component]] = {}
     for kind in names(group):
         try:
             part = find(group, kind)
         except ValueError:
             continue
         if issubclass(part, base):
-            found[kind] = part
-    return found
+            parts[kind] = part
+    return parts
+
+
+def current_kind(group: str, kind: str) -> str:
+    """Return the kind that `kind` is called today: itself, unless it is in `RENAMED` and nothing else has its name."""
+    return kind if kind in names(group) else RENAMED.get(group, {}).get(kind, kind)
 
 
 def find(group: str, kind: str, base: type[Component] = Component) -> type[Component]:
-    """The settings class of a part, which must be a `base`.
+    """Return the settings class of a part, which must be a `base`.
 
     Raises:
         ValueError: if there is none, with the nearest names.
     """
+    kind = current_kind(group, kind)
     part = _registered[group].get(kind) or _imported(group, kind, base)
     if not (isinstance(part, type) and issubclass(part, Component) and part.group == group):
         raise ValueError(f"kind {kind!r} is no part of {group}: it must be a subclass of its settings, {base.__name__}")
@@ -94,7 +114,7 @@ def _imported(group: str, kind: str, base: type[Component]) -> Any:
 
 
 def _place(group: str, kind: str, base: type[Component]) -> str:
-    """Where a kind is: `package.module:Name`."""
+    """Return the import path of a kind: `package.module:Name`."""
     places = [kind] if ":" in kind else _installed(group).get(kind, [])
     if not places:
         near, elsewhere = nearest(kind, choices(group, base)), [g for g in GROUPS if kind in names(g)]
@@ -110,24 +130,26 @@ def _place(group: str, kind: str, base: type[Component]) -> str:
 
 @dataclass(frozen=True)
 class Part:
-    """Marks a field that holds a part: `game: Annotated[GameConfig, Part("games", GameConfig)]`."""
+    """Marker of a field that holds a part: `game: Annotated[GameConfig, Part("games", GameConfig)]`."""
 
     group: str
     base: type[Component]
     optional: bool = False
     path: str = ""
-    """The kind that a bare text is the `path` of. Where there is none, a bare text is a kind."""
+    """Kind whose `path` a bare text is; "": a bare text is a kind."""
+    words: tuple[str, ...] = ()
+    """Bare texts that are accepted and kept as they are, without being kinds."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
             self._validate,
             serialization=core_schema.plain_serializer_function_ser_schema(
-                lambda part: part and part.model_dump(mode="json")
+                lambda part: part.model_dump(mode="json") if isinstance(part, Component) else part
             ),
         )
 
-    def _validate(self, value: Any) -> Component | None:
-        if isinstance(value, self.base) or (value is None and self.optional):
+    def _validate(self, value: Any) -> Component | str | None:
+        if isinstance(value, self.base) or (value is None and self.optional) or value in self.words:
             return value
         if isinstance(value, str):
             value = {"kind": self.path, "path": value} if self.path else {"kind": value}
@@ -135,13 +157,15 @@ class Part:
             raise ValueError(f"must be a mapping with `kind:`; choices: {self._choices()}")
         kind = value.get("kind")
         if not isinstance(kind, str):
-            what = f"must be a name, got {kind!r}" if "kind" in value else "missing"
-            raise wrong({"kind": f"{what}; choices: {self._choices()}"})
+            problem = f"must be a name, got {kind!r}" if "kind" in value else "missing"
+            raise wrong({"kind": f"{problem}; choices: {self._choices()}"})
         try:
             part = find(self.group, kind, self.base)
         except ValueError as error:
             raise wrong({"kind": str(error)}) from error
-        return part.model_validate(value)
+        if (current := current_kind(self.group, kind)) != kind:
+            warnings.warn(f"kind {kind!r} of {self.group} is now called {current!r}", RenamedKind, stacklevel=2)
+        return part.model_validate({**value, "kind": current})
 
     def _choices(self) -> str:
         return ", ".join(choices(self.group, self.base))
@@ -149,7 +173,8 @@ class Part:
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         known = choices(self.group, self.base)
         plug_in = {"type": "object", "required": ["kind"], "properties": {"kind": {"type": "string", "pattern": ":"}}}
-        bare = {"type": "string"} if self.path else {"anyOf": [{"enum": list(known)}, plug_in["properties"]["kind"]]}
+        texts = [{"enum": [*known, *self.words]}, plug_in["properties"]["kind"]]
+        bare = {"type": "string"} if self.path else {"anyOf": texts}
         none = [{"type": "null"}] if self.optional else []
         return {"anyOf": [*(_schema(kind, part, handler) for kind, part in known.items()), plug_in, bare, *none]}
 

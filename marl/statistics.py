@@ -1,4 +1,4 @@
-"""Intervals at 95 %."""
+"""Confidence intervals at 95 %, and coefficients that follow a measurement."""
 
 from __future__ import annotations
 
@@ -10,22 +10,43 @@ _Z = NormalDist().inv_cdf(0.975)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Lower bound, mean and upper bound: Wilson's where every value is 0 or 1, else the normal approximation."""
+    """Return lower bound, mean and upper bound: Wilson's where every value is 0 or 1, else the normal approximation."""
     if all(value in (0.0, 1.0) for value in values):
         return wilson(sum(value == 1.0 for value in values), len(values))
     return normal(values)
 
 
 def normal(values: Sequence[float]) -> tuple[float, float, float]:
-    """Lower bound, mean and upper bound, by the normal approximation; unbounded with a single value."""
+    """Return lower bound, mean and upper bound by the normal approximation; unbounded with a single value."""
     mean, n = fmean(values), len(values)
     half = _Z * stdev(values) / math.sqrt(n) if n > 1 else math.inf
     return mean - half, mean, mean + half
 
 
 def wilson(hits: int, n: int) -> tuple[float, float, float]:
-    """Lower bound, rate and upper bound of a proportion (Wilson 1927)."""
+    """Return lower bound, rate and upper bound of a proportion (Wilson 1927)."""
     rate = hits / n
     centre = (rate + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
     half = _Z * math.sqrt(rate * (1 - rate) / n + _Z**2 / (4 * n**2)) / (1 + _Z**2 / n)
     return centre - half, rate, centre + half
+
+
+def adapted_kl(beta: float, kl: float, target: float, n: int, horizon: int = 10_000) -> float:
+    """Return the next coefficient of a KL penalty: higher if the measured KL (nats) exceeds `target`, else lower.
+
+    It changes by at most a fifth of `n / horizon`, with n samples since the last change (Ziegler et al., 1909.08593).
+    """
+    error = min(max(kl / target - 1, -0.2), 0.2)
+    return beta * (1 + error * n / horizon)
+
+
+def adapted_entropy(
+    coefficient: float, entropy: float, target: float, step: float = 0.005, low: float = 0.0, high: float = 1.0
+) -> float:
+    """Return the next coefficient of an entropy bonus: a step up unless the entropy (nats per token) exceeds `target`.
+
+    Otherwise a step down; it stays in [low, high] (Skywork-OR1, 2505.22312). TRL gives the bonus only in updates after
+    a measurement that did not exceed the target.
+    """
+    updated = coefficient + step if entropy <= target else coefficient - step
+    return min(max(updated, low), high)

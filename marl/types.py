@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NotRequired, TypedDict
 
 from marl.config import Sampling
+
+if TYPE_CHECKING:
+    from marl.graph import Trajectory
 
 TurnId = tuple[str, int]
 """(episode id, index in the episode); unique in a run."""
@@ -147,48 +150,54 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """What the game paid `agent` right after `turn`, and for what."""
+    """Reward that the game paid `agent` right after `turn`, by component."""
 
     agent: str
     value: float
     turn: TurnId
     name: str = "outcome"
+    cause: str = ""
+    """Rule or expression of the game that paid it, for explanations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deal:
-    """How one episode starts. Equal seed and options: equal start."""
+    """Start of one episode. Equal seed and options: equal start."""
 
     episode: str
     group: str
     seed: int
-    """Of the game."""
+    """Seed of the game."""
     seats: Mapping[str, str]
     """Agent -> role."""
     purpose: Purpose = "train"
     branch: int = 0
     options: Mapping[str, Any] | None = None
     """Handed to the game's `reset`."""
+    policies: Mapping[str, str] = field(default_factory=dict)
+    """Role -> policy that speaks for it in this episode instead of the role's own. `actor@000120` names the engine
+    that was added under that name; the part after `@` tells versions or owners of policy `actor` apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Another course of an earlier episode, from just before one of its turns."""
+    """Continuations of an earlier episode, from just before one of its turns."""
 
-    turn: TurnId
-    """Which episode is left, and where. A turn's own id names the episode that first held it; one that inherited it is
-    left by its own id and the turn's index."""
+    trajectory: Trajectory
+    """The episode that is left. By value: it may have been played elsewhere, or read from a file."""
+    index: int
+    """Position in `trajectory.turns` of the turn that is played anew."""
     action: str | None = None
-    """The move that is played at that turn, "" for saying nothing; None: whatever its policy says now."""
+    """The move that is played at that turn, "" for an empty answer; None: its policy is asked."""
     muted: tuple[tuple[str, str | None], ...] = ()
-    """(agent, the move it plays from here on whenever it is asked; None: it says nothing)"""
+    """(agent, the move that it plays from here on whenever it is asked; None: an empty answer)"""
     keeps: bool = False
-    """Whether an agent that is asked, word for word, what it was asked in that episode answers as it did then. Who
-    is asked something else always answers anew."""
+    """True if an agent whose prompt is word for word the one it read in that episode answers as it did then. An agent
+    that reads another prompt is always asked anew."""
     n: int = 1
-    """How many."""
+    """Number of continuations."""
     purpose: Purpose = "credit"
-    """What its tokens are spent for."""
+    """Purpose under which their tokens are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +254,10 @@ class Advantage:
     """One number a token, where a rule judges tokens."""
     returns: tuple[float, ...] = ()
     """Value targets, where a critic learns."""
+    baseline: float | None = field(default=None, compare=False)
+    """Number that was subtracted from what the turn earned; None: no single number was."""
+    scale: float | None = field(default=None, compare=False)
+    """Factor by which the difference was multiplied; None: as for `baseline`."""
 
 
 Credit = dict[TurnId, Advantage]

@@ -1,67 +1,128 @@
-"""What all roles share: instructions and prompt as jinja2 templates, and what of the past a prompt holds."""
+"""Base of all roles: instructions and prompt are jinja2 templates, a scenario's own or built on `roles/prompts`."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple
 
-from jinja2 import TemplateError
+from jinja2 import FileSystemLoader, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError, meta
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BeforeValidator, WithJsonSchema, field_validator
 
 from marl.config import nearest
 from marl.protocols import RoleConfig, View
+from marl.templating import CompiledTemplate
 from marl.types import Message, Turn
-from roles.templates import known_names, source_of, template, uses
+from roles.parsing import without_thoughts
 
-_SETTLED = ("agent", "observation", "legal", "attempt", "continued", "tools")
-_PAST = ("heard", "before", "mine", "last")
+_PRESENT_NAMES = ("agent", "observation", "legal", "attempt", "continued", "tools")
+_PAST_NAMES = ("heard", "before", "mine", "last")
 
-TemplateText = Annotated[
-    str,
-    BeforeValidator(source_of),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string"},
-                {
-                    "type": "object",
-                    "properties": {"file": {"type": "string"}},
-                    "required": ["file"],
-                    "additionalProperties": False,
-                },
-            ]
-        }
-    ),
-]
-"""A jinja2 template, or `{file: PATH}` of one."""
-
-_Speech = tuple[str, str, tuple[str, ...]]
-"""Instructions, prompt, and the names of the role's own settings that they may use."""
-_Settled = tuple[Hashable, ...]
+# Scenario files are shared, so their templates run in a sandbox; an unknown name is an error, not an empty string.
+_environment = ImmutableSandboxedEnvironment(
+    loader=FileSystemLoader(Path(__file__).parent / "prompts"),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    keep_trailing_newline=False,
+    auto_reload=False,
+)
+_environment.filters["spoken"] = without_thoughts
 
 
 @lru_cache(maxsize=256)
-def _remembers(instructions: str, prompt: str) -> bool:
-    """Whether a prompt holds anything of what was said before."""
-    return not (uses(instructions) | uses(prompt)).isdisjoint(_PAST)
+def _compile(source: str) -> CompiledTemplate:
+    return CompiledTemplate(_environment.from_string(source))
 
 
-def _render(speech: _Speech, settled: _Settled, past: dict[str, Any]) -> tuple[Message, ...]:
-    instructions, prompt, own = speech
-    facts: dict[str, Any] = {**dict(zip((*_SETTLED, *own), settled, strict=True)), **past}
+@lru_cache(maxsize=256)
+def _names_in(source: str) -> frozenset[str]:
+    """Return the names that a template and those it extends or includes read.
+
+    Raises:
+        ValueError: if it is no jinja2 template, or refers to one that is not in `roles/prompts`.
+    """
     try:
-        user = template(prompt).text(facts).strip("\n")
-        system = "" if facts["continued"] else template(instructions).text(facts).strip("\n")
+        tree = _environment.parse(source)
+        _compile(source)
+    except TemplateSyntaxError as error:
+        raise ValueError(f"not a jinja2 template: {error.message} (line {error.lineno})") from error
+    names = meta.find_undeclared_variables(tree)
+    for name in meta.find_referenced_templates(tree):
+        names |= _names_in(_packaged_source(name))
+    return frozenset(names)
+
+
+def _packaged_source(name: str | None) -> str:
+    choices = _environment.list_templates()
+    if name is None:
+        raise ValueError(f"a template to extend or include must be named in quotes; {nearest('', choices)}")
+    try:
+        return _environment.loader.get_source(_environment, name)[0]  # type: ignore[union-attr]
+    except TemplateNotFound as error:
+        raise ValueError(f"no template {name!r} to extend or include; {nearest(name, choices)}") from error
+
+
+def _read_source(value: Any) -> Any:
+    """Return the text of `{file: PATH}`, relative to the working folder; any other value as it is.
+
+    A run's folder holds the text, so that the run stays the same when the file is edited.
+
+    Raises:
+        ValueError: if there is no such file, or it is no text.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    if list(value) != ["file"] or not isinstance(value["file"], str):
+        raise ValueError(f"must be text or {{file: PATH}}; got {dict(value)}")
+    try:
+        return Path(value["file"]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"file {value['file']!r} cannot be read: {error}") from error
+
+
+_FILE_SCHEMA = {
+    "type": "object",
+    "properties": {"file": {"type": "string"}},
+    "required": ["file"],
+    "additionalProperties": False,
+}
+TemplateText = Annotated[
+    str, BeforeValidator(_read_source), WithJsonSchema({"anyOf": [{"type": "string"}, _FILE_SCHEMA]})
+]
+"""A jinja2 template, or `{file: PATH}` of one."""
+
+
+class _Templates(NamedTuple):
+    """Templates of a role, and the names of its own settings that they may use."""
+
+    instructions: str
+    prompt: str
+    fields: tuple[str, ...]
+
+
+@lru_cache(maxsize=256)
+def _uses_past(instructions: str, prompt: str) -> bool:
+    """Return whether a prompt holds anything of earlier turns."""
+    return not (_names_in(instructions) | _names_in(prompt)).isdisjoint(_PAST_NAMES)
+
+
+def _render(templates: _Templates, present: tuple[Hashable, ...], past: dict[str, Any]) -> tuple[Message, ...]:
+    """Fill in the templates: `present` holds the values of `_PRESENT_NAMES` and of `templates.fields`, in order."""
+    facts: dict[str, Any] = {**dict(zip((*_PRESENT_NAMES, *templates.fields), present, strict=True)), **past}
+    try:
+        user = _compile(templates.prompt).render(facts).strip("\n")
+        system = "" if facts["continued"] else _compile(templates.instructions).render(facts).strip("\n")
     except TemplateError as error:
         raise ValueError(f"a role's template cannot be filled in for {facts['agent']}: {error.message}") from error
     return (Message("system", system), Message("user", user)) if system else (Message("user", user),)
 
 
 @lru_cache(maxsize=4096)
-def _known(speech: _Speech, settled: _Settled) -> tuple[Message, ...]:
-    """What depends on few facts only is the same prompt again and again in a small game."""
-    return _render(speech, settled, {})
+def _render_cached(templates: _Templates, present: tuple[Hashable, ...]) -> tuple[Message, ...]:
+    """Fill in templates that use nothing of the past: in a small game the same prompt comes again and again."""
+    return _render(templates, present, {})
 
 
 def _facts(turns: Sequence[Turn]) -> list[dict[str, str | None]]:
@@ -81,43 +142,42 @@ def _past(view: View) -> dict[str, Any]:
 
 
 class BaseRole(RoleConfig):
-    """Speaks in one system message (`instructions`) and one user message (`prompt`), both jinja2 templates.
+    """Role that speaks in a system message (`instructions`) and a user message (`prompt`), both jinja2 templates.
 
     A template is text, which may extend or include those in `roles/prompts`, or `{file: PATH}`. It may use
 
     - `observation`, `agent`, `legal` (moves or none), `attempt` (refused answers so far), `tools` (pairs of name and
       description), `continued` (whether the prompt goes on from this agent's last turn, which it need not repeat);
-    - `heard`: what was said, and can be heard, since this agent's last turn: a list of `agent`, `role`, `text` and
-      `move` (what was read from the text, or none); `before`: the same of what it had heard by then
-      from those whom it still hears;
-    - `mine`: the texts that this agent said; `last`: the latest of them, or none;
-    - the role's own settings that it shows.
+    - `heard`: the turns that this agent can hear since its own last one: a list of `agent`, `role`, `text` and `move`
+      (parsed from the text, or none); `before`: the same of what it had heard by then from agents that it still hears;
+    - `mine`: the texts of this agent's own turns; `last`: the latest of them, or none;
+    - the role's own settings that `template_fields` names.
     """
 
-    shown: ClassVar[tuple[str, ...]] = ()
-    """Own settings that templates may use; their values must be hashable."""
+    template_fields: ClassVar[tuple[str, ...]] = ()
+    """Settings of the role that templates may use; their values must be hashable."""
     instructions: TemplateText = ""
     prompt: TemplateText = "{{ observation }}"
 
     @field_validator("instructions", "prompt")
     @classmethod
-    def _works(cls, source: str) -> str:
-        names = (*_SETTLED, *_PAST, *cls.shown)
-        if unknown := sorted(uses(source) - {*names, *known_names()}):
+    def _uses_known_names(cls, source: str) -> str:
+        names = (*_PRESENT_NAMES, *_PAST_NAMES, *cls.template_fields)
+        if unknown := sorted(_names_in(source) - {*names, *_environment.globals}):
             raise ValueError(f"the template uses {unknown[0]!r}, which does not exist; {nearest(unknown[0], names)}")
         return source
 
     def messages(self, view: View) -> tuple[Message, ...]:
-        info = view.info
         tools = tuple([(tool.name, tool.description) for tool in self.tools]) if self.tools else ()
-        goes_on = self.history == "append" and bool(view.mine)
-        settled = (view.agent, view.observation["text"], info["legal"], info["attempt"], goes_on, tools)
-        if self.shown:
-            settled += tuple([getattr(self, name) for name in self.shown])
-        speech = (self.instructions, self.prompt, self.shown)
-        if _remembers(self.instructions, self.prompt):
-            return _render(speech, settled, _past(view))
-        return _known(speech, settled)
+        continued = self.history == "append" and bool(view.mine)
+        info = view.info
+        present = (view.agent, view.observation["text"], info["legal"], info["attempt"], continued, tools)
+        if self.template_fields:
+            present += tuple([getattr(self, name) for name in self.template_fields])
+        templates = _Templates(self.instructions, self.prompt, self.template_fields)
+        if _uses_past(self.instructions, self.prompt):
+            return _render(templates, present, _past(view))
+        return _render_cached(templates, present)
 
     def continues(self, view: View) -> tuple[int, ...]:
         if self.history == "fresh" or not view.mine:

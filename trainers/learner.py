@@ -1,9 +1,9 @@
-"""The loop of every learner: merge, split, accumulate, check, step."""
+"""The loop of every learner: merge, split, accumulate, check, step; and readings of turns without learning."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,95 +11,104 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from marl.protocols import Brief
+from marl.models.lora import save_adapter
+from marl.protocols import LearnerContext
 from marl.types import Metrics, Reading, Sample, Turn
-from trainers.batching.batches import collate
-from trainers.batching.planner import Planner
-from trainers.batching.rows import Row, totals_of
-from trainers.forward.checkpointing import apply_modes
-from trainers.forward.head import fit_head
-from trainers.forward.reader import LOGPROBS, Reader
+from trainers.batching.batches import Batch, collate
+from trainers.batching.planner import BatchPlanner
+from trainers.batching.rows import Row, distribution, totals_of
+from trainers.forward.model_inputs import prepare_layers
+from trainers.forward.token_outputs import fit_head, token_outputs
 from trainers.losses.aggregation import Totals
 from trainers.objectives.objective import Objective
-from trainers.optim.meter import Meter, Pass
-from trainers.optim.numerics import check_inputs, gradient_error, loss_error
-from trainers.optim.optimizer import Optimizer
-from trainers.optim.peak_memory import PeakMemory
-from trainers.optim.schedules import learning_rate
-from trainers.optim.weights import named_tensors, restore, save_weights, snapshot
-from trainers.sampler_check.gate import Gate
+from trainers.optim.diagnostics import (
+    StepMetrics,
+    check_finite,
+    gradient_error,
+    loss_error,
+    memory_metrics,
+    update_metrics,
+)
+from trainers.optim.optimizer import Optimizer, learning_rate, named_tensors, restore, snapshot
+from trainers.sampler_check import FidelityGate
 
 if TYPE_CHECKING:
-    from trainers.settings import Optimisation
+    from trainers.settings.optimisation import Optimisation
+
+LOGPROBS = frozenset({"logprobs"})
+ENDS = frozenset({"hidden", "values"})
+"""Fields of `Reading` that need states at the ends of texts: `next_value` is that after the last token."""
 
 
-class Learner:
-    """Weights that learn from samples. What it minimises is its objective's business."""
+class GradientLearner:
+    """Weights that learn from samples by gradient descent on an objective."""
 
-    def __init__(self, settings: Optimisation, brief: Brief, model: Any, objective: Objective) -> None:
-        self.settings, self.brief, self.model, self.objective = settings, brief, model.train(), objective
+    def __init__(self, settings: Optimisation, context: LearnerContext, model: Any, objective: Objective) -> None:
+        self.settings, self.context, self.model, self.objective = settings, context, model.train(), objective
         self.device: torch.device = next(model.parameters()).device
         self.updates = 0
         self._minibatch = 0
-        """How many minibatches of the update under way are done; not 0 in the state of one that failed."""
+        """Minibatches of the current update that are done; not 0 in the state of one that failed."""
         self._skip = 0
-        """How many the next update leaves out: those done when the state was taken that was loaded."""
+        """Minibatches that the next update leaves out: those done when the loaded state was taken."""
         if model.get_output_embeddings() is not None:
             fit_head(model)
-        apply_modes(model, settings)
+        prepare_layers(model, settings)
         self._layout: str | None = None
-        """That of the update's first minibatch serves all: they are alike, and to compare layouts takes time."""
-        self._plan = Planner(model, settings.micro_tokens, settings.packing)
-        self._reader = Reader(model, objective, self._plan)
-        self._gate = Gate(settings.fidelity, brief.policy, model, self._plan) if settings.fidelity else None
+        """Layout of the update's first minibatch, used for all: they are alike, and comparing layouts takes time."""
+        self._planner = BatchPlanner(model, settings.micro_tokens, settings.packing)
+        self._gate = (
+            FidelityGate(settings.fidelity, context.policy, model, self._planner) if settings.fidelity else None
+        )
         self._optimizer = Optimizer(model, objective.modules(), settings, objective.lr_scale)
 
     @property
     def needs(self) -> frozenset[str]:
-        """What must be read of turns before the next update; their log-probabilities where fidelity is due."""
+        """Return the fields of `Reading` to read before the next update; log-probabilities where fidelity is due."""
         due = self._gate is not None and self._gate.due(self.updates)
         return self.objective.needs | (LOGPROBS if due else frozenset())
-
-    def read(self, turns: Sequence[Turn], wanted: frozenset[str] = LOGPROBS) -> list[Reading]:
-        """What the model says of turns, see `Reader`."""
-        return self._reader(turns, wanted)
 
     def update(self, samples: Sequence[Sample]) -> Metrics:
         """Learn from `samples` once. Without any, nothing changes but the count of updates.
 
         Raises:
-            NonFinite: if a loss or a gradient is not finite, or a log-probability that was read.
+            NonFinite: if a loss, a gradient or a log-probability that was read is not finite.
             Unfaithful: if the sampler's log-probabilities are too far from those that were read.
         """
         faithful = self._gate.check(samples, self.updates) if self._gate else {}
-        lr = learning_rate(self.settings, self.updates, self.brief.steps)
-        meter, memory = Meter(self.objective.parts, self.objective.stats), PeakMemory(self.device)
+        lr = learning_rate(self.settings, self.updates, self.context.steps)
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        steps: list[StepMetrics] = []
         self._minibatch, self._skip, self._layout = self._skip, 0, None
         self.objective.start(self.updates)
-        seed = f"{self.brief.seed}/{self.brief.policy}/{self.updates}"
+        seed = f"{self.context.seed}/{self.context.policy}/{self.updates}"
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(random.Random(seed).getrandbits(63))
             for minibatch in islice(self._minibatches(samples, random.Random(seed)), self._minibatch, None):
-                rows = self.objective.rows(minibatch)
-                if rows:
-                    meter.add(self._step(rows, lr))
+                if rows := self.objective.rows(minibatch):
+                    steps.append(self._step(rows, lr))
                 self._minibatch += 1
         self._minibatch = 0
         self.updates += 1
-        metrics = {"lr": lr, "samples": float(len(samples)), **faithful, **meter.metrics(), **memory.metrics()}
+        figures = update_metrics(steps, self.objective.parts, self.objective.stats)
+        metrics = {"lr": lr, "samples": float(len(samples)), **faithful, **figures, **memory_metrics(self.device)}
         return metrics | self.objective.finish(self.updates, self.model, metrics)
 
     def publish(self) -> Iterator[tuple[str, Tensor]]:
-        """Named tensors, tied ones once. They are the learner's own: copy them before its next update."""
+        """Return named tensors, tied ones once. They are the learner's own: copy them before its next update."""
         return named_tensors(self.model)
 
     def save(self, folder: Path) -> None:
-        """A Hugging Face folder: weights in safetensors, settings, tokenizer. Of an adapter, a PEFT folder."""
-        save_weights(self.model, folder)
-        self.brief.source.tokenizer().save_pretrained(folder)
+        """Write a Hugging Face folder: weights in safetensors, settings, tokenizer. Of an adapter, a PEFT folder."""
+        if all(parameter.requires_grad for parameter in self.model.parameters()):
+            self.model.save_pretrained(folder)
+        else:
+            save_adapter(self.model, folder)
+        self.context.source.tokenizer().save_pretrained(folder)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next update depends on, beside its samples."""
+        """Return all that the next update depends on, except for its samples."""
         return {
             "updates": self.updates,
             "minibatch": self._minibatch,
@@ -123,42 +132,83 @@ class Learner:
             self._gate.load_state_dict(state["fidelity"])
 
     def _minibatches(self, samples: Sequence[Sample], rng: random.Random) -> Iterator[Sequence[Sample]]:
-        # Samples are dealt out before they are merged, so that merging does not change who learns with whom.
-        pieces, together = self.settings.minibatches, self.objective.together(samples)
+        # Samples are dealt out before they are merged, so that merging does not change which minibatch they are in.
+        pieces, units = self.settings.minibatches, self.objective.sample_units(samples)
         for _ in range(self.settings.epochs):
-            order = list(together)
+            order = list(units)
             if pieces > 1:
                 rng.shuffle(order)
-            yield from ([one for part in order[piece::pieces] for one in part] for piece in range(pieces))
+            yield from ([one for unit in order[piece::pieces] for one in unit] for piece in range(pieces))
 
-    def _step(self, rows: list[Row], lr: float) -> Pass:
-        check_inputs(self.brief.policy, rows)
-        totals, found = totals_of(rows), Pass(len(rows))
+    def _step(self, rows: list[Row], lr: float) -> StepMetrics:
+        check_finite(self.context.policy, rows)
+        totals, metrics = totals_of(rows), StepMetrics(len(rows))
         ordered: list[Row] = []
         losses: list[Tensor] = []
-        plan = self._plan.laid(rows, self._layout)
+        plan = self._planner.plan(rows, self._layout)
         self._layout = plan.name
-        for chunk, batch in self._plan.collated(plan):
+        for chunk, batch in self._planner.collate(plan):
             terms = self.objective.terms(self.model, batch, totals)
             terms.loss_B.sum().backward()
             ordered += chunk
             losses.append(terms.loss_B.detach())
-            found.add(terms, batch)
+            metrics.add(terms, batch)
         norm = self._optimizer.clip()
         loss_B = torch.cat(losses)
-        loss, grad_norm, good = torch.stack([loss_B.sum(), norm, (loss_B.sum() + norm).isfinite()]).tolist()
-        if not good:
-            self._blame(ordered, loss_B, totals)
+        loss, grad_norm, finite = torch.stack([loss_B.sum(), norm, (loss_B.sum() + norm).isfinite()]).tolist()
+        if not finite:
+            self._raise_non_finite(ordered, loss_B, totals)
         self._optimizer.step(lr)
-        found.means |= {"loss": loss, "grad_norm": grad_norm}
-        return found
+        metrics.means |= {"loss": loss, "grad_norm": grad_norm}
+        return metrics
 
-    def _blame(self, rows: list[Row], loss_B: Tensor, totals: Totals) -> None:
-        self._optimizer.forget()
+    def _raise_non_finite(self, rows: list[Row], loss_B: Tensor, totals: Totals) -> None:
+        self._optimizer.zero_grad()
         if not bool(loss_B.sum().isfinite()):
-            raise loss_error(self.brief.policy, rows, loss_B.tolist())
+            raise loss_error(self.context.policy, rows, loss_B.tolist())
 
         def loss_of(rows: list[Row]) -> Tensor:
             return self.objective.terms(self.model, collate(rows, self.device), totals).loss_B.sum()
 
-        raise gradient_error(self.brief.policy, rows, loss_of, self._optimizer.parameters)
+        raise gradient_error(self.context.policy, rows, loss_of, self._optimizer.parameters)
+
+    @torch.no_grad()
+    def read(self, turns: Sequence[Turn], wanted: frozenset[str] = LOGPROBS) -> list[Reading]:
+        """Return a reading of each turn with the weights as they are; an empty one of a turn without tokens.
+
+        `logprobs`: of the completions' tokens under their sampling distribution. `hidden`: the last layer's states
+        [2, H], float32, at the last token of the prompt and of the completion. All other fields the objective reads.
+        """
+        rows = {_row_key(row): row for turn in reversed(turns) if (row := _turn_row(turn)).token_ids}
+        training = self.model.training
+        self.model.eval()
+        readings = dict(self._readings(list(reversed(rows.values())), wanted))
+        self.model.train(training)
+        return [readings.get(_row_key(_turn_row(turn)), Reading(())) for turn in turns]
+
+    def _readings(self, rows: list[Row], wanted: frozenset[str]) -> Iterator[tuple[Hashable, Reading]]:
+        for chunk, batch in self._planner.batches(rows, ends=bool(wanted & ENDS)):
+            fields = self._fields(batch, wanted)
+            for index, row in enumerate(chunk):
+                yield _row_key(row), Reading(**{name: _of_row(values[index], row) for name, values in fields.items()})
+
+    def _fields(self, batch: Batch, wanted: frozenset[str]) -> Mapping[str, Any]:
+        """Return field of `Reading` -> a value of each row."""
+        outputs = token_outputs(self.model, batch)
+        fields: dict[str, Any] = {"logprobs": outputs.logprobs_BT.tolist()}
+        if "hidden" in wanted and outputs.states.ends_B2H is not None:
+            fields["hidden"] = outputs.states.ends_B2H.float().cpu()
+        return fields | {name: t.tolist() for name, t in self.objective.read(outputs, batch, wanted).items()}
+
+
+def _of_row(values: Any, row: Row) -> Any:
+    """Return a row's own values: of a padded list, as many as it has tokens."""
+    return values if isinstance(values, float | Tensor) else tuple(values[: len(row.token_ids)])
+
+
+def _turn_row(turn: Turn) -> Row:
+    return Row(turn.completion.prompt_ids, turn.completion.token_ids, turn.request.sampling)
+
+
+def _row_key(row: Row) -> Hashable:
+    return row.prompt_ids, row.token_ids, distribution(row.sampling)

@@ -1,7 +1,7 @@
-"""Who earned it: the rewards of an episode -> what each turn is worth, on its own graph.
+"""Rules that read the credit of a turn from the rewards and the graph of its own episode.
 
-A turn that several episodes of the step hold, because forks inherited it, is worth what it is in its own: the one in
-which it was said.
+A turn that several episodes of the step share, because forks continue from it, is judged in the first: the one in which
+it was sampled.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
-from credit.assign.teams import Team, TeamAssign, check_disjoint, named_teams
-from credit.inherited import credit_of
+from credit.assign.teams import Team, TeamAssign, check_disjoint, named_teams, to_credit
 from marl.protocols import AssignConfig, Evidence
-from marl.types import Credit, Reward, TurnId
+from marl.types import Credit, TurnId
 
 if TYPE_CHECKING:
     from marl.graph import Trajectory
 
-Worths = Iterator[tuple[TurnId, float]]
-"""Turns of an episode, each with what it is worth there."""
+TurnValues = Iterator[tuple[TurnId, float]]
+"""Turns of an episode, each with what it earned there."""
 
 
 class Outcome(AssignConfig):
-    """Each turn is worth what its agent is paid in the episode."""
+    """Each turn earns what its agent is paid in the episode."""
 
     kind: str = "outcome"
     to_go: bool = False
@@ -33,63 +32,63 @@ class Outcome(AssignConfig):
 
     @property
     def by_turn(self) -> bool:
-        """With `to_go`."""
+        """Return True with `to_go`."""
         return self.to_go
 
     def __call__(self, evidence: Evidence) -> Credit:
-        worths = _to_go if self.to_go else _whole
-        return credit_of(pair for trajectory in evidence.trajectories for pair in worths(trajectory))
+        earned = _rewards_to_go if self.to_go else _returns
+        return to_credit(pair for trajectory in evidence.trajectories for pair in earned(trajectory))
 
 
-def _whole(trajectory: Trajectory) -> Worths:
+def _returns(trajectory: Trajectory) -> TurnValues:
     returns = trajectory.returns
     return ((turn.id, returns.get(turn.agent, 0.0)) for turn in trajectory.turns)
 
 
-def _to_go(trajectory: Trajectory) -> Worths:
-    paid: dict[TurnId, list[Reward]] = defaultdict(list)
+def _rewards_to_go(trajectory: Trajectory) -> TurnValues:
+    rewards = defaultdict(list)
     for reward in trajectory.rewards:
-        paid[reward.turn].append(reward)
-    left: dict[str, float] = defaultdict(float)
+        rewards[reward.turn].append(reward)
+    to_go: dict[str, float] = defaultdict(float)
     for turn in reversed(trajectory.turns):
-        for reward in paid.get(turn.id, ()):
-            left[reward.agent] += reward.value
-        yield turn.id, left[turn.agent]
+        for reward in rewards.get(turn.id, ()):
+            to_go[reward.agent] += reward.value
+        yield turn.id, to_go[turn.agent]
 
 
 class Uniform(TeamAssign):
-    """Each turn of a team's members is worth all that the team is paid in the episode.
+    """Each turn of a team's members earns all that the team is paid in the episode.
 
-    What GRPO does when a whole conversation is one sample, and MAGRPO's joint return (arXiv 2508.04652).
+    As GRPO does if a whole conversation is one sample, and MAGRPO's joint return (arXiv 2508.04652).
     """
 
     kind: str = "uniform"
 
     def __call__(self, evidence: Evidence) -> Credit:
-        return credit_of(pair for trajectory in evidence.trajectories for pair in self._shared(trajectory, evidence))
+        return to_credit(pair for trajectory in evidence.trajectories for pair in self._shared(trajectory, evidence))
 
-    def _shared(self, trajectory: Trajectory, evidence: Evidence) -> Worths:
-        worth = {agent: paid for agents, paid in self.pots(trajectory, evidence) for agent in agents}
-        return ((turn.id, worth[turn.agent]) for turn in trajectory.turns if turn.agent in worth)
+    def _shared(self, trajectory: Trajectory, evidence: Evidence) -> TurnValues:
+        paid = {agent: total for agents, total in self.reward_pools(trajectory, evidence) for agent in agents}
+        return ((turn.id, paid[turn.agent]) for turn in trajectory.turns if turn.agent in paid)
 
 
 class LastSpeaker(TeamAssign):
-    """The last turn of a team is worth all that the team is paid in the episode, its other turns are worth 0.
+    """The last turn of a team earns all that the team is paid in the episode, its other turns earn 0.
 
-    What a learner gets that trains on the final answer alone. The credit of an episode sums to what was paid.
+    As if only the final answer were trained. The credit of an episode sums to what was paid.
     """
 
     kind: str = "last_speaker"
 
     def __call__(self, evidence: Evidence) -> Credit:
-        return credit_of(pair for trajectory in evidence.trajectories for pair in self._ended(trajectory, evidence))
+        return to_credit(pair for trajectory in evidence.trajectories for pair in self._last(trajectory, evidence))
 
-    def _ended(self, trajectory: Trajectory, evidence: Evidence) -> Worths:
-        left = {agent: pot for pot in self.pots(trajectory, evidence) for agent in pot[0]}
+    def _last(self, trajectory: Trajectory, evidence: Evidence) -> TurnValues:
+        pools = {agent: pool for pool in self.reward_pools(trajectory, evidence) for agent in pool[0]}
         for turn in reversed(trajectory.turns):
-            if turn.agent in left:
-                agents, paid = left[turn.agent]
-                left.update(dict.fromkeys(agents, (agents, 0.0)))
+            if turn.agent in pools:
+                agents, paid = pools[turn.agent]
+                pools.update(dict.fromkeys(agents, (agents, 0.0)))
                 yield turn.id, paid
 
 
@@ -107,32 +106,34 @@ class Flow(AssignConfig):
     """Agents that share rewards; an agent in no team works for itself."""
 
     @model_validator(mode="after")
-    def _disjoint(self) -> Self:
+    def _check_teams(self) -> Self:
         check_disjoint(self.teams)
         return self
 
-    def pots(self, trajectory: Trajectory, evidence: Evidence) -> Sequence[tuple[frozenset[str], float]]:
+    def reward_pools(self, trajectory: Trajectory, evidence: Evidence) -> Sequence[tuple[frozenset[str], float]]:
         players = [agent for agent, role in trajectory.deal.seats.items() if role not in evidence.rules]
-        return [(team, Team(team).worth(trajectory)) for team in named_teams(self.teams, trajectory, players)]
+        teams = named_teams(self.teams, trajectory, players)
+        return [(agents, Team(agents).total_reward(trajectory)) for agents in teams]
 
     def __call__(self, evidence: Evidence) -> Credit:
-        return credit_of(pair for trajectory in evidence.trajectories for pair in self._flown(trajectory))
+        return to_credit(pair for trajectory in evidence.trajectories for pair in self._passed_back(trajectory))
 
-    def _flown(self, trajectory: Trajectory) -> Worths:
-        for team in named_teams(self.teams, trajectory, list(trajectory.deal.seats)):
-            worth = self._worth(trajectory, team)
-            yield from ((turn.id, worth.get(turn.id, 0.0)) for turn in trajectory.turns if turn.agent in team)
+    def _passed_back(self, trajectory: Trajectory) -> TurnValues:
+        for agents in named_teams(self.teams, trajectory, list(trajectory.deal.seats)):
+            earned = self._flow(trajectory, agents)
+            yield from ((turn.id, earned.get(turn.id, 0.0)) for turn in trajectory.turns if turn.agent in agents)
 
-    def _worth(self, trajectory: Trajectory, team: frozenset[str]) -> dict[TurnId, float]:
-        worth: dict[TurnId, float] = defaultdict(float)
+    def _flow(self, trajectory: Trajectory, agents: frozenset[str]) -> dict[TurnId, float]:
+        """Return c(u) for the rewards of `agents`, over the whole graph."""
+        earned: dict[TurnId, float] = defaultdict(float)
         for reward in trajectory.rewards:
-            if reward.agent in team:
-                worth[reward.turn] += reward.value
-        reads = trajectory.graph.pred
+            if reward.agent in agents:
+                earned[reward.turn] += reward.value
+        predecessors = trajectory.graph.pred
         for turn in reversed(trajectory.turns):
-            here, read = worth.get(turn.id, 0.0), reads[turn.id]
-            if here and read:
-                share = self.decay * here / len(read)
-                for source in read:
-                    worth[source] += share
-        return worth
+            value, sources = earned.get(turn.id, 0.0), predecessors[turn.id]
+            if value and sources:
+                share = self.decay * value / len(sources)
+                for source in sources:
+                    earned[source] += share
+        return earned

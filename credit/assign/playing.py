@@ -1,19 +1,20 @@
-"""What rules share that play what did not happen, to compare it with what did."""
+"""Base of rules that play what did not happen, to compare it with what did."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import PositiveInt
 
-from credit.assign.teams import Team, TeamAssign
-from credit.inherited import credit_of
+from credit.assign.teams import StatelessRule, Team, TeamAssign, to_credit
 from marl.config import nearest
-from marl.protocols import Assign, Evidence
-from marl.types import Credit, Fork, Metrics, Turn, TurnId
+from marl.protocols import Assign, Evidence, Simulator
+from marl.types import Completion, Credit, Fork, Metrics, Request, Turn, TurnId
 
 if TYPE_CHECKING:
     from marl.graph import Trajectory
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 class PlayingAssign(TeamAssign):
     """Base of rules that have other courses of the recorded episodes played. Subclasses write `judge`.
 
-    A turn has no entry if a course that its worth depends on could not be played, because the game raised in it
+    A turn has no entry if a course that its credit depends on could not be played, because the game raised in it
     (`schedule.max_drops`).
     """
 
@@ -34,17 +35,17 @@ class PlayingAssign(TeamAssign):
 
     @abstractmethod
     def judge(self, evidence: Evidence, courses: Courses) -> Iterable[tuple[TurnId, float]]:
-        """Turn and worth, once for each episode that holds the turn."""
+        """Yield a turn and what it earned, once for each episode that has the turn."""
 
     def build(self) -> Assign:
-        return Playing(self)
+        return PlayingRule(self)
 
-    def judged(self, trajectory: Trajectory, evidence: Evidence) -> Iterator[tuple[Team, list[Turn]]]:
-        """The teams of an episode, and those of their turns that are to be judged."""
+    def judged_turns(self, trajectory: Trajectory, evidence: Evidence) -> Iterator[tuple[Team, list[Turn]]]:
+        """Yield the teams of an episode, each with those of its turns that are to be judged."""
         for team in self.teams_of(trajectory, evidence):
             yield team, [turn for turn in team.turns(trajectory) if not self.roles or turn.role in self.roles]
 
-    def expect(self, evidence: Evidence) -> None:
+    def check_names(self, evidence: Evidence) -> None:
         """Raises:
         ValueError: if `roles` names one that nobody has, or that answers by rule.
         """
@@ -57,54 +58,63 @@ class PlayingAssign(TeamAssign):
 
 
 class Courses:
-    """Plays what did not happen, and counts it."""
+    """Plays other courses of episodes, and counts them."""
 
     def __init__(self, evidence: Evidence, kind: str) -> None:
-        if evidence.simulator is None:
-            raise ValueError(
-                f"credit.assign: {kind!r} plays what did not happen, so it needs the game and its players; recorded "
-                "trajectories are not enough"
-            )
-        self.simulator = evidence.simulator
+        self.simulator = evidence.player(
+            f"credit.assign: {kind!r} plays what did not happen, so it needs the game and its players; recorded "
+            "trajectories are not enough"
+        )
+        self._rewards = evidence.rewards
         self.metrics: Metrics = {"credit/plays": 0.0}
         self._episodes = max(len(evidence.trajectories), 1)
 
-    def worths(self, forks: Sequence[tuple[Fork, Team]]) -> list[float | None]:
-        """What the team is paid in the courses of each fork, on average; all are played at once. None: in none of them
-        did the game hold."""
-        played = self.simulator.branch([fork for fork, _ in forks])
+    def mean_rewards(self, forks: Sequence[tuple[Fork, Team]]) -> list[float | None]:
+        """Play all forks at once; return for each what its team is paid, on average over its continuations.
+
+        None stands for a fork all of whose continuations were dropped because the game raised.
+        """
+        played = self.simulator.branch([fork for fork, _ in forks], self._rewards)
         self.metrics["credit/plays"] += sum(map(len, played)) / self._episodes
         pairs = zip(forks, played, strict=True)
-        return [fmean(map(team.worth, courses)) if courses else None for (_, team), courses in pairs]
+        return [fmean(map(team.total_reward, courses)) if courses else None for (_, team), courses in pairs]
 
 
-class Playing:
-    """The working part of a rule that plays. All that it keeps is what it says of its last step."""
-
-    needs: frozenset[str] = frozenset()
+class PlayingRule(StatelessRule):
+    """The working part of a rule that plays."""
 
     def __init__(self, settings: PlayingAssign) -> None:
+        super().__init__()
         self._settings = settings
-        self._metrics: Metrics = {}
 
     def __call__(self, evidence: Evidence) -> Credit:
-        """What the judged turns of all teams are worth.
+        """Return what the judged turns of all teams earned; `credit/plays` is the number of courses for each episode.
 
         Raises:
             ValueError: without a simulator, or if a setting names what the game does not have.
         """
-        self._settings.expect(evidence)
+        self._settings.check_names(evidence)
         courses = Courses(evidence, self._settings.kind)
-        credit = credit_of(self._settings.judge(evidence, courses))
+        credit = to_credit(self._settings.judge(evidence, courses))
         self._metrics = courses.metrics
         return credit
 
-    def metrics(self) -> Metrics:
-        """`credit/plays`: courses played for each episode of the step; and what the rule adds."""
-        return dict(self._metrics)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {}
+def text_probabilities(questions: Iterable[tuple[Request, Sequence[str]]], simulator: Simulator) -> list[list[float]]:
+    """Return how likely each of a request's texts is, given that one of them is sampled; [] if none of them can be."""
+    questions = list(questions)
+    scored = iter(simulator.score([replace(request, forced=text) for request, texts in questions for text in texts]))
+    return [_normalise([_logprob(next(scored)) for _ in texts]) for _, texts in questions]
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing to restore."""
+
+def _logprob(answer: object) -> float:
+    return math.fsum(answer.logprobs) if isinstance(answer, Completion) else -math.inf
+
+
+def _normalise(logprobs: Sequence[float]) -> list[float]:
+    largest = max(logprobs)
+    if largest == -math.inf:
+        return []
+    weights = [math.exp(logprob - largest) for logprob in logprobs]
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]

@@ -1,4 +1,4 @@
-"""Who earned it: a turn is probed by playing on, again and again, from the very state in which it was said."""
+"""Credit by playing on, again and again, from the very state in which a turn was taken."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from marl.types import Fork, TurnId
 if TYPE_CHECKING:
     from marl.graph import Trajectory
 
-Place = tuple[TurnId, frozenset[str]]
-"""The turn before which it is, and for whom it is worth something. Episodes that share the turn share the place."""
+State = tuple[TurnId, frozenset[str]]
+"""The turn that follows it, and the team whose reward is expected there. Episodes that share the turn share it."""
 
 
 class Replay(PlayingAssign):
-    """Each turn is worth how much better it made what was to be expected, found by playing on from around it.
+    """Each turn earns how much better it made what was to be expected, found by playing on from around it.
 
     `vine` (VinePPO, arXiv 2410.01679): A = V(after the turn) - V(before it), where V is the mean that the team is paid
     in `samples` continuations from there; after the last turn, and wherever only answers by rule are left, it is what
@@ -41,28 +41,30 @@ class Replay(PlayingAssign):
 
     def judge(self, evidence: Evidence, courses: Courses) -> Iterator[tuple[TurnId, float]]:
         probes = list(self._probes(evidence))
-        places: dict[Place, tuple[Fork, Team]] = {}
-        for trajectory, team, around in probes:
-            for index in around:
-                fork = Fork((trajectory.id, index), n=self.samples)
-                places.setdefault(_place(trajectory, index, team), (fork, team))
-        values = dict(zip(places, courses.worths(list(places.values())), strict=True))
-        for trajectory, team, around in probes:
-            before, *after = [values[_place(trajectory, index, team)] for index in around]
-            then = after[0] if after else team.worth(trajectory)
-            if before is not None and then is not None:
-                yield trajectory.turns[around[0]].id, then - before
+        forks: dict[State, tuple[Fork, Team]] = {}
+        for trajectory, team, indices in probes:
+            for index in indices:
+                fork = Fork(trajectory, index, n=self.samples)
+                forks.setdefault(_state(trajectory, index, team), (fork, team))
+        values = dict(zip(forks, courses.mean_rewards(list(forks.values())), strict=True))
+        for trajectory, team, indices in probes:
+            before, *after = [values[_state(trajectory, index, team)] for index in indices]
+            value = after[0] if after else team.total_reward(trajectory)
+            if before is not None and value is not None:
+                yield trajectory.turns[indices[0]].id, value - before
 
     def _probes(self, evidence: Evidence) -> Iterator[tuple[Trajectory, Team, tuple[int, ...]]]:
-        """Each turn that is judged: where it stands and, if what follows must be played, where the next one does that
-        is no answer by rule."""
+        """Yield the place of each turn that is judged, and that of the next one that is no answer by rule.
+
+        The latter is left out if what follows the turn need not be played.
+        """
         for trajectory in evidence.trajectories:
             free = [turn.id[1] for turn in trajectory.turns if turn.role not in evidence.rules]
             following = dict(pairwise(free)) if self.form == "vine" else {}
-            for team, turns in self.judged(trajectory, evidence):
+            for team, turns in self.judged_turns(trajectory, evidence):
                 for index in [turn.id[1] for turn in turns]:
                     yield trajectory, team, (index, following[index]) if index in following else (index,)
 
 
-def _place(trajectory: Trajectory, index: int, team: Team) -> Place:
+def _state(trajectory: Trajectory, index: int, team: Team) -> State:
     return trajectory.turns[index].id, team.agents

@@ -10,28 +10,28 @@ from math import comb, fsum, sqrt
 from statistics import fmean, stdev
 
 Coalition = frozenset[str]
-Worths = Mapping[Coalition, float]
+CoalitionValues = Mapping[Coalition, float]
 
 
 def subsets(players: Sequence[str]) -> Iterator[Coalition]:
-    """All 2^n of them, the smaller ones first."""
+    """Return all 2^n coalitions, the smaller ones first."""
     sizes = range(len(players) + 1)
     return map(Coalition, chain.from_iterable(combinations(players, size) for size in sizes))
 
 
-def shapley_values(players: Sequence[str], worths: Worths) -> dict[str, float]:
-    """phi_i = sum over S without i of |S|! (n - |S| - 1)! / n! [v(S + i) - v(S)] (Shapley 1953).
+def shapley_values(players: Sequence[str], values: CoalitionValues) -> dict[str, float]:
+    """Return phi_i = sum over S without i of |S|! (n - |S| - 1)! / n! [v(S + i) - v(S)] (Shapley 1953).
 
     Args:
-        worths: of all subsets of `players`.
+        values: v of all subsets of `players`.
     """
     n = len(players)
     weights = [1 / (n * comb(n - 1, size)) for size in range(n)]
-    found: dict[str, float] = {}
+    shapley: dict[str, float] = {}
     for player in players:
-        others = [other for other in players if other != player]
-        found[player] = fsum(weights[len(s)] * (worths[s | {player}] - worths[s]) for s in subsets(others))
-    return found
+        coalitions = subsets([other for other in players if other != player])
+        shapley[player] = fsum(weights[len(s)] * (values[s | {player}] - values[s]) for s in coalitions)
+    return shapley
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,18 @@ class Estimate:
     """Its standard error."""
 
 
-def random_circles(players: Sequence[str], many: int, seed: int) -> list[tuple[str, ...]]:
-    """Random orders, each to be closed to a circle."""
+def random_circles(players: Sequence[str], count: int, seed: int) -> list[tuple[str, ...]]:
+    """Return random orders, each to be closed to a circle."""
     rng = random.Random(seed)
-    return [tuple(rng.sample(players, len(players))) for _ in range(many)]
+    return [tuple(rng.sample(players, len(players))) for _ in range(count)]
 
 
 def arcs(circle: Sequence[str]) -> Iterator[Coalition]:
-    """Nobody, everybody, and all who stand side by side: those who are there when players come one by one along the
-    circle, from whichever place on, in either direction."""
+    """Yield the empty coalition, all runs of neighbours, and everybody.
+
+    These are the coalitions that arise when players come one by one along the circle, from any place on, in either
+    direction.
+    """
     n = len(circle)
     yield Coalition()
     for size in range(1, n):
@@ -59,38 +62,34 @@ def arcs(circle: Sequence[str]) -> Iterator[Coalition]:
     yield Coalition(circle)
 
 
-def sampled_shapley_values(circles: Sequence[Sequence[str]], worths: Worths) -> dict[str, Estimate]:
-    """What each player adds on arrival, averaged over the 2n orders of each random circle, and over circles.
+def sampled_shapley_values(circles: Sequence[Sequence[str]], values: CoalitionValues) -> dict[str, Estimate]:
+    """Return what each player adds on arrival, averaged over the 2n orders of each random circle, and over circles.
 
     Random orders as in Castro et al. 2009, but a circle's orders have each player once (in either direction) in every
     place, and their coalitions in common: n (n - 1) + 2 of them. Whatever the circles, the values sum to what all are
-    worth minus what nobody is. The error is that of drawing circles; it says nothing of chance within the worths.
+    worth minus what nobody is. The error is that of drawing circles; it says nothing of chance within the values.
 
     Args:
         circles: at least two, as `random_circles` draws them.
-        worths: of all their arcs.
+        values: of all their arcs.
     """
-    added = [_added(circle, worths) for circle in circles]
-    found: dict[str, Estimate] = {}
+    added = [_added(circle, values) for circle in circles]
+    estimates: dict[str, Estimate] = {}
     for player in circles[0]:
-        draws = [each[player] for each in added]
-        found[player] = Estimate(fmean(draws), stdev(draws) / sqrt(len(draws)))
-    return found
+        draws = [gains[player] for gains in added]
+        estimates[player] = Estimate(fmean(draws), stdev(draws) / sqrt(len(draws)))
+    return estimates
 
 
 def _arc(circle: Sequence[str], start: int, size: int) -> Coalition:
     return Coalition(circle[(start + place) % len(circle)] for place in range(size))
 
 
-def _added(circle: Sequence[str], worths: Worths) -> dict[str, float]:
-    """What each player adds to all arcs that end right before it or begin right after it, nobody's included."""
+def _added(circle: Sequence[str], values: CoalitionValues) -> dict[str, float]:
+    """Return what each player adds, on average over all arcs (the empty one, too) that end or begin next to it."""
     n = len(circle)
-    found: dict[str, float] = {}
+    added: dict[str, float] = {}
     for place, player in enumerate(circle):
-        gains: list[float] = []
-        for size in range(n):
-            for start in (place - size, place + 1):
-                before = _arc(circle, start, size)
-                gains.append(worths[before | {player}] - worths[before])
-        found[player] = fmean(gains)
-    return found
+        before = [_arc(circle, start, size) for size in range(n) for start in (place - size, place + 1)]
+        added[player] = fmean([values[arc | {player}] - values[arc] for arc in before])
+    return added

@@ -1,18 +1,20 @@
-"""Who earned it, from the top down: what an episode paid -> agents -> their turns (calls) -> the turns' tokens."""
+"""Credit from the top down: what an episode paid -> agents -> their turns (calls) -> the turns' tokens."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
-from credit.assign.shares import SharedBy, shares
-from credit.assign.teams import TeamAssign
-from credit.inherited import in_its_own_episode
+from credit.assign.teams import TeamAssign, first_values
+from marl.config import Component, nearest, wrong
+from marl.parts import Part, names
 from marl.protocols import Assign, AssignConfig, Evidence
 from marl.types import Advantage, Credit, Metrics, TurnId
 
@@ -20,13 +22,67 @@ if TYPE_CHECKING:
     from marl.graph import Trajectory
     from marl.types import Turn
 
+Judged = Mapping[str, Credit]
+"""Level -> the credit of the part that weighs it."""
+
+
+@dataclass(frozen=True)
+class SharedBy(Part):
+    """Marks a field as a way of sharing: a word, a weight for each role, or a part that learns the weights.
+
+    Use it as `Annotated[str | AssignConfig, SharedBy(words=("copy", "equal"))]`.
+    """
+
+    group: str = "credit"
+    base: type[Component] = AssignConfig
+    words: tuple[str, ...] = ()
+    roles: bool = False
+    """True if it may be a weight for each role."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self._validate, serialization=core_schema.plain_serializer_function_ser_schema(_serialize)
+        )
+
+    def _validate(self, value: Any) -> Any:
+        if value in self.words if isinstance(value, str) else isinstance(value, self.base):
+            return value
+        if isinstance(value, Mapping) and "kind" in value:
+            return super()._validate(value)
+        if self.roles and isinstance(value, Mapping) and value:
+            return _check_weights(value)
+        by_role = ", a weight for each role ({role: weight})" if self.roles else ""
+        raise ValueError(f"unknown; {nearest(str(value), self.words)}{by_role}, or a part ({{kind: ...}})")
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        weights = {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}}
+        # Kinds only: the settings of all parts would hold this very field again.
+        kinds = {"anyOf": [{"enum": names(self.group)}, {"type": "string", "pattern": ":"}]}
+        part = {"type": "object", "required": ["kind"], "properties": {"kind": kinds}}
+        return {"anyOf": [{"enum": list(self.words)}, *([weights] if self.roles else []), part]}
+
+
+def _check_weights(value: Mapping[Any, Any]) -> dict[str, float]:
+    good = {
+        str(role): float(weight)
+        for role, weight in value.items()
+        if isinstance(weight, int | float) and not isinstance(weight, bool) and 0 < weight < inf
+    }
+    if bad := {str(role): weight for role, weight in value.items() if str(role) not in good}:
+        raise wrong({role: f"must be a number greater than 0 (got {weight!r})" for role, weight in bad.items()})
+    return good
+
+
+def _serialize(value: Any) -> Any:
+    return value.model_dump(mode="json") if isinstance(value, Component) else value
+
 
 class Hierarchy(TeamAssign):
     """What a team is paid goes down three levels: to its agents, to their turns, to the turns' tokens.
 
     The hierarchical credit assignment of LightningRL (Agent Lightning, arXiv 2508.03680), with weights at every level.
     `copy` gives everyone below all that is above: the default, and what its released code does. Other choices give
-    shares that sum to 1, among the agents that said something and among the turns of an agent; so with shares at both
+    shares that sum to 1, among the agents that took a turn and among the turns of an agent; so with shares at both
     levels the credit of an episode sums to what it paid, whatever the discount.
 
     Tokens are another matter: learners give each token of a turn the turn's whole credit, and baselines subtract from a
@@ -53,24 +109,12 @@ class Hierarchy(TeamAssign):
         return frozenset().union(*(part.needs for part in self.parts().values()))
 
     def parts(self) -> dict[str, AssignConfig]:
-        """Level -> the part that weighs it, where one does."""
+        """Return the part that weighs each level, for levels that have one."""
         levels = {"agents": self.agents, "calls": self.calls, "tokens": self.tokens}
-        return {level: by for level, by in levels.items() if isinstance(by, AssignConfig)}
+        return {level: part for level, part in levels.items() if isinstance(part, AssignConfig)}
 
     def build(self) -> Assign:
         return BackPropagation(self)
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """What all levels look at."""
-
-    evidence: Evidence
-    judged: Mapping[str, Credit] = field(default_factory=dict)
-    """Level -> what the part that weighs it assigned."""
-
-    def credit(self, level: str, turn: TurnId) -> Advantage:
-        return self.judged[level].get(turn, _NONE)
 
 
 class BackPropagation:
@@ -81,62 +125,61 @@ class BackPropagation:
         self._parts = {level: part.build() for level, part in settings.parts().items()}
 
     def __call__(self, evidence: Evidence) -> Credit:
-        """Credit of the turns of every team.
+        """Return the credit of the turns of every team.
 
         Raises:
-            ValueError: if `agents` weighs roles and leaves out one that speaks.
+            ValueError: if `agents` weighs roles and leaves out one that takes a turn.
         """
-        step = _Step(evidence, {level: part(evidence) for level, part in self._parts.items()})
+        judged = {level: part(evidence) for level, part in self._parts.items()}
         turns = {turn.id: turn for trajectory in evidence.trajectories for turn in trajectory.turns}
-        worths = in_its_own_episode(pair for t in evidence.trajectories for pair in self._episode(t, step))
+        earned = first_values(pair for t in evidence.trajectories for pair in self._episode(t, evidence, judged))
         if self._settings.tokens == "copy":
-            return {turn: Advantage(worth) for turn, worth in worths.items()}
-        return {turn: self._in_tokens(turns[turn], worth, step) for turn, worth in worths.items()}
+            return {turn: Advantage(value) for turn, value in earned.items()}
+        return {turn: self._token_credit(turns[turn], value, judged) for turn, value in earned.items()}
 
-    def _episode(self, trajectory: Trajectory, step: _Step) -> Iterator[tuple[TurnId, float]]:
-        calls: dict[str, list[Turn]] = defaultdict(list)
+    def _episode(self, trajectory: Trajectory, evidence: Evidence, judged: Judged) -> Iterator[tuple[TurnId, float]]:
+        turns_of: dict[str, list[Turn]] = defaultdict(list)
         for turn in trajectory.turns:
-            calls[turn.agent].append(turn)
-        for agents, worth in self._settings.pots(trajectory, step.evidence):
-            # In the order in which they first spoke: sets have none.
-            spoke = {agent: turns for agent, turns in calls.items() if agent in agents}
-            for turns, part in zip(spoke.values(), self._of_agents(spoke, step), strict=True):
-                for turn, share in zip(turns, self._of_calls(turns, trajectory, step), strict=True):
-                    yield turn.id, worth * part * share
+            turns_of[turn.agent].append(turn)
+        for agents, paid in self._settings.reward_pools(trajectory, evidence):
+            # In the order of their first turns: sets have none.
+            calls = [turns for agent, turns in turns_of.items() if agent in agents]
+            for turns, part in zip(calls, self._agent_shares(calls, judged), strict=True):
+                for turn, share in zip(turns, self._call_shares(turns, trajectory, judged), strict=True):
+                    yield turn.id, paid * part * share
 
-    def _of_agents(self, spoke: Mapping[str, Sequence[Turn]], step: _Step) -> list[float]:
-        by = self._settings.agents
-        if by == "copy" or not spoke:
-            return [1.0] * len(spoke)
-        if isinstance(by, AssignConfig):
-            return shares([sum(abs(step.credit("agents", turn.id).value) for turn in own) for own in spoke.values()])
-        return shares([1.0 if by == "equal" else _of_role(turns[0].role, by) for turns in spoke.values()])
+    def _agent_shares(self, calls: Sequence[Sequence[Turn]], judged: Judged) -> list[float]:
+        setting = self._settings.agents
+        if setting == "copy" or not calls:
+            return [1.0] * len(calls)
+        if isinstance(setting, AssignConfig):
+            return shares([sum(abs(_earned(judged["agents"], turn).value) for turn in turns) for turns in calls])
+        return shares([1.0 if setting == "equal" else _role_weight(turns[0].role, setting) for turns in calls])
 
-    def _of_calls(self, turns: Sequence[Turn], trajectory: Trajectory, step: _Step) -> list[float]:
-        by, discount = self._settings.calls, self._settings.discount
+    def _call_shares(self, turns: Sequence[Turn], trajectory: Trajectory, judged: Judged) -> list[float]:
+        setting, discount = self._settings.calls, self._settings.discount
         weights = [1.0] * len(turns)
-        if by == "reads":
+        if setting == "reads":
             weights = [1.0 + len(trajectory.graph.succ[turn.id]) for turn in turns]
-        elif isinstance(by, AssignConfig):
-            weights = [abs(step.credit("calls", turn.id).value) for turn in turns]
+        elif isinstance(setting, AssignConfig):
+            weights = [abs(_earned(judged["calls"], turn).value) for turn in turns]
             weights = weights if any(weights) else [1.0] * len(turns)
-        later = len(turns) - 1
-        weights = [weight * discount ** (later - place) for place, weight in enumerate(weights)]
-        return weights if by == "copy" else shares(weights)
+        last = len(turns) - 1
+        weights = [weight * discount ** (last - place) for place, weight in enumerate(weights)]
+        return weights if setting == "copy" else shares(weights)
 
-    def _in_tokens(self, turn: Turn, worth: float, step: _Step) -> Advantage:
-        said, by = turn.completion, self._settings.tokens
-        many = len(said.token_ids)
-        if not many:
-            return Advantage(worth)
-        weights: Sequence[float] = [-logprob for logprob in said.logprobs]
-        if by != "surprise":
-            weights = [abs(token) for token in step.credit("tokens", turn.id).tokens] or [1.0] * many
-        return Advantage(worth, tuple([worth * many * share for share in shares(weights)]))
+    def _token_credit(self, turn: Turn, earned: float, judged: Judged) -> Advantage:
+        count = len(turn.completion.token_ids)
+        if not count:
+            return Advantage(earned)
+        weights: Sequence[float] = [-logprob for logprob in turn.completion.logprobs]
+        if self._settings.tokens != "surprise":
+            weights = [abs(token) for token in _earned(judged["tokens"], turn).tokens] or [1.0] * count
+        return Advantage(earned, tuple([earned * count * share for share in shares(weights)]))
 
     def metrics(self) -> Metrics:
-        """Those of the parts that weigh a level."""
-        return reduce(lambda all_, part: all_ | part.metrics(), self._parts.values(), {})
+        """Return those of the parts that weigh a level."""
+        return reduce(lambda metrics, part: metrics | part.metrics(), self._parts.values(), {})
 
     def state_dict(self) -> dict[str, Any]:
         states = {level: part.state_dict() for level, part in self._parts.items()}
@@ -147,10 +190,19 @@ class BackPropagation:
             part.load_state_dict(state.get(level, {}))
 
 
-_NONE = Advantage(0.0)
+def shares(weights: Sequence[float]) -> list[float]:
+    """Return shares in proportion to `weights` (>= 0); equal ones if all of these are 0 or one is infinite."""
+    total = sum(weights)
+    if total in (0, inf):
+        return [1 / len(weights)] * len(weights)
+    return [weight / total for weight in weights]
 
 
-def _of_role(role: str, weights: Any) -> float:
+def _earned(credit: Credit, turn: Turn) -> Advantage:
+    return credit.get(turn.id, Advantage(0.0))
+
+
+def _role_weight(role: str, weights: Any) -> float:
     if role not in weights:
         raise ValueError(f"credit.assign.agents: no weight for role {role!r}, which speaks; weights: {dict(weights)}")
     return weights[role]

@@ -1,4 +1,4 @@
-"""Who earned it, by value decomposition: what a team is paid, as a mix of what its turns add (VDN, QMIX)."""
+"""Credit by networks that are fitted as the run goes: value decomposition (VDN, QMIX) and a central critic (COMA)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from marl.protocols import Assign
 
 
 class Fit(Config):
-    """How networks are fitted, step by step of the run."""
+    """Settings of how networks are fitted, step by step of the run."""
 
     updates: PositiveInt = 8
     """Gradient steps for each step of the run."""
@@ -66,15 +66,15 @@ class FittedAssign(TeamAssign):
 
 
 class Decomposition(FittedAssign):
-    """Base of mixers. A turn is worth its marginal: Q_tot, minus Q_tot with the turn's utility Q replaced by V, its
-    mean over what the agent could have said when asked the same. Networks are fitted to a step before it is judged."""
+    """Base of mixers. A turn earns its marginal: Q_tot, minus Q_tot with the turn's utility Q replaced by V, its mean
+    over what the agent could have said with the same prompt. Networks are fitted to a step before it is judged."""
 
     targets: Literal["returns", "max"] = "returns"
     """`returns`: of the policies that played, by `lam`. `max`: of the best moves, r + gamma Q_target(t + 1) at the
     moves that the utilities themselves prefer (double Q); every move must be listed."""
 
     @model_validator(mode="after")
-    def _can_maximise(self) -> Self:
+    def _check_targets(self) -> Self:
         if self.targets == "max" and self.features != "text":
             raise ValueError(
                 f"targets: 'max' asks what other moves are worth, which nobody has said: features: {self.features!r} "
@@ -86,7 +86,7 @@ class Decomposition(FittedAssign):
 
 
 class Vdn(Decomposition):
-    """Value decomposition network (arXiv 1706.05296): Q_tot is the sum of the utilities, so a turn is worth Q - V."""
+    """Value decomposition network (arXiv 1706.05296): Q_tot is the sum of the utilities, so a turn earns Q - V."""
 
     kind: str = "vdn"
 
@@ -108,3 +108,37 @@ class Qmix(Decomposition):
         from credit.mixing.mixer import Mixer
 
         return Mixer(self, self.embed)
+
+
+class Coma(FittedAssign):
+    """COMA (arXiv 1705.08926): A_i = Q(s, a) - sum over a' of pi_i(a') Q(s, (a_-i, a')), by a central critic.
+
+    It judges what one agent said, knowing what its round holds: the round's state and what its other agents said.
+    Where moves are listed, the sum is over all of them, each as likely as its policy is to say the text of it
+    (`Request.options`) and no other of them; these texts are scored, which is counted as tokens spent. Elsewhere it
+    is over `alternatives`. A turn that has none gets 0, and what `rest` keeps.
+    """
+
+    kind: str = "coma"
+    lam: float = Field(default=0.8, ge=0, le=1)
+    """Of TD(lambda): G_t = r_t + gamma [(1 - lam) Q_target(t + 1) + lam G_(t + 1)], where Q(t + 1) is the mean over the
+    round's agents. 0.8 as in pymarl."""
+    alternatives: Literal["siblings", "resample"] = "siblings"
+    """What an agent that may say any text could have said. `siblings`: what it said with the same prompt, word for
+    word, in other episodes of the step; `resample`: new answers of its policy, which cost tokens."""
+    samples: PositiveInt = 8
+    """How many of those at most."""
+
+    @model_validator(mode="after")
+    def _check_alternatives(self) -> Self:
+        if self.alternatives == "resample" and self.features != "text":
+            raise ValueError(
+                f"alternatives: 'resample' gives new texts, of which no states are read (features: {self.features!r}); "
+                "choices: features: text, or alternatives: siblings"
+            )
+        return self
+
+    def build(self) -> Assign:
+        from credit.mixing.central import ComaRule
+
+        return ComaRule(self)

@@ -1,28 +1,34 @@
-"""Against the whole batch: REINFORCE++ and its variant with groups, GDPO."""
+"""Whitening over the whole step: REINFORCE++ and its variant with groups, GDPO."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import replace
 from operator import mul
 from statistics import fmean
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from credit.baselines.group import Group
-from credit.baselines.peers import ROUNDING, Compared, constant, judged, nothing, shifted
+from credit.baselines.peers import (
+    ALIKE,
+    ROUNDING,
+    Comparison,
+    PeerBaseline,
+    all_equal,
+    group_metrics,
+    judged_turns,
+    mean_of_all,
+    shift,
+)
 from marl.protocols import BaselineConfig, Evidence, Likeness, Peers
 from marl.types import Advantage, Credit, Metrics, Turn, TurnId
 
-Statistics = tuple[float, float]
-"""What is subtracted, and what the rest is multiplied with."""
-_AS_IT_IS: Statistics = (0.0, 1.0)
-
 
 class Whitening(BaselineConfig):
-    """Base of what is whitened over the step: (A - mean) / deviation.
+    """Base of settings of a division over the step: (A - mean) / deviation.
 
     Fewer than two numbers, or equal ones, become exactly 0. If one is not finite, all stay as they are. Turns that had
     nothing to be compared with count, but stay exactly 0 (verl and OpenRLHF shift them by the mean, too). Roles that do
@@ -33,7 +39,7 @@ class Whitening(BaselineConfig):
     """`token`: every token of a completion is one number, so long ones weigh more (verl, OpenRLHF); `sequence`: every
     turn, which is one prompt and one completion, is (ms-swift, TRL)."""
     over: Literal["step", "role"] = "step"
-    """Whether all turns of the step have one mean and deviation, as published, or those of each role their own."""
+    """Scope of mean and deviation: all turns of the step, as published, or those of each role."""
     ddof: Literal[0, 1] = 1
     """1 in verl and TRL, 0 in OpenRLHF."""
     guard: Literal["variance", "std", "clamp"]
@@ -41,54 +47,52 @@ class Whitening(BaselineConfig):
     `clamp`: sqrt(max(var, epsilon)) (OpenRLHF)."""
     epsilon: float = Field(ge=0)
 
-    def whitened(self, credit: Credit, evidence: Evidence, idle: Set[TurnId] = frozenset()) -> Credit:
-        """`credit`, whitened."""
+    def whitened(
+        self, credit: Credit, evidence: Evidence, idle: Set[TurnId] = frozenset(), centre: bool = True
+    ) -> Credit:
+        """Return `credit` whitened; without `centre` it is only divided."""
+        result: Credit = {}
+        for turns in self.batches(evidence, credit):
+            mean, scale = self._statistics(*self._numbers(credit, turns.values()))
+            shifted = mean if centre or mean is None else 0.0
+            result.update((turn, shift(credit[turn], None if turn in idle else shifted, scale)) for turn in turns)
+        return result
+
+    def batches(self, evidence: Evidence, credit: Credit) -> list[dict[TurnId, Turn]]:
+        """Return the judged turns that share a mean and a deviation."""
         batches: dict[str, dict[TurnId, Turn]] = defaultdict(dict)
-        for _, turn in judged(evidence, credit):
+        for _, turn in judged_turns(evidence, credit):
             batches[turn.role if self.over == "role" else ""][turn.id] = turn
-        found: Credit = {}
-        for turns in batches.values():
-            statistics = self._statistics(*self._numbers(credit, turns.values()))
-            for turn in turns:
-                if statistics is None or turn in idle:
-                    found[turn] = nothing(credit[turn])
-                else:
-                    found[turn] = shifted(credit[turn], *statistics)
-        return found
+        return list(batches.values())
 
     def _numbers(self, credit: Credit, turns: Iterable[Turn]) -> tuple[list[float], list[int]]:
-        """What is whitened, and how often each counts."""
-        numbers: list[float] = []
-        counts: list[int] = []
+        """Return the numbers to whiten, and how often each counts."""
+        numbers, counts = list[float](), list[int]()
         for turn in turns:
-            advantage, many = credit[turn.id], len(turn.completion.token_ids)
+            advantage, tokens = credit[turn.id], len(turn.completion.token_ids)
             if self.unit == "token" and advantage.tokens:
                 numbers += advantage.tokens
                 counts += [1] * len(advantage.tokens)
-            elif many or self.unit == "sequence":
+            elif tokens or self.unit == "sequence":
                 numbers.append(advantage.value)
-                counts.append(many if self.unit == "token" else 1)
+                counts.append(tokens if self.unit == "token" else 1)
         return numbers, counts
 
-    def _statistics(self, numbers: Sequence[float], counts: Sequence[int]) -> Statistics | None:
-        """None where there is nothing to compare."""
+    def _statistics(self, numbers: Sequence[float], counts: Sequence[int]) -> tuple[float | None, float]:
+        """Return mean and 1 / deviation; the mean is None where there is nothing to compare."""
         if not all(map(math.isfinite, numbers)):
-            return _AS_IT_IS
+            return 0.0, 1.0
         total = sum(counts)
-        if total < 2 or constant(numbers):
-            return None
+        if total < 2 or all_equal(numbers):
+            return None, 1.0
         mean = fmean(numbers, counts)
         variance = math.fsum(map(mul, counts, [(number - mean) ** 2 for number in numbers])) / (total - self.ddof)
-        deviation = self._deviation(variance)
-        return (self._centre(mean), 1 / deviation) if deviation else None
-
-    def _centre(self, mean: float) -> float:
-        return mean
-
-    def _deviation(self, variance: float) -> float:
-        if self.guard == "variance":
-            return math.sqrt(variance + self.epsilon)
-        return math.sqrt(variance) + self.epsilon if self.guard == "std" else math.sqrt(max(variance, self.epsilon))
+        deviation = {
+            "variance": math.sqrt(variance + self.epsilon),
+            "std": math.sqrt(variance) + self.epsilon,
+            "clamp": math.sqrt(max(variance, self.epsilon)),
+        }[self.guard]
+        return (mean, 1 / deviation) if deviation else (None, 1.0)
 
 
 class Whiten(Whitening):
@@ -101,40 +105,34 @@ class Whiten(Whitening):
 
     kind: str = "whiten"
     like: Likeness | None = None
-    """What the peers have in common whose mean is subtracted first (see `group`); null: none is."""
+    """Property that peers share whose mean is subtracted first (see `group`); null: no mean is."""
     centre: bool = True
-    """Whether the mean is subtracted, too; ms-swift only divides."""
+    """Subtract the mean, too; ms-swift only divides."""
     unit: Literal["token", "sequence"] = "token"
     guard: Literal["variance", "std", "clamp"] = "variance"
     epsilon: float = Field(default=1e-8, ge=0)
 
     @property
     def compares(self) -> bool:  # type: ignore[override]
-        """Only with `like` does it take peers."""
+        """Return True if it takes peers: only with `like`."""
         return self.like is not None
 
     def __call__(self, evidence: Evidence, earned: Credit) -> tuple[Credit, Metrics]:
-        """Judge every turn that `earned` speaks of.
+        """Return the advantage of every turn that `earned` holds, and metrics of the groups.
 
         Raises:
-            ValueError: if problems are to be compared and a turn works on none.
+            ValueError: if problems are compared and a turn works on none.
         """
-        if self.like is None:
-            return self.whitened(earned, evidence), {}
-        compared = Group(like=self.like, std=False).compare(evidence, earned)
-        return self.whitened(compared.credit, evidence, compared.idle), compared.metrics
+        compared = Comparison(earned, frozenset(), {})
+        if self.like is not None:
+            compared = PeerBaseline(*ALIKE[self.like], mean_of_all).compare(evidence, earned)
+        return self.whitened(compared.credit, evidence, compared.idle, self.centre), compared.metrics
 
     def peers(self, evidence: Evidence, earned: Credit) -> Peers:
-        """All with all, or with `like` each group."""
+        """Return one group of all turns (one a role with `over: role`), or with `like` the groups of peers."""
         if self.like is not None:
-            return Group(like=self.like).peers(evidence, earned)
-        batches: dict[str, dict[TurnId, None]] = defaultdict(dict)
-        for _, turn in judged(evidence, earned):
-            batches[turn.role if self.over == "role" else ""][turn.id] = None
-        return Peers(None, [list(turns) for turns in batches.values()])
-
-    def _centre(self, mean: float) -> float:
-        return mean if self.centre else 0.0
+            return PeerBaseline(*ALIKE[self.like], mean_of_all).peers(evidence, earned)
+        return Peers(None, [list(turns) for turns in self.batches(evidence, earned)])
 
 
 class Decoupled(Whitening):
@@ -150,7 +148,7 @@ class Decoupled(Whitening):
     compares: ClassVar[bool] = True
     by_name: ClassVar[bool] = True
     like: Likeness = "start"
-    """What the peers have in common (see `group`)."""
+    """Property that peers share (see `group`)."""
     weights: dict[str, float] = Field(default_factory=dict)
     """Name of a reward -> its weight. Empty: 1 for each; else every reward must be named."""
     group_epsilon: float = Field(default=1e-4, ge=0)
@@ -161,29 +159,42 @@ class Decoupled(Whitening):
     epsilon: float = Field(default=1e-4, ge=0)
 
     def __call__(self, evidence: Evidence, earned: Credit) -> tuple[Credit, Metrics]:
-        """Judge every turn that `earned` speaks of.
+        """Return the advantage of every turn that `earned` holds, and metrics of the groups.
 
         Raises:
-            ValueError: if a reward has no weight, or if nobody says what each reward alone would have earned.
+            ValueError: if a reward has no weight, or if `evidence.named` is missing.
         """
         weights = self._weights(evidence)
-        group = Group(like=self.like, epsilon=self.group_epsilon)
-        parts: dict[str, Compared] = {}
+        parts: dict[str, Comparison] = {}
         for name in weights:
-            own = {turn: worth for turn, worth in evidence.named[name].items() if turn in earned}
-            parts[name] = group.compare(evidence, own)
-        turns = dict.fromkeys(turn.id for _, turn in judged(evidence, earned))
-        sums = {turn: _sum(_terms(turn, parts, weights), earned[turn].returns) for turn in turns}
-        idle = {turn for turn in turns if all(turn not in part.credit or turn in part.idle for part in parts.values())}
+            named = {turn: worth for turn, worth in evidence.named[name].items() if turn in earned}
+            parts[name] = self._group.compare(evidence, named)
+        sums: Credit = {}
+        for _, turn in judged_turns(evidence, earned):
+            terms = [(weights[name], part.credit[turn.id]) for name, part in parts.items() if turn.id in part.credit]
+            sums[turn.id] = _weighted_sum(terms, earned[turn.id].returns)
+        idle = {turn for turn in sums if all(turn not in part.credit or turn in part.idle for part in parts.values())}
         plain = self.alone == "group" and len(self.weights or weights) == 1
-        credit = sums if plain else self.whitened(sums, evidence, idle)
-        return credit, self._metrics(group.peers(evidence, earned), idle, parts)
+        credit = sums
+        if not plain:
+            whitened = self.whitened(sums, evidence, idle)
+            # No single number is subtracted from what a turn earned.
+            credit = {turn: replace(advantage, baseline=None, scale=None) for turn, advantage in whitened.items()}
+        groups = self.peers(evidence, earned).groups
+        metrics = group_metrics(len(groups), sum(idle.issuperset(group) for group in groups))
+        for name, part in parts.items():
+            metrics[f"credit/degenerate_groups/{name}"] = part.metrics["credit/degenerate_groups"]
+        return credit, metrics
+
+    @property
+    def _group(self) -> PeerBaseline:
+        return PeerBaseline(*ALIKE[self.like], mean_of_all, True, self.group_epsilon)
 
     def peers(self, evidence: Evidence, earned: Credit) -> Peers:
-        return Group(like=self.like).peers(evidence, earned)
+        return self._group.peers(evidence, earned)
 
     def _weights(self, evidence: Evidence) -> dict[str, float]:
-        """Of the rewards that were paid in this step."""
+        """Return the weights of the rewards that were paid in this step."""
         paid = {reward.name for trajectory in evidence.trajectories for reward in trajectory.rewards}
         if paid and not evidence.named:
             raise ValueError("credit.baseline: 'decoupled' needs to know what each reward alone would have earned")
@@ -193,31 +204,17 @@ class Decoupled(Whitening):
             )
         return {name: self.weights.get(name, 1.0) for name in evidence.named}
 
-    def _metrics(self, peers: Peers, idle: Set[TurnId], parts: Mapping[str, Compared]) -> Metrics:
-        groups = len(peers.groups)
-        degenerate = sum(all(turn in idle for turn in group) for group in peers.groups)
-        shares = {"credit/groups": float(groups), "credit/degenerate_groups": degenerate / max(groups, 1)}
-        own = {f"credit/degenerate_groups/{n}": part.metrics["credit/degenerate_groups"] for n, part in parts.items()}
-        return shares | own
 
-
-Term = tuple[float, Advantage]
-"""The weight of a reward, and what it alone says of a turn."""
-
-
-def _terms(turn: TurnId, parts: Mapping[str, Compared], weights: Mapping[str, float]) -> list[Term]:
-    return [(weights[name], part.credit[turn]) for name, part in parts.items() if turn in part.credit]
-
-
-def _sum(terms: Sequence[Term], returns: tuple[float, ...]) -> Advantage:
-    value = _added([weight * term.value for weight, term in terms])
+def _weighted_sum(terms: Sequence[tuple[float, Advantage]], returns: tuple[float, ...]) -> Advantage:
+    """Return the sum of weight * advantage, token by token where there are numbers for tokens."""
+    value = _sum([weight * term.value for weight, term in terms])
     many = max((len(term.tokens) for _, term in terms), default=0)
     rows = [[weight * t for t in term.tokens or (term.value,) * many] for weight, term in terms] if many else []
-    return Advantage(value, tuple(map(_added, zip(*rows, strict=True))), returns)
+    return Advantage(value, tuple(map(_sum, zip(*rows, strict=True))), returns)
 
 
-def _added(numbers: Sequence[float]) -> float:
-    """Their sum; rewards that cancel out leave exactly 0."""
+def _sum(numbers: Sequence[float]) -> float:
+    """Return the sum; rewards that cancel out leave exactly 0."""
     if not all(map(math.isfinite, numbers)):
         return sum(numbers)
     total = math.fsum(numbers)

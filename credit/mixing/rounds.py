@@ -24,7 +24,7 @@ class Round:
     reward: float
     """What the team was paid in it."""
     last: bool
-    """Whether it is the team's last."""
+    """True for the team's last round."""
     shape: tuple[float, ...]
     """Its place in the graph, in `SHAPE` numbers: logarithms of 1 + its number, its turns, the turns that they had
     read, and the longest chain of reading before them; and the density among them, edges over pairs."""
@@ -34,7 +34,7 @@ SHAPE = 5
 
 
 def rounds(trajectory: Trajectory, team: Team, by: Literal["reading", "turns"]) -> Iterator[Round]:
-    """The rounds of a team, first to last.
+    """Yield the rounds of a team, first to last.
 
     A reward belongs to the latest round that had begun when it was paid, so that no turn before it loses it. What is
     paid before the team's first turn belongs to its first round.
@@ -43,36 +43,36 @@ def rounds(trajectory: Trajectory, team: Team, by: Literal["reading", "turns"]) 
         by: `turns`: a round holds each agent's turn of one number; `reading`: turns before which the longest chain of
             reading is equally long, so that none of them had read another.
     """
-    mine, reads = team.turns(trajectory), _reads(trajectory)
+    team_turns, reads = team.turns(trajectory), _reads(trajectory)
     depth = _depths(trajectory, reads)
-    numbers = [turn.nth if by == "turns" else depth[turn.id] for turn in mine]
+    numbers = [turn.nth if by == "turns" else depth[turn.id] for turn in team_turns]
     place = {number: place for place, number in enumerate(sorted(set(numbers)))}
-    when = {turn.id: place[number] for turn, number in zip(mine, numbers, strict=True)}
+    round_of = {turn.id: place[number] for turn, number in zip(team_turns, numbers, strict=True)}
     played: list[list[Turn]] = [[] for _ in place]
-    for turn in mine:
-        played[when[turn.id]].append(turn)
-    rewards = _rewards(trajectory, team, when)
+    for turn in team_turns:
+        played[round_of[turn.id]].append(turn)
+    rewards = _rewards(trajectory, team, round_of)
     for number, turns in enumerate(played):
         shape = (math.log1p(number), *_shape(turns, reads, depth))
         yield Round(number, turns, rewards[number], number + 1 == len(played), shape)
 
 
-def _rewards(trajectory: Trajectory, team: Team, when: Mapping[TurnId, int]) -> list[float]:
-    """By round; `when`: the round of each of the team's turns."""
-    rewards, begun = [0.0] * (max(when.values(), default=-1) + 1), 0
+def _rewards(trajectory: Trajectory, team: Team, round_of: Mapping[TurnId, int]) -> list[float]:
+    """Return the team's reward in each round."""
+    rewards, begun = [0.0] * (max(round_of.values(), default=-1) + 1), 0
     paid: dict[TurnId, float] = {}
     for reward in trajectory.rewards:
         if reward.agent in team.agents:
             paid[reward.turn] = paid.get(reward.turn, 0.0) + team.share * reward.value
     for turn in trajectory.turns:
-        begun = max(begun, when.get(turn.id, 0))
+        begun = max(begun, round_of.get(turn.id, 0))
         if turn.id in paid and rewards:
             rewards[begun] += paid[turn.id]
     return rewards
 
 
 def _reads(trajectory: Trajectory) -> dict[TurnId, list[TurnId]]:
-    """Turn -> those that it had read, where there are any."""
+    """Return turn -> the turns that it had read, for turns that had read any."""
     reads: dict[TurnId, list[TurnId]] = {}
     for source, reader in trajectory.graph.edges:
         reads.setdefault(reader, []).append(source)
@@ -80,7 +80,7 @@ def _reads(trajectory: Trajectory) -> dict[TurnId, list[TurnId]]:
 
 
 def _depths(trajectory: Trajectory, reads: Mapping[TurnId, Sequence[TurnId]]) -> dict[TurnId, int]:
-    """Turn -> how many turns the longest chain of reading before it has; an agent remembers its own turns."""
+    """Return turn -> the length of the longest chain of reading before it; an agent remembers its own turns."""
     depth: dict[TurnId, int] = {}
     latest: dict[str, int] = {}
     for turn in trajectory.turns:

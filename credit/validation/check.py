@@ -1,25 +1,30 @@
-"""`marl credit-check`: every credit rule against known answers."""
+"""`marl credit-check`: every `assign` alone, and every `baseline` on plain outcomes, against known answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from credit.validation.measure import Bench, Method, Row
-from credit.validation.methods import methods
-from credit.validation.tables import Fact, facts
-from credit.validation.tasks import TASKS, Task
+from credit.validation import comparisons as against
+from credit.validation import estimands as exact
+from credit.validation.known_answers import KnownAnswer, known_answers
+from credit.validation.measure import TASKS, Bench, CheckTask, Method, MethodResult
 from marl.config import nearest
 
 QUICK = ("hint", "2B")
-"""The tasks of a quick check."""
+"""Tasks of a quick check."""
+_MEAN: dict[str, Any] = {"common": "mean"}
+"""These games pay everybody the same, so the team's pay is the mean."""
+_LEARNT = 4
+"""Rehearsals of rules that learn from the steps before."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is checked."""
+class CheckPlan:
+    """Settings of a check."""
 
-    tasks: Sequence[Task] = TASKS
+    tasks: Sequence[CheckTask] = TASKS
     only: Sequence[str] = ()
     """Names of methods; empty: all."""
     extra: Sequence[Method] = ()
@@ -28,39 +33,43 @@ class Plan:
     """For each (history, move)."""
     seed: int = 0
     seeds: Sequence[int] = (0, 1, 2, 3, 4)
-    """Of the networks that are fitted for the tables of known answers."""
+    """Of the networks that are fitted for the known answers."""
 
 
 @dataclass(slots=True)
-class Checked:
-    """What came out."""
+class CheckResults:
+    """Results of a check."""
 
-    facts: list[Fact] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    answers: list[KnownAnswer] = field(default_factory=list)
+    methods: list[MethodResult] = field(default_factory=list)
 
 
-def check(plan: Plan, say: Callable[[str], None] = lambda _: None) -> Checked:
-    """Check every method of the plan; `say` is told what is done.
+def check(plan: CheckPlan, report: Callable[[str], None] = lambda _: None) -> CheckResults:
+    """Check every method of the plan; `report` is called with what is being done.
 
     Raises:
-        ValueError: if `only` names a method that is not there.
+        ValueError: if `only` names a method that does not exist.
     """
-    _expect(plan)
-    found = Checked()
+    names = [method.name for method in methods(TASKS[0])]
+    for name in plan.only:
+        if name not in names:
+            raise ValueError(f"no method {name!r}; {nearest(name, names)}")
+    results = CheckResults()
     if not plan.only:
-        say("known answers")
-        found.facts += facts(plan.seeds)
+        report("known answers")
+        results.answers += known_answers(plan.seeds)
     for task in plan.tasks:
-        say(f"{task.name}: plays")
+        report(f"{task.name}: plays")
         bench = Bench(task, plan.samples, plan.seed)
-        for method in _chosen(plan, task):
-            say(f"{task.name}: {method.name}")
-            found.rows.append(bench(method))
-    return found
+        chosen = [method for method in methods(task) if not plan.only or method.name in plan.only]
+        for method in [*chosen, *plan.extra]:
+            report(f"{task.name}: {method.name}")
+            results.methods.append(bench(method))
+    return results
 
 
-def chosen_tasks(names: Sequence[str]) -> Sequence[Task]:
-    """Tasks by their names.
+def chosen_tasks(names: Sequence[str]) -> Sequence[CheckTask]:
+    """Return tasks by their names.
 
     Raises:
         ValueError: if there is no such task.
@@ -72,13 +81,81 @@ def chosen_tasks(names: Sequence[str]) -> Sequence[Task]:
     return [known[name] for name in names]
 
 
-def _chosen(plan: Plan, task: Task) -> Iterator[Method]:
-    yield from (method for method in methods(task) if not plan.only or method.name in plan.only)
-    yield from plan.extra
+def methods(task: CheckTask) -> Sequence[Method]:
+    """Return every method, with its estimand in this task's game."""
+    return (*_closed_form(task), *_learnt(), *_counterfactual(task), *_baselines())
 
 
-def _expect(plan: Plan) -> None:
-    known = [method.name for method in methods(TASKS[0])]
-    for name in plan.only:
-        if name not in known:
-            raise ValueError(f"no method {name!r}; {nearest(name, known)}")
+def _assign(name: str, kind: str, estimand: exact.Estimand | None, rehearsals: int = 0, **settings: Any) -> Method:
+    rule = {"assign": {"kind": kind, **settings}, "baseline": {"kind": "none"}}
+    return Method(name, rule, estimand, rehearsals)
+
+
+def _baseline(kind: str, estimand: exact.Estimand | None, rehearsals: int = 0, **settings: Any) -> Method:
+    rule = {"assign": {"kind": "outcome"}, "baseline": {"kind": kind, **settings}}
+    return Method(f"outcome / {kind}", rule, estimand, rehearsals)
+
+
+def _closed_form(task: CheckTask) -> Sequence[Method]:
+    shares: dict[str, Any] = {"agents": "equal", "calls": "equal", "discount": 0.5}
+    steps: dict[str, Any] = {"rewards": ["step"]}  # which these games do not pay
+    everybody = tuple(task.default)
+    return (
+        _assign("outcome", "outcome", exact.returns),
+        _assign("uniform", "uniform", exact.returns, **_MEAN),
+        _assign("last_speaker", "last_speaker", exact.last, **_MEAN),
+        _assign("flow", "flow", exact.flow(0.9), decay=0.9, teams=(everybody,)),
+        _assign("trajectory", "trajectory", exact.shares(0.5), **shares, **_MEAN),
+        _assign("process", "process", against.compared(against.start), combine="prime_paper", **steps, **_MEAN),
+    )
+
+
+def _learnt() -> Sequence[Method]:
+    values: dict[str, Any] = {"level": "turn", "values": "own"}
+    # As published: credit is what the networks themselves say.
+    drop: dict[str, Any] = {"rest": "drop", **_MEAN}
+    fit: dict[str, Any] = {"fit": {"updates": 64}, **drop}
+    return (
+        _assign("gae", "gae", against.compared(against.prompt), _LEARNT, **values),
+        _assign("chain_gae", "chain_gae", against.chained(0.5), _LEARNT, lam=0.5, **values, **_MEAN),
+        _assign("vdn", "vdn", exact.fitted(exact.additive), _LEARNT, **fit),
+        # A mixer takes longer to fit than a sum.
+        _assign("qmix", "qmix", exact.fitted(exact.monotone), 2 * _LEARNT, fit={"updates": 128, "lr": 1e-2}, **drop),
+        _assign("coma", "coma", exact.coma, _LEARNT, **fit),
+    )
+
+
+def _counterfactual(task: CheckTask) -> Sequence[Method]:
+    nothing = exact.always(task.default)
+    default: dict[str, Any] = {"default": dict(task.default), **_MEAN}
+    return (
+        _assign("difference", "difference", exact.difference(nothing), **default),
+        _assign("difference (policy)", "difference", exact.difference(None), against="policy", **_MEAN),
+        _assign("leave_one_out", "leave_one_out", exact.leave_one_out(nothing), **default),
+        _assign("shapley", "shapley", exact.shapley_values(nothing), **default),
+        _assign("replay", "replay", exact.advantage, samples=1, **_MEAN),
+        _assign("replay (siblings)", "replay", exact.siblings, form="siblings", samples=1, **_MEAN),
+    )
+
+
+def _baselines() -> Sequence[Method]:
+    standard: dict[str, Any] = {"std": True}
+    return (
+        _baseline("group", against.compared(against.start, **standard)),
+        _baseline("rloo", against.compared(against.start)),
+        _baseline("role_average", against.compared(against.agent)),
+        _baseline("agent_turn_group", against.compared(against.prompt_of_start, **standard)),
+        _baseline("task_role", against.compared(against.everything, **standard)),
+        _baseline("agent_group", against.compared(against.start, **standard)),
+        _baseline("joint", against.compared(against.start)),
+        _baseline("decoupled", against.compared(against.start, **standard)),
+        _baseline("greedy", against.greedy),
+        _baseline("opo", against.compared(against.start)),
+        _baseline("whiten", against.compared(against.everything, **standard)),
+        _baseline("value", against.compared(against.prompt), _LEARNT, values="own"),
+        replace(
+            _baseline("agent_turn_group", against.candidates(4), std=False),
+            name="tree: outcome / agent_turn_group",
+            experience={"kind": "tree", "candidates": 4},
+        ),
+    )

@@ -20,13 +20,13 @@ def credit_check(
 ) -> None:
     """Check every credit rule against known answers and against exact values of small games."""
     from credit.validation import report
-    from credit.validation.check import QUICK, Plan, check, chosen_tasks
-    from credit.validation.tasks import TASKS
+    from credit.validation.check import QUICK, CheckPlan, check, chosen_tasks
+    from credit.validation.measure import TASKS
 
     names = task or (QUICK if quick else [each.name for each in TASKS])
     seeds = range(seed, seed + (1 if quick else 5))
-    plan = Plan(chosen_tasks(names), tuple(method or ()), seed=seed, seeds=seeds)
-    found = check(plan, lambda doing: typer.echo(doing, err=True))
-    typer.echo(report.markdown(found) if markdown else report.text(found))
+    plan = CheckPlan(chosen_tasks(names), tuple(method or ()), seed=seed, seeds=seeds)
+    results = check(plan, lambda doing: typer.echo(doing, err=True))
+    typer.echo(report.markdown(results) if markdown else report.text(results))
     if out is not None:
-        report.write(out, found, plan, shlex.join(["marl", *sys.argv[1:]]))
+        report.write(out, results, plan, shlex.join(["marl", *sys.argv[1:]]))

@@ -1,146 +1,131 @@
-"""What comparisons with peers leave of the return, exactly: baselines, critics and trees of candidates."""
+"""Estimands of comparisons with peers: the exact rest of the return after baselines, critics and candidate trees."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable
+from functools import cache
 from math import sqrt
 
 import numpy as np
 
-from credit.validation.estimands import Estimand, PerPlay
-from credit.validation.world import Choice, History, PerTurn, Play, World
+from credit.validation.enumeration import Decision, EnumeratedGame, History, PerTurn, Play
+from credit.validation.estimands import Estimand
 from marl.evaluation.game_tree import Situation
 
-Key = Callable[[Choice], Hashable]
-"""Choices with equal keys are compared, or have equal values."""
+Key = Callable[[Decision], Hashable]
+"""Decisions with equal keys are compared, or have equal values."""
 
 
-def compared(key: Key, *, std: bool = False) -> Estimand:
-    """The return minus its mean over all turns with the same key, by default not divided by its deviation there."""
-
-    def of(world: World) -> PerPlay:
-        means, deviations = _moments(world, key)
-
-        def turns(play: Play) -> PerTurn:
-            gaps = [(play.worth - means[key(c)], deviations[key(c)]) for c in play.choices]
-            return [gap if not std else gap / deviation if deviation > 1e-9 else 0.0 for gap, deviation in gaps]
-
-        return turns
-
-    return of
+def start(decision: Decision) -> Hashable:
+    """Return the start of the game, and the agent."""
+    return decision.cell.history.start, decision.situation.agent
 
 
-def start(choice: Choice) -> Hashable:
-    """How the game began, and who speaks."""
-    return choice.cell.history.start, choice.situation.agent
+def prompt(decision: Decision) -> Hashable:
+    """Return all that the agent knows."""
+    return decision.situation
 
 
-def prompt(choice: Choice) -> Hashable:
-    """What the agent knows, as one question."""
-    return choice.situation
+def prompt_of_start(decision: Decision) -> Hashable:
+    """Return all that the agent knows, and the start of the game."""
+    return decision.cell.history.start, decision.situation
 
 
-def prompt_of_start(choice: Choice) -> Hashable:
-    """The same in games that began alike."""
-    return choice.cell.history.start, choice.situation
-
-
-def everything(_: Choice) -> Hashable:
-    """All turns alike."""
+def everything(_: Decision) -> Hashable:
+    """Return the same for all turns."""
     return ""
 
 
-def agent(choice: Choice) -> Hashable:
-    """Who speaks."""
-    return choice.situation.agent
+def agent(decision: Decision) -> Hashable:
+    """Return the agent."""
+    return decision.situation.agent
 
 
-def chained(lam: float) -> Estimand:
-    """A_k = sum over l of lam^l delta_{k+l}, with delta_k = V_{k+1} - V_k, V of an agent's own question and the return
-    after the last one; all turns of the team are one chain.
-    """
+def compared(key: Key, *, std: bool = False) -> Estimand:
+    """Return the return minus its mean over all turns with the same key; with `std` divided by its deviation there."""
 
-    def of(world: World) -> PerPlay:
-        means, _ = _moments(world, prompt)
+    def per_turn(game: EnumeratedGame, play: Play) -> PerTurn:
+        means, deviations = _moments(game, key)
+        gaps = [(play.team_return - means[key(d)], deviations[key(d)]) for d in play.decisions]
+        return [gap if not std else gap / deviation if deviation > 1e-9 else 0.0 for gap, deviation in gaps]
 
-        def turns(play: Play) -> PerTurn:
-            values = [means[prompt(choice)] for choice in play.choices] + [play.worth]
-            deltas = np.diff(values)
-            return [float(deltas[k:] @ lam ** np.arange(len(deltas) - k)) for k in range(len(deltas))]
-
-        return turns
-
-    return of
+    return per_turn
 
 
-def candidates(many: int) -> Estimand:
-    """Q(h, a) minus its mean over the candidates of all turns that were asked the same, when `many` candidates are
-    tried at each turn of a course and the one whose episode pays best is gone on with.
-    """
-
-    def of(world: World) -> PerPlay:
-        seen: dict[Hashable, list[tuple[float, float]]] = defaultdict(list)
-        for history, (situation, chance) in _trunks(world, many).items():
-            seen[history.start, situation].append((world.value(history), chance))
-        means = {key: sum(v * c for v, c in found) / sum(c for _, c in found) for key, found in seen.items()}
-
-        def turns(play: Play) -> PerTurn:
-            after = [choice.cell.history.then(choice.cell.move) for choice in play.choices]
-            pairs = zip(play.choices, after, strict=True)
-            return [world.value(h) - means.get(prompt_of_start(choice), 0.0) for choice, h in pairs]
-
-        return turns
-
-    return of
-
-
-def greedy(world: World) -> PerPlay:
-    """The return minus that of the game in which everybody does what is most likely."""
-    best = {situation: max(moves, key=moves.__getitem__) for situation, moves in world.strategy.items()}
-
-    def turns(play: Play) -> PerTurn:
-        history = play.choices[0].cell.history
-        there = world.expected(lambda situation, _: {best[situation]: 1.0}, history)
-        return [play.worth - there] * len(play.choices)
-
-    return turns
-
-
-def _trunks(world: World, many: int) -> dict[History, tuple[Situation, float]]:
-    """The histories that are gone on from in a tree of candidates: who is asked what there, and with which probability.
-
-    The best of `many` pays r with probability F(r)^many - F(r-)^many; any of those that pay r is as likely to be it.
-    """
-    paid: dict[History, dict[float, dict[History, float]]] = defaultdict(dict)
-    asked: dict[History, Situation] = {}
-    reached: dict[History, float] = defaultdict(float)
-    for play in world.plays:
-        first = play.choices[0].cell.history
-        reached[first] += play.chance
-        for choice in play.choices:
-            history, after = choice.cell.history, choice.cell.history.then(choice.cell.move)
-            asked[history] = choice.situation
-            alike = paid[history].setdefault(play.worth, defaultdict(float))
-            alike[after] += play.chance
-    for history in sorted(asked, key=lambda h: len(h.moves)):
-        total, below = sum(sum(after.values()) for after in paid[history].values()), 0.0
-        for worth in sorted(paid[history]):
-            here = sum(paid[history][worth].values())
-            best = ((below + here) / total) ** many - (below / total) ** many
-            below += here
-            for after, chance in paid[history][worth].items():
-                reached[after] += reached[history] * best * chance / here
-    return {history: (situation, reached[history]) for history, situation in asked.items()}
-
-
-def _moments(world: World, key: Key) -> tuple[dict[Hashable, float], dict[Hashable, float]]:
-    """Mean and deviation of the return over all turns with a key, each turn counting once."""
+@cache
+def _moments(game: EnumeratedGame, key: Key) -> tuple[dict[Hashable, float], dict[Hashable, float]]:
+    """Return mean and deviation of the return over all turns with a key, each turn counting once."""
     sums: dict[Hashable, np.ndarray] = defaultdict(lambda: np.zeros(3))
-    for play in world.plays:
-        for choice in play.choices:
-            sums[key(choice)] += play.chance * np.array([1.0, play.worth, play.worth**2])
+    for play in game.plays:
+        for decision in play.decisions:
+            sums[key(decision)] += play.chance * np.array([1.0, play.team_return, play.team_return**2])
     means = {name: float(total / mass) for name, (mass, total, _) in sums.items()}
     return means, {
         name: sqrt(max(float(squares / mass) - means[name] ** 2, 0.0)) for name, (mass, _, squares) in sums.items()
     }
+
+
+def chained(lam: float) -> Estimand:
+    """Return A_k = sum over l of lam^l delta_{k+l}, with delta_k = V_{k+1} - V_k; V is the mean return given an agent's
+    prompt, and the return after the last turn; all turns of the team are one chain.
+    """
+
+    def per_turn(game: EnumeratedGame, play: Play) -> PerTurn:
+        means, _ = _moments(game, prompt)
+        deltas = np.diff([means[prompt(decision)] for decision in play.decisions] + [play.team_return])
+        return [float(deltas[k:] @ lam ** np.arange(len(deltas) - k)) for k in range(len(deltas))]
+
+    return per_turn
+
+
+def greedy(game: EnumeratedGame, play: Play) -> PerTurn:
+    """Return the return minus that of the game in which everybody does what is most likely."""
+    best = {situation: max(moves, key=moves.__getitem__) for situation, moves in game.strategy.items()}
+    baseline = game.expected(lambda situation, _: {best[situation]: 1.0}, play.first)
+    return [play.team_return - baseline] * len(play.decisions)
+
+
+def candidates(many: int) -> Estimand:
+    """Return Q(h, a) minus its mean over the candidates of all turns with the same prompt and start, when `many`
+    candidates are tried at each turn and the one whose episode pays best is continued.
+    """
+
+    def per_turn(game: EnumeratedGame, play: Play) -> PerTurn:
+        means = _candidate_means(game, many)
+        return [game.value(d.cell.after) - means.get(prompt_of_start(d), 0.0) for d in play.decisions]
+
+    return per_turn
+
+
+@cache
+def _candidate_means(game: EnumeratedGame, many: int) -> dict[Hashable, float]:
+    values: dict[Hashable, list[tuple[float, float]]] = defaultdict(list)
+    for history, (situation, chance) in _continued(game, many).items():
+        values[history.start, situation].append((game.value(history), chance))
+    return {key: sum(v * c for v, c in pairs) / sum(c for _, c in pairs) for key, pairs in values.items()}
+
+
+def _continued(game: EnumeratedGame, many: int) -> dict[History, tuple[Situation, float]]:
+    """Return the histories that a tree of candidates continues: their situation, and the probability of each.
+
+    The best of `many` pays r with probability F(r)^many - F(r-)^many; all that pay r are equally likely to be it.
+    """
+    paid: dict[History, dict[float, dict[History, float]]] = defaultdict(dict)
+    situations: dict[History, Situation] = {}
+    reached: dict[History, float] = defaultdict(float)
+    for play in game.plays:
+        reached[play.first] += play.chance
+        for decision in play.decisions:
+            situations[decision.cell.history] = decision.situation
+            equal = paid[decision.cell.history].setdefault(play.team_return, defaultdict(float))
+            equal[decision.cell.after] += play.chance
+    for history in sorted(situations, key=lambda h: len(h.moves)):
+        total, below = sum(sum(after.values()) for after in paid[history].values()), 0.0
+        for team_return in sorted(paid[history]):
+            here = sum(paid[history][team_return].values())
+            best = ((below + here) / total) ** many - (below / total) ** many
+            below += here
+            for after, chance in paid[history][team_return].items():
+                reached[after] += reached[history] * best * chance / here
+    return {history: (situation, reached[history]) for history, situation in situations.items()}

@@ -1,34 +1,106 @@
-"""A credit rule on sampled episodes of a task, against exact values: is it what it means to be, and at what cost?"""
+"""Credit rules on sampled episodes of small games, beside exact values: correlation, bias, variance and cost."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean, pvariance
 from typing import Any
 
-from credit.validation.correlation import mean, pearson, spearman, spread
-from credit.validation.estimands import Estimand, PerPlay, Undefined, advantage
-from credit.validation.tasks import STEPS, Task, seated
-from credit.validation.world import Cell, World, cells
+import numpy as np
+
+from credit.validation.enumeration import Cell, EnumeratedGame, cells_of
+from credit.validation.estimands import Estimand, Undefined, advantage
+from marl.evaluation.evaluate import move_probabilities
+from marl.evaluation.game_tree import grow
 from marl.graph import Trajectory
 from marl.judging.judge import Judge
 from marl.parts import find
-from marl.protocols import Engine, ExperienceConfig
-from marl.scenario.schema import CreditConfig
+from marl.protocols import Engine, ExperienceConfig, WeightlessEngine
+from marl.scenario.schema import CreditConfig, Scenario
+from marl.training.build import build
 from marl.training.run import Run
-from marl.types import Completion, Failure, Request, Ticket
+from marl.types import Request, Ticket
 
+STEPS = 4
+"""Steps of a run in which the judged episodes are played ..."""
+GROUP = 8
+"""... in groups of this size that begin alike."""
 RECOVERED = 0.95
 """Correlation with its own estimand from which a method counts as right ..."""
 SPREAD = 0.25
 """... where that estimand has at least this standard deviation; below, noise decides."""
+_ROUNDING = 1e-9
+Numbers = Sequence[float]
+
+# --- tasks ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CheckTask:
+    """A cooperative game that can be enumerated, played by the embedded tiny model in every seat."""
+
+    name: str
+    game: Mapping[str, Any]
+    default: Mapping[str, str]
+    """Agent -> the move that stands for doing nothing, for rules that take agents away."""
+
+    def scenario(self, episodes: int, seed: int) -> Scenario:
+        """Return a scenario with one policy for all seats: the tiny model, which knows the format of moves only.
+
+        Sampled at temperature 0.5, it says hardly anything but moves in their canonical texts, so that their
+        probabilities are those of the moves.
+        """
+        model = {"kind": "tiny", "hidden": 32, "layers": 1, "warm_up": {"steps": 60, "lr": 1e-2}}
+        sampling = {"max_tokens": 4, "temperature": 0.5}
+        groups = -(-episodes // (STEPS * GROUP))
+        return Scenario.model_validate(
+            {
+                "game": self.game,
+                "seats": dict.fromkeys(self.default, "player"),
+                "roles": {"player": {"kind": "player", "policy": "actor", "sampling": sampling}},
+                "policies": {"actor": {"model": model, "learner": {"kind": "grpo"}}},
+                "schedule": {"steps": STEPS, "groups": groups, "group_size": GROUP, "seed": seed, "threads": 1},
+            }
+        )
+
+
+_TWO = {"agent_0": "a", "agent_1": "a"}
+_THREE = {**_TWO, "agent_2": "a"}
+TASKS = (
+    CheckTask("hint", {"kind": "hint"}, {"speaker": "one", "guesser": "red"}),
+    CheckTask("2B", {"kind": "matrix", "table": "qmix_2b"}, _TWO),
+    CheckTask("matching", {"kind": "matrix", "table": "matching"}, _TWO),
+    CheckTask("AND of 3", {"kind": "matrix", "table": "and"}, _THREE),
+    CheckTask("climbing", {"kind": "matrix", "table": "climbing"}, _TWO),
+    CheckTask("two-step", {"kind": "two_step"}, _TWO),
+    CheckTask("additive", {"kind": "matrix", "table": "additive"}, _TWO),
+)
+
+
+def prepare(task: CheckTask, samples: int, seed: int) -> tuple[Run, EnumeratedGame]:
+    """Return a run whose episodes contain each play about `samples` times, and the game under its policies.
+
+    Every move's probability is that of its text.
+    """
+    run = build(task.scenario(1, seed))
+    scenario, simulator = run.scenario, run.simulator
+    tree = grow(scenario.game, simulator.casting, scenario.seats)
+    chances = move_probabilities(simulator, list(tree.requests.values()))
+    strategy = dict(zip(tree.requests, chances, strict=True))
+    game = EnumeratedGame(scenario.game, simulator.casting, scenario.seats, strategy)
+    legal = [play for play in game.plays if all(decision.cell.move is not None for decision in play.decisions)]
+    return build(task.scenario(samples * len(legal), seed)), game
+
+
+# --- methods and results ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A credit rule, and what it estimates."""
+    """A credit rule, and its estimand."""
 
     name: str
     credit: Mapping[str, Any]
@@ -38,16 +110,16 @@ class Method:
     rehearsals: int = 0
     """How many times it judges the episodes before those judgements count: for rules that learn from steps before."""
     experience: Mapping[str, Any] | None = None
-    """What plays the episodes, as in a scenario; None: those that all methods share."""
+    """Experience that plays the episodes, as in a scenario; None: the episodes that all methods share."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """What was found. Correlations, bias and spread weigh moves by how often they are made."""
+class MethodResult:
+    """Figures of a method on a task. Correlations, bias and spread weigh moves by how often they are made."""
 
     method: str
     task: str
-    own: float | None
+    own_pearson: float | None
     """Pearson, of mean credit per (history, move) with the method's own exact estimand."""
     own_spread: float | None
     """Standard deviation of that estimand."""
@@ -57,8 +129,8 @@ class Row:
     """Of mean credit with the exact sequential advantage."""
     spearman: float | None
     exact_pearson: float | None
-    """Of the exact estimand with the exact sequential advantage, turn by turn over all plays: what is left of the
-    difference when nothing is averaged and nothing is noise."""
+    """Of the exact estimand with the exact sequential advantage, turn by turn over all plays: the difference that is
+    left when nothing is averaged and nothing is noise."""
     bias: float | None
     """Mean of (mean credit - own estimand)."""
     error: float | None
@@ -73,122 +145,140 @@ class Row:
     """Tokens that were sampled or scored for credit, for each judged turn."""
 
 
-class Counted:
-    """An engine, and how many answers it was asked for."""
+class CountedEngine(WeightlessEngine):
+    """An engine that counts the answers it samples."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.asked = 0
+        self.sampled = 0
+        self.step, self.cancel = engine.step, engine.cancel
 
     def submit(self, ticket: Ticket, request: Request) -> None:
-        self.asked += request.forced is None
+        self.sampled += request.forced is None
         self._engine.submit(ticket, request)
-
-    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
-        return self._engine.step(wait_s)
-
-    def cancel(self, tickets: Iterable[Ticket]) -> None:
-        self._engine.cancel(tickets)
-
-    def load_weights(self, policy: str, weights: Any, version: int) -> None:
-        self._engine.load_weights(policy, weights, version)
 
 
 class Bench:
     """A task with its exact values and its episodes, which are the same for every method."""
 
-    def __init__(self, task: Task, samples: int, seed: int) -> None:
+    def __init__(self, task: CheckTask, samples: int, seed: int) -> None:
         self.task, self.samples = task, samples
-        self.run, self.world = seated(task, samples, seed)
-        self._sequential = _averages(self.world, advantage(self.world))
-        self._steps: list[list[Trajectory]] = [self.run.table.play(self.run.deal(step)) for step in range(STEPS)]
+        self.run, self.game = prepare(task, samples, seed)
+        self._sequential = _legal_averages(self.game, advantage)
+        self._steps = [self.run.simulator.play(self.run.deals(step)) for step in range(STEPS)]
 
-    def __call__(self, method: Method) -> Row:
+    def __call__(self, method: Method) -> MethodResult:
         """Have the method judge all episodes, step by step."""
-        run, engines = self._run(method)
-        steps = self._gathered(run, method.experience) if method.experience else self._steps
-        found: dict[Cell, list[float]] = defaultdict(list)
-        before, already = run.table.tokens["credit"], sum(engine.asked for engine in engines)
+        # In a simulator of its own, so that what one method plays changes nothing for the next one.
+        shared = self.run.simulator
+        engines = {name: CountedEngine(engine) for name, engine in shared.engines.items()}
+        judge = Judge(CreditConfig.model_validate(method.credit))
+        run = replace(self.run, simulator=shared.beside(shared.casting, engines), judge=judge)
+        steps = _gather(run, method.experience) if method.experience else self._steps
+        samples: dict[Cell, list[float]] = defaultdict(list)
+        tokens, sampled = shared.tokens["credit"], sum(engine.sampled for engine in engines.values())
         for rehearsal in reversed(range(method.rehearsals + 1)):
             for trajectories in steps:
                 credit = run.judge(run.evidence(trajectories, run.read(trajectories))).credit
-                for cell, turn in [] if rehearsal else _turns(trajectories):
+                for turn, cell in {} if rehearsal else _cells(trajectories).items():
                     if turn in credit:
-                        found[cell].append(credit[turn].value)
-        judged = sum(map(len, found.values())) * (method.rehearsals + 1)
-        spent = run.table.tokens["credit"] - before
-        asked = sum(engine.asked for engine in engines) - already
-        return self._row(method, found, (asked / max(judged, 1), spent / max(judged, 1)))
+                        samples[cell].append(credit[turn].value)
+        judged = max(sum(map(len, samples.values())) * (method.rehearsals + 1), 1)
+        sampled = sum(engine.sampled for engine in engines.values()) - sampled
+        return self._result(method, samples, sampled / judged, (shared.tokens["credit"] - tokens) / judged)
 
-    def _run(self, method: Method) -> tuple[Run, list[Counted]]:
-        """At a table of its own, so that what one method plays changes nothing for the next one."""
-        table = self.run.table
-        counted = {name: Counted(engine) for name, engine in table.engines.items()}
-        own = table.beside(table.cast, counted)
-        own.hold([trajectory for trajectories in self._steps for trajectory in trajectories])
-        judge = Judge(CreditConfig.model_validate(method.credit))
-        return replace(self.run, table=own, judge=judge), list(counted.values())
-
-    def _gathered(self, run: Run, experience: Mapping[str, Any]) -> list[list[Trajectory]]:
-        """Episodes of another kind of play; from a quarter of the starts, for it plays several courses of each."""
-        part = find("experience", experience["kind"], ExperienceConfig).model_validate(experience)
-        player = part.build()  # type: ignore[attr-defined]
-        deals = [run.deal(step) for step in range(STEPS)]
-        return [player.gather(some[: len(some) // 4], run.table) for some in deals]
-
-    def _row(self, method: Method, found: Mapping[Cell, Sequence[float]], cost: tuple[float, float]) -> Row:
-        """From as many samples of each cell as were asked for, the first ones."""
-        at = [cell for cell in self._sequential if found.get(cell)]
-        samples = [found[cell][: self.samples] for cell in at]
-        means, weights = [fmean(values) for values in samples], [self.world.chance(cell) for cell in at]
-        exact = [self._sequential[cell] for cell in at]
-        own, ceiling = self._estimand(method)
-        goal = [own[cell] for cell in at] if own else []
-        gaps = [found - expected for found, expected in zip(means, goal, strict=bool(goal))] if goal else []
-        similar = pearson(means, goal, weights) if goal else None
-        width = spread(goal, weights) if goal else None
-        return Row(
+    def _result(
+        self, method: Method, credit: Mapping[Cell, Sequence[float]], generations: float, tokens: float
+    ) -> MethodResult:
+        """Return figures from the first `samples` samples of each cell."""
+        cells = [cell for cell in self._sequential if credit.get(cell)]
+        samples = [credit[cell][: self.samples] for cell in cells]
+        means, weights = [fmean(values) for values in samples], [self.game.chance(cell) for cell in cells]
+        exact = [self._sequential[cell] for cell in cells]
+        estimand, exact_pearson = self._estimand(method)
+        goal = [estimand[cell] for cell in cells] if estimand else []
+        gaps = [mean - expected for mean, expected in zip(means, goal, strict=True)] if goal else []
+        similarity = pearson(means, goal, weights) if goal else None
+        spread = weighted_std(goal, weights) if goal else None
+        return MethodResult(
             method=method.name,
             task=self.task.name,
-            own=similar,
-            own_spread=width,
-            recovered=None if width is None or width < SPREAD else (similar or 0.0) >= RECOVERED,
+            own_pearson=similarity,
+            own_spread=spread,
+            recovered=None if spread is None or spread < SPREAD else (similarity or 0.0) >= RECOVERED,
             pearson=pearson(means, exact, weights),
             spearman=spearman(means, exact, weights),
-            exact_pearson=ceiling,
-            bias=mean(gaps, weights) if gaps else None,
-            error=mean([gap**2 for gap in gaps], weights) ** 0.5 if gaps else None,
-            variance=mean([pvariance(values) for values in samples], weights),
+            exact_pearson=exact_pearson,
+            bias=weighted_mean(gaps, weights) if gaps else None,
+            error=weighted_mean([gap**2 for gap in gaps], weights) ** 0.5 if gaps else None,
+            variance=weighted_mean([pvariance(values) for values in samples], weights),
             fewest=min(map(len, samples)),
-            generations=cost[0],
-            tokens=cost[1],
+            generations=generations,
+            tokens=tokens,
         )
 
     def _estimand(self, method: Method) -> tuple[dict[Cell, float] | None, float | None]:
-        """Its value for each (history, move), and its correlation with the sequential advantage over single turns."""
+        """Return its value for each (history, move), and its correlation with the sequential advantage over turns."""
         if method.estimand is None:
             return None, None
         try:
-            own = method.estimand(self.world)
-            return _averages(self.world, own), _ceiling(self.world, own)
+            return _legal_averages(self.game, method.estimand), correlation_over_turns(self.game, method.estimand)
         except Undefined:
             return None, None
 
 
-def _turns(trajectories: Sequence[Trajectory]) -> list[tuple[Cell, Any]]:
-    """Every turn once, with its cell."""
-    found = {turn.id: cell for t in trajectories for cell, turn in zip(cells(t), t.turns, strict=True)}
-    return [(cell, turn) for turn, cell in found.items()]
+def _gather(run: Run, experience: Mapping[str, Any]) -> list[list[Trajectory]]:
+    """Return episodes of another experience; from a quarter of the starts, for it plays several courses of each."""
+    part = find("experience", experience["kind"], ExperienceConfig).model_validate(experience)
+    player = part.build()  # type: ignore[attr-defined]
+    quarter = run.scenario.schedule.groups * run.scenario.schedule.group_size // 4
+    return [player.gather(step, lambda step: run.deals(step)[:quarter], run.simulator) for step in range(STEPS)]
 
 
-def _averages(world: World, figures: PerPlay) -> dict[Cell, float]:
-    """Of each legal move in its history."""
-    return {cell: value for cell, value in world.average(figures).items() if cell.move is not None}
+def _cells(trajectories: Iterable[Trajectory]) -> dict[Any, Cell]:
+    """Return turn -> its cell."""
+    return {turn.id: cell for t in trajectories for cell, turn in zip(cells_of(t), t.turns, strict=True)}
 
 
-def _ceiling(world: World, own: PerPlay) -> float | None:
-    exact = advantage(world)
-    triples = [
-        (mine, best, play.chance) for play in world.plays for mine, best in zip(own(play), exact(play), strict=True)
-    ]
-    return pearson(*zip(*triples, strict=True))
+def _legal_averages(game: EnumeratedGame, estimand: Estimand) -> dict[Cell, float]:
+    """Return the estimand of each legal move in its history."""
+    return {cell: value for cell, value in game.average(partial(estimand, game)).items() if cell.move is not None}
+
+
+# --- weighted statistics ----------------------------------------------------------------------------------------------
+
+
+def correlation_over_turns(game: EnumeratedGame, estimand: Estimand) -> float | None:
+    """Return the correlation of an estimand with the exact sequential advantage, over all turns of all plays."""
+    turns = [(play.chance, zip(estimand(game, play), advantage(game, play), strict=True)) for play in game.plays]
+    return pearson(*zip(*[(figure, exact, chance) for chance, pairs in turns for figure, exact in pairs], strict=True))
+
+
+def weighted_mean(values: Numbers, weights: Numbers) -> float:
+    """Return the weighted mean."""
+    return float(np.average(values, weights=weights))
+
+
+def weighted_std(values: Numbers, weights: Numbers) -> float:
+    """Return the weighted standard deviation."""
+    squares = (np.asarray(values) - weighted_mean(values, weights)) ** 2
+    return float(np.sqrt(np.average(squares, weights=weights)))
+
+
+def pearson(x: Numbers, y: Numbers, weights: Numbers) -> float | None:
+    """Return the weighted correlation; None if one of the two is the same everywhere."""
+    scale = weighted_std(x, weights) * weighted_std(y, weights)
+    if scale <= _ROUNDING:
+        return None
+    products = (np.asarray(x) - weighted_mean(x, weights)) * (np.asarray(y) - weighted_mean(y, weights))
+    return float(np.average(products, weights=weights)) / scale
+
+
+def spearman(x: Numbers, y: Numbers, weights: Numbers) -> float | None:
+    """Return the weighted correlation of ranks; equal values share the mean of theirs."""
+    return pearson(_ranks(x), _ranks(y), weights)
+
+
+def _ranks(values: Numbers) -> list[float]:
+    rounded = np.round(np.asarray(values, dtype=float), 9)
+    return [float((rounded < value).sum() + (rounded == value).sum() / 2) for value in rounded]

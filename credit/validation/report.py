@@ -1,4 +1,4 @@
-"""What a credit check found: as text, as a table for a README, as JSON with what it was measured on."""
+"""Results of a credit check: as text, as a table for a README, as JSON with what it was measured on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from itertools import groupby
@@ -14,45 +14,48 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from credit.validation.check import Checked, Plan
-from credit.validation.measure import RECOVERED, SPREAD, Row
-from credit.validation.tables import Fact
+from credit.validation.check import CheckPlan, CheckResults
+from credit.validation.known_answers import KnownAnswer
+from credit.validation.measure import RECOVERED, SPREAD, MethodResult
 
-_JUDGED = {True: "yes", False: "NO", None: "-"}
 Lines = Sequence[Sequence[str]]
+_RECOVERED_WORDS = {True: "yes", False: "NO", None: "-"}
+_LEGEND = (
+    "Under each task: Pearson / Spearman correlation of mean credit with the exact sequential advantage. Bias and "
+    "variance are relative to the standard deviation of the method's own estimand, mean over tasks."
+)
+_COLUMNS = "own = with its own exact estimand, exact = with the exact sequential advantage Q(h, a) - V(h)"
 
 
-def text(found: Checked) -> str:
-    """Everything, for a terminal."""
-    parts = ["Known answers", _facts(found.facts, aligned)] if found.facts else []
-    for task, rows in groupby(found.rows, key=lambda row: row.task):
-        parts += [f"{task}: {_EXPLAINED}", _of_task(list(rows))]
-    return "\n\n".join([*parts, summary(found)])
+def text(results: CheckResults) -> str:
+    """Return everything, for a terminal."""
+    parts = ["Known answers", _answers(results.answers, aligned)] if results.answers else []
+    for task, rows in groupby(results.methods, key=lambda row: row.task):
+        parts += [f"{task}: {_COLUMNS}", _task_table(list(rows))]
+    return "\n\n".join([*parts, summary(results)])
 
 
-def markdown(found: Checked) -> str:
-    """Tables for a README: known answers, and one line for each method."""
-    parts = [_facts(found.facts, piped)] if found.facts else []
-    parts += [_LEGEND] if found.rows else []
-    return "\n\n".join([*parts, _methods(found.rows), summary(found)])
+def markdown(results: CheckResults) -> str:
+    """Return tables for a README: known answers, and one line for each method."""
+    parts = [_answers(results.answers, piped)] if results.answers else []
+    parts += [_LEGEND] if results.methods else []
+    return "\n\n".join([*parts, _method_table(results.methods), summary(results)])
 
 
-def summary(found: Checked) -> str:
-    """How many answers and estimands were recovered, and which were not."""
-    judged = [row for row in found.rows if row.recovered is not None]
-    missed = [f"{fact.case} ({fact.method})" for fact in found.facts if not fact.recovered]
+def summary(results: CheckResults) -> str:
+    """Return how many answers and estimands were recovered, and which were not."""
+    judged = [row for row in results.methods if row.recovered is not None]
+    missed = [f"{answer.case} ({answer.method})" for answer in results.answers if not answer.recovered]
     missed += [f"{row.method} on {row.task}" for row in judged if not row.recovered]
-    right = sum(fact.recovered for fact in found.facts), sum(bool(row.recovered) for row in judged)
-    return "\n".join(
-        [
-            f"{right[0]} of {len(found.facts)} known answers and {right[1]} of {len(judged)} estimands recovered "
-            f"(correlation >= {RECOVERED} where the estimand's spread is >= {SPREAD})",
-            *([f"not recovered: {'; '.join(missed)}"] if missed else []),
-        ]
-    )
+    answers, estimands = sum(answer.recovered for answer in results.answers), sum(bool(row.recovered) for row in judged)
+    lines = [
+        f"{answers} of {len(results.answers)} known answers and {estimands} of {len(judged)} estimands recovered "
+        f"(correlation >= {RECOVERED} where the estimand's spread is >= {SPREAD})"
+    ]
+    return "\n".join([*lines, f"not recovered: {'; '.join(missed)}"] if missed else lines)
 
 
-def write(path: Path, found: Checked, plan: Plan, command: str) -> None:
+def write(path: Path, results: CheckResults, plan: CheckPlan, command: str) -> None:
     """Write everything as JSON, with the commit, the command and the machine."""
     report = {
         "command": command,
@@ -61,18 +64,21 @@ def write(path: Path, found: Checked, plan: Plan, command: str) -> None:
         "machine": _machine(),
         "settings": {"samples": plan.samples, "seed": plan.seed, "tasks": [task.name for task in plan.tasks]},
         "figures": {
-            "known_answers": [asdict(fact) | {"recovered": fact.recovered} for fact in found.facts],
-            "methods": [asdict(row) for row in found.rows],
+            "known_answers": [_renamed(answer) | {"recovered": answer.recovered} for answer in results.answers],
+            "methods": [_renamed(row) for row in results.methods],
         },
     }
     path.write_text(json.dumps(report, indent=1) + "\n")
 
 
-# --- tables -------------------------------------------------------------------------------------------------------
+def _renamed(row: KnownAnswer | MethodResult) -> dict[str, Any]:
+    """Return the fields under the keys that result files have had from the first."""
+    keys = {"computed": "found", "own_pearson": "own"}
+    return {keys.get(name, name): value for name, value in asdict(row).items()}
 
 
 def aligned(heading: Sequence[str], lines: Lines) -> str:
-    """Columns of equal width; the first to the left, all others to the right."""
+    """Return columns of equal width; the first to the left, all others to the right."""
     widths = [max(map(len, column)) for column in zip(heading, *lines, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
@@ -83,29 +89,24 @@ def aligned(heading: Sequence[str], lines: Lines) -> str:
 
 
 def piped(heading: Sequence[str], lines: Lines) -> str:
-    """Markdown."""
+    """Return a Markdown table."""
     rows = [heading, ["---"] * len(heading), *lines]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _facts(facts: Sequence[Fact], table: Any) -> str:
-    lines = [[f.case, f.method, _JUDGED[f.recovered], _numbers(f.expected), _numbers(f.found)] for f in facts]
+def _answers(answers: Sequence[KnownAnswer], table: Callable[[Sequence[str], Lines], str]) -> str:
+    lines = [
+        [a.case, a.method, _RECOVERED_WORDS[a.recovered], _numbers(a.expected), _numbers(a.computed)] for a in answers
+    ]
     return table(["case", "method", "recovered", "expected", "found"], lines)
 
 
-_LEGEND = (
-    "Under each task: Pearson / Spearman correlation of mean credit with the exact sequential advantage. Bias and "
-    "variance are relative to the standard deviation of the method's own estimand, mean over tasks."
-)
-_EXPLAINED = "own = with its own exact estimand, exact = with the exact sequential advantage Q(h, a) - V(h)"
-
-
-def _of_task(rows: Sequence[Row]) -> str:
+def _task_table(rows: Sequence[MethodResult]) -> str:
     heading = ["method", "recovered", "own r", "spread", "exact r", "rank r", "bias", "rmse", "variance"]
     lines = [
         [
-            *(row.method, _JUDGED[row.recovered]),
-            *map(_figure, (row.own, row.own_spread, row.pearson, row.spearman)),
+            *(row.method, _RECOVERED_WORDS[row.recovered]),
+            *map(_figure, (row.own_pearson, row.own_spread, row.pearson, row.spearman)),
             *map(_figure, (row.bias, row.error, row.variance, row.generations, row.tokens)),
         ]
         for row in rows
@@ -113,46 +114,38 @@ def _of_task(rows: Sequence[Row]) -> str:
     return aligned([*heading, "answers/turn", "tokens/turn"], lines)
 
 
-def _methods(rows: Sequence[Row]) -> str:
-    """A line for each method: how it did on all tasks. Under a task: Pearson / Spearman with the exact advantage."""
+def _method_table(rows: Sequence[MethodResult]) -> str:
+    """Return a line for each method, with Pearson / Spearman with the exact advantage under each task."""
     tasks = list(dict.fromkeys(row.task for row in rows))
-    by_method: dict[str, dict[str, Row]] = {}
+    by_method: dict[str, dict[str, MethodResult]] = {}
     for row in rows:
         by_method.setdefault(row.method, {})[row.task] = row
+    lines = []
+    for name, by_task in by_method.items():
+        results = list(by_task.values())
+        pairs = [f"{_figure(row.pearson)} / {_figure(row.spearman)}" for row in results]
+        correlations = dict(zip(by_task, pairs, strict=True))
+        cells = [correlations.get(task, "-") for task in tasks]
+        lines.append([f"`{name}`", _recovered(results), *cells, *_relative(results)])
     heading = ["method", "own estimand recovered", *tasks, "bias", "variance"]
-    lines = [
-        [
-            *(f"`{name}`", _recovered(list(own.values()))),
-            *(
-                f"{_figure(own[task].pearson)} / {_figure(own[task].spearman)}" if task in own else "-"
-                for task in tasks
-            ),
-            *_relative(list(own.values())),
-        ]
-        for name, own in by_method.items()
-    ]
     return piped([*heading, "extra answers a turn", "extra tokens a turn"], lines)
 
 
-def _recovered(rows: Sequence[Row]) -> str:
+def _recovered(rows: Sequence[MethodResult]) -> str:
     judged = [row for row in rows if row.recovered is not None]
-    missed = [f"{row.task} {_figure(row.own)}" for row in judged if not row.recovered]
+    missed = [f"{row.task} {_figure(row.own_pearson)}" for row in judged if not row.recovered]
     if not judged:
         return "-"
     return f"{len(judged) - len(missed)} of {len(judged)}" + (f" (not {', '.join(missed)})" if missed else "")
 
 
-def _relative(rows: Sequence[Row]) -> list[str]:
-    """Bias and variance in units of the estimand's spread, mean over the tasks where it has one; what was spent."""
-    wide = [row for row in rows if row.own_spread is not None and row.own_spread >= SPREAD]
-    bias = fmean(abs(row.bias or 0.0) / (row.own_spread or 1.0) for row in wide) if wide else None
-    variance = fmean(row.variance / (row.own_spread or 1.0) ** 2 for row in wide) if wide else None
-    spent = fmean(row.generations for row in rows), fmean(row.tokens for row in rows)
-    return [_figure(bias), _figure(variance), *map(_figure, spent)]
-
-
-def _both(row: Row) -> str:
-    return f"{_figure(row.pearson)} / {_figure(row.spearman)}"
+def _relative(rows: Sequence[MethodResult]) -> list[str]:
+    """Return bias and variance in units of the estimand's spread, mean over tasks where it has one; then the costs."""
+    wide = [(row, row.own_spread) for row in rows if row.own_spread is not None and row.own_spread >= SPREAD]
+    bias = fmean(abs(row.bias or 0.0) / spread for row, spread in wide) if wide else None
+    variance = fmean(row.variance / spread**2 for row, spread in wide) if wide else None
+    costs = fmean(row.generations for row in rows), fmean(row.tokens for row in rows)
+    return [_figure(bias), _figure(variance), *map(_figure, costs)]
 
 
 def _figure(value: float | None) -> str:
@@ -160,22 +153,19 @@ def _figure(value: float | None) -> str:
 
 
 def _numbers(values: Sequence[float]) -> str:
-    """All of them, or one for all if they are equal."""
+    """Return all numbers, or one for all if they are equal."""
     shown = [f"{value:.4g}" for value in values]
     return shown[0] if len(set(shown)) == 1 else ", ".join(shown)
 
 
-# --- where it was measured ----------------------------------------------------------------------------------------
-
-
 def _commit() -> str:
-    """The checked-out commit of this package, with a `+` if sources are changed; "unknown" without git."""
-    where = ["git", "-C", str(Path(__file__).parent)]
-    found = subprocess.run([*where, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
-    if found.returncode:
+    """Return the checked-out commit of this package, with a `+` if sources are changed; "unknown" without git."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
+    if head.returncode:
         return "unknown"
-    changed = subprocess.run([*where, "status", "--porcelain", "--", ":/*.py"], capture_output=True, check=True)
-    return found.stdout.strip() + "+" * bool(changed.stdout)
+    changed = subprocess.run([*git, "status", "--porcelain", "--", ":/*.py"], capture_output=True, check=True)
+    return head.stdout.strip() + "+" * bool(changed.stdout)
 
 
 def _machine() -> Mapping[str, Any]:

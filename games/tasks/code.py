@@ -1,56 +1,285 @@
-"""Small functions to be written, with unit tests."""
+"""Code task: small functions to be written in Python, with unit tests.
+
+Each family computes its expected results independently of its solution's source, so that either can check the other.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from string import ascii_lowercase
 from typing import Any, Literal
 
 from pydantic import Field
 
-from games.tasks.base import Draft, Generated, digest
-from games.tasks.templates import FAMILIES, Parameters, written
+from games.tasks.base import Draft, GeneratedTask, digest
 from marl.seeds import seed_of
 from marl.types import Problem
 
-Name = Literal[
+FamilyName = Literal[
     "between", "letters", "multiples", "every", "select", "mask", "digits", "shift", "steps", "window", "recurrence"
 ]
+Parameters = Mapping[str, Any]
 _SHOWN = 2
-"""Tests that the question shows; those who only know these are found out by the others."""
+"""Number of tests in the question; code that handles only these fails the rest."""
+_TEXTS = (
+    "",
+    "Banana",
+    "zebra crossing",
+    "Hello, World!",
+    "queue",
+    "xyz",
+    "Mississippi",
+    "A rather long text, isn't it?",
+)
 
 
-class Code(Generated):
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Functions that differ in parameters; `{name}` in the texts stands for one."""
+
+    description: str
+    source: str
+    mistakes: tuple[tuple[str, str], ...]
+    """(piece of the source, replacement) of each plausible wrong solution."""
+    draw: Callable[[random.Random], dict[str, Any]]
+    """Draws the parameters."""
+    edge_cases: Callable[[Parameters], list[Any]]
+    """Arguments that distinguish the mistakes from the solution."""
+    inputs: Callable[[random.Random], list[Any]]
+    """Further arguments."""
+    expected: Callable[[Any, Parameters], Any]
+    """The right result for an argument."""
+    difficulty: float
+
+
+def _fill(text: str, parameters: Parameters) -> str:
+    for name, value in parameters.items():
+        text = text.replace("{" + name + "}", str(value))
+    return text
+
+
+def _numbers(rng: random.Random, count: int, low: int = -20, high: int = 60) -> list[int]:
+    return [rng.randint(low, high) for _ in range(count)]
+
+
+def _lists(rng: random.Random) -> list[Any]:
+    return [_numbers(rng, 20), [], _numbers(rng, 12), [7], *(_numbers(rng, rng.randint(2, 9)) for _ in range(12))]
+
+
+def _texts(rng: random.Random) -> list[Any]:
+    words = ["".join([rng.choice(ascii_lowercase) for _ in range(rng.randint(4, 12))]) for _ in range(8)]
+    return [*_TEXTS, *words]
+
+
+def _alphabet(_p: Parameters) -> list[Any]:
+    return ["The quick brown fox jumps over the lazy DOG", ascii_lowercase]
+
+
+def _multiples(n: int, p: Parameters) -> int:
+    """Return the result of the family `multiples`, by inclusion and exclusion."""
+
+    def sum_below(step: int) -> int:
+        count = max(0, n - 1) // step
+        return step * count * (count + 1) // 2
+
+    a, b = p["a"], p["b"]
+    both = next(m for m in range(a, a * b + 1, a) if m % b == 0)
+    return sum_below(a) + sum_below(b) - sum_below(both)
+
+
+def _recurrence(n: int, p: Parameters) -> int:
+    @cache
+    def term(i: int) -> int:
+        return (p["p"], p["q"])[i] if i < 2 else p["a"] * term(i - 1) + p["b"] * term(i - 2)
+
+    return term(n)
+
+
+def _digits(n: int, p: Parameters) -> int:
+    return 0 if n == 0 else (n % p["base"]) ** p["k"] + _digits(n // p["base"], p)
+
+
+def _shift(text: str, p: Parameters) -> str:
+    shifted = ascii_lowercase[p["k"] :] + ascii_lowercase[: p["k"]]
+    return text.translate(str.maketrans(ascii_lowercase, shifted))
+
+
+def _window(items: list[int], p: Parameters) -> int:
+    k = p["k"]
+    return max((sum(items[start : start + k]) for start in range(len(items) - k + 1)), default=p["d"])
+
+
+def _steps(n: int, p: Parameters) -> int:
+    return 0 if n == 1 else 1 + _steps(n // p["k"] if n % p["k"] == 0 else n - 1, p)
+
+
+def _pair(rng: random.Random, low: int, high: int) -> tuple[int, int]:
+    a, b = sorted(rng.sample(range(low, high + 1), 2))
+    return a, b
+
+
+FAMILIES: Mapping[str, Family] = {
+    "between": Family(
+        "takes a list of whole numbers and returns how many of them are greater than {a} and less than {b}.",
+        "def f(items):\n    return sum({a} < item < {b} for item in items)\n",
+        (("{a} < item < {b}", "{a} <= item <= {b}"), ("{a} < item < {b}", "item < {b}")),
+        lambda rng: {"a": (a := rng.randint(-15, 35)), "b": a + rng.randint(3, 25)},
+        lambda p: [[p["a"], p["b"], p["a"] - 1, p["a"] + 1]],
+        _lists,
+        lambda items, p: len([item for item in items if item in range(p["a"] + 1, p["b"])]),
+        1,
+    ),
+    "letters": Family(
+        "takes a text and returns how many of its characters are among '{letters}', capital letters included.",
+        "def f(text):\n    return sum(c in '{letters}' for c in text.lower())\n",
+        ((".lower()", ""), ("c in '{letters}'", "c not in '{letters}'")),
+        lambda rng: {"letters": "".join(sorted(rng.sample(ascii_lowercase, rng.randint(2, 5))))},
+        lambda p: [p["letters"].upper() + "!", *_alphabet(p)],
+        _texts,
+        lambda text, p: sum([text.count(c) + text.count(c.upper()) for c in p["letters"]]),
+        1,
+    ),
+    "multiples": Family(
+        "takes a whole number n and returns the sum of all positive whole numbers below n that are multiples of {a} or "
+        "of {b}.",
+        "def f(n):\n    return sum(i for i in range(1, n) if i % {a} == 0 or i % {b} == 0)\n",
+        (("range(1, n)", "range(1, n + 1)"), (" or ", " and ")),
+        lambda rng: dict(zip("ab", _pair(rng, 2, 12), strict=True)),
+        lambda p: [p["b"], p["a"] * p["b"], 1, p["b"] + 1],
+        lambda rng: _numbers(rng, 12, 20, 120),
+        _multiples,
+        2,
+    ),
+    "every": Family(
+        "takes a list and returns a list of its items at the positions {s}, {s} + {k}, {s} + 2 * {k} and so on "
+        "(the first position is 0), the last of them first.",
+        "def f(items):\n    return items[{s}::{k}][::-1]\n",
+        (("[::-1]", ""), ("{s}::", "{s} + 1::")),
+        lambda rng: {"s": rng.randint(0, 6), "k": rng.randint(2, 7)},
+        lambda _p: [[*range(30)], []],
+        _lists,
+        lambda items, p: [items[i] for i in reversed(range(p["s"], len(items), p["k"]))],
+        2,
+    ),
+    "select": Family(
+        "takes a list of whole numbers that are not negative and returns a list of those that leave the remainder {r} "
+        "when divided by {m}, each multiplied by {a}, in the same order.",
+        "def f(items):\n    return [{a} * item for item in items if item % {m} == {r}]\n",
+        (("{a} * item for", "{a} + item for"), ("== {r}", "!= {r}")),
+        lambda rng: {"m": (m := rng.randint(2, 7)), "r": rng.randrange(m), "a": rng.randint(3, 9)},
+        lambda p: [[*range(p["m"] * 2 + 1)], []],
+        lambda rng: [_numbers(rng, 8, 0, 99) for _ in range(16)],
+        lambda items, p: list(map(p["a"].__mul__, filter(lambda n: (n - p["r"]) % p["m"] == 0, items))),
+        2,
+    ),
+    "mask": Family(
+        "takes a text and returns it with every character at a position that is a multiple of {n} (the first position "
+        "is 1) replaced by '{c}'.",
+        "def f(text):\n    return ''.join('{c}' if i % {n} == 0 else c for i, c in enumerate(text, 1))\n",
+        (("enumerate(text, 1)", "enumerate(text)"), ("'{c}' if", "'' if")),
+        lambda rng: {"n": rng.randint(2, 7), "c": rng.choice("*#_?" + ascii_lowercase)},
+        _alphabet,
+        _texts,
+        lambda text, p: "".join([p["c"] if i % p["n"] == p["n"] - 1 else text[i] for i in range(len(text))]),
+        2,
+    ),
+    "digits": Family(
+        "takes a whole number that is not negative, writes it in base {base}, raises each digit to the power {k} and "
+        "returns the sum.",
+        "def f(n):\n    total = 0\n    while n:\n        n, digit = divmod(n, {base})\n        total += digit ** {k}\n"
+        "    return total\n",
+        (("divmod(n, {base})", "divmod(n, {base} + 1)"), ("total += digit", "total = digit")),
+        lambda rng: {"base": rng.randint(2, 16), "k": rng.randint(1, 4)},
+        lambda _p: [10**6 - 1, 0, 1],
+        lambda rng: _numbers(rng, 13, 20, 5000),
+        _digits,
+        3,
+    ),
+    "shift": Family(
+        "takes a text and returns it with every letter from a to z moved {k} places on in the alphabet, where a comes "
+        "after z. Everything else, capital letters included, stays as it is.",
+        "def f(text):\n"
+        "    return ''.join(chr((ord(c) - 97 + {k}) % 26 + 97) if 'a' <= c <= 'z' else c for c in text)\n",
+        ((" % 26", ""), (" if 'a' <= c <= 'z' else c", "")),
+        lambda rng: {"k": rng.randint(1, 25)},
+        _alphabet,
+        _texts,
+        _shift,
+        3,
+    ),
+    "steps": Family(
+        "takes a positive whole number and returns how many steps it takes to come down to 1, where a step divides "
+        "the number by {k} if that leaves no remainder, and otherwise takes 1 away.",
+        "def f(n):\n    count = 0\n    while n > 1:\n"
+        "        n = n // {k} if n % {k} == 0 else n - 1\n        count += 1\n    return count\n",
+        (("count = 0", "count = 1"), (" if n % {k} == 0 else n - 1", "")),
+        lambda rng: {"k": rng.randint(2, 12)},
+        lambda p: [p["k"] * 3 + 2, 1, 2],
+        lambda rng: _numbers(rng, 13, 20, 900),
+        _steps,
+        3,
+    ),
+    "window": Family(
+        "takes a list of whole numbers and returns the largest sum of {k} neighbouring items, or {d} if there are "
+        "fewer than {k} items.",
+        "def f(items):\n    sums = [sum(items[i:i + {k}]) for i in range(len(items) - {k} + 1)]\n"
+        "    return max(sums) if sums else {d}\n",
+        (("max(sums) if", "min(sums) if"), ("- {k} + 1)", "- {k})")),
+        lambda rng: {"k": rng.randint(2, 7), "d": rng.randint(-3, 3)},
+        lambda p: [[*range(10)], [3] * p["k"]],
+        _lists,
+        _window,
+        4,
+    ),
+    "recurrence": Family(
+        "takes a whole number n that is not negative and returns the term number n of the sequence in which term 0 is "
+        "{p}, term 1 is {q}, and every later term is {a} times the term before it plus {b} times the one before that.",
+        "def f(n):\n    x, y = {p}, {q}\n    for _ in range(n):\n        x, y = y, {a} * y + {b} * x\n    return x\n",
+        (("range(n)", "range(n + 1)"), ("{a} * y + {b} * x", "{b} * y + {a} * x")),
+        lambda rng: {"p": rng.randint(0, 5), "q": rng.randint(6, 9), **dict(zip("ab", _pair(rng, 1, 5), strict=True))},
+        lambda _p: [5, 2, 0, 1],
+        lambda _rng: [*range(3, 14)],
+        _recurrence,
+        4,
+    ),
+}
+
+
+class CodeTask(GeneratedTask):
     """Functions of one argument to be written in Python; the answer is source code.
 
-    `facts`: `entry`, the function's name; `tests`, each a `call` and the `repr` of what it should give (`expect`);
-    `shown`, how many of them the question tells.
+    `facts`: `entry`, the function's name; `tests`, each a `call` and the `repr` of its result (`expect`); `shown`, the
+    number of tests in the question.
     """
 
     kind: str = "code"
-    families: tuple[Name, ...] = Field(tuple(FAMILIES), min_length=1)  # type: ignore[assignment]
-    """What the functions do."""
+    families: tuple[FamilyName, ...] = Field(tuple(FAMILIES), min_length=1)  # type: ignore[assignment]
+    """Kinds of functions."""
     tests: int = Field(8, ge=4, le=12)
-    """Per problem."""
+    """Number of tests per problem."""
 
     def draw(self, rng: random.Random) -> Draft:
         name = rng.choice(self.families)
         parameters = FAMILIES[name].draw(rng)
         key = f"{name} {digest(parameters)}"
-        return Draft(key, FAMILIES[name].difficulty, partial(self._write, key, name, parameters))
+        return Draft(key, FAMILIES[name].difficulty, partial(self._write, key, FAMILIES[name], parameters))
 
-    def _write(self, key: str, name: str, parameters: Parameters) -> Problem:
-        asked, solution, wrong = written(FAMILIES[name], parameters)
-        tests = self._tests(key, name, parameters)
+    def _write(self, key: str, family: Family, parameters: Parameters) -> Problem:
+        tests = self._tests(key, family, parameters)
         shown = "\n".join([f"{test['call']} == {test['expect']}" for test in tests[:_SHOWN]])
-        question = f"Write a Python function f that {asked}\nExamples:\n{shown}"
+        question = f"Write a Python function f that {_fill(family.description, parameters)}\nExamples:\n{shown}"
+        wrong = [_fill(family.source.replace(piece, mistake), parameters) for piece, mistake in family.mistakes]
         facts = {"entry": "f", "tests": tests, "shown": _SHOWN}
+        solution = _fill(family.source, parameters)
         return Problem(key, question, solution, (*wrong, "def f(x):\n    return None\n"), facts)
 
-    def _tests(self, key: str, name: str, parameters: Parameters) -> list[Mapping[str, Any]]:
-        """Different ones; the first tell the usual mistakes apart."""
-        family = FAMILIES[name]
-        inputs = [*family.edges(parameters), *family.inputs(random.Random(seed_of("tests", key)))]
-        called = {repr(value): family.right(value, parameters) for value in inputs}
-        return [{"call": f"f({value})", "expect": repr(right)} for value, right in list(called.items())[: self.tests]]
+    def _tests(self, key: str, family: Family, parameters: Parameters) -> list[Mapping[str, Any]]:
+        """Return different tests, those for the usual mistakes first."""
+        inputs = [*family.edge_cases(parameters), *family.inputs(random.Random(seed_of("tests", key)))]
+        results = {repr(value): family.expected(value, parameters) for value in inputs}
+        return [
+            {"call": f"f({value})", "expect": repr(result)} for value, result in list(results.items())[: self.tests]
+        ]

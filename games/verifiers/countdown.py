@@ -1,4 +1,4 @@
-"""Countdown answers: arithmetic that reaches the target with the numbers given."""
+"""Verifier of countdown answers: arithmetic that reaches the target with the problem's numbers."""
 
 from __future__ import annotations
 
@@ -8,19 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
+from games.verifiers.reading import reject
 from marl.protocols import VerifierConfig
 from marl.types import Case, Verdict
 
-_LONGEST = 200
-"""Characters. An expression of six numbers needs fewer, and nothing this short is slow to parse."""
-_SIGNS = str.maketrans(
-    {
-        "\N{MULTIPLICATION SIGN}": "*",
-        "\N{MIDDLE DOT}": "*",
-        "\N{DIVISION SIGN}": "/",
-        "\N{MINUS SIGN}": "-",
-    }
-)
+_MAX_LENGTH = 200
+"""Characters. An expression of six numbers needs fewer, and text this short is parsed fast."""
+_PLAIN_SIGNS = str.maketrans("×·÷−", "**/-")  # noqa: RUF001 (deliberately ambiguous)
 _OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -29,30 +23,26 @@ _OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction
 }
 
 
-class Countdown(VerifierConfig):
-    """An expression of `facts.numbers`, each used at most once, that makes `facts.target` exactly."""
+class CountdownVerifier(VerifierConfig):
+    """Accepts an expression of `facts.numbers`, each used at most once, whose value is `facts.target`."""
 
-    kind: str = "countdown"
+    kind: str = "countdown_expression"
 
     def __call__(self, case: Case) -> Verdict:
         if not case.answer:
-            return Verdict(0.0, "no answer")
+            return reject("no answer")
         try:
             why = _fault(case.answer, list(case.problem.facts["numbers"]), int(case.problem.facts["target"]))
         except (SyntaxError, ValueError, ZeroDivisionError) as error:
             why = f"not an expression: {type(error).__name__}: {error}"
-        return Verdict(0.0 if why else 1.0, why)
+        return reject(why) if why else Verdict(1.0)
 
 
 def _fault(text: str, numbers: list[int], target: int) -> str:
-    """What is wrong with the expression; empty if nothing is.
-
-    Raises:
-        SyntaxError, ValueError, ZeroDivisionError: if it has no value.
-    """
-    expression, equals, stated = text.strip().translate(_SIGNS).partition("=")
-    if len(text) > _LONGEST:
-        raise ValueError(f"{len(text)} characters, at most {_LONGEST}")
+    """Return the fault of the expression, "" if it is right; errors of parsing and evaluation are raised."""
+    expression, equals, stated = text.strip().translate(_PLAIN_SIGNS).partition("=")
+    if len(text) > _MAX_LENGTH:
+        raise ValueError(f"{len(text)} characters, at most {_MAX_LENGTH}")
     if equals and stated.strip() != str(target):
         return f"states the result {stated.strip()!r}, not {target}"
     used: list[int] = []

@@ -1,7 +1,7 @@
-"""Calls a model's functions inside the sandbox and says what they gave, one JSON line a call.
+"""Program inside the sandbox that calls a model's functions and prints their results, one JSON line per call.
 
-Runs there as a program of its own, with the standard library alone. It is not told what the calls should give: whoever
-takes over this process, its output and its memory can only say what each call gave, and has to get that right as well.
+It uses the standard library alone, and expected results are never in its reach: code that takes over the process can
+forge results, but has to get them right.
 """
 
 import json
@@ -14,9 +14,9 @@ ANSWER, CALLS = "answer.py", "calls.json"
 
 
 def plain(value):
-    """`value` in JSON, in which different values look different: a list, tuple, set or dictionary begins with its name.
+    """Return `value` as JSON in which different values differ: a list, tuple, set or dictionary begins with its name.
 
-    Of what is no plain data only the type is named, so that an object which claims to equal everything equals nothing.
+    Other objects become the name of their type, so that an object which claims to equal everything equals nothing.
     """
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
@@ -26,21 +26,21 @@ def plain(value):
     if kind in (set, frozenset):
         return ["set", *sorted(map(plain, value), key=json.dumps)]
     if kind is dict:
-        return ["dict", *sorted(([plain(key), plain(held)] for key, held in value.items()), key=json.dumps)]
+        return ["dict", *sorted(([plain(key), plain(item)] for key, item in value.items()), key=json.dumps)]
     return [kind.__name__, repr(value)] if kind in (bytes, complex) else ["object", kind.__name__]
 
 
 def main():
-    # The lines go where the answer's own printing does not.
+    # Results go to a copy of standard output; the answer's own output is discarded.
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    with open(ANSWER, encoding="utf-8") as source, open(CALLS, encoding="utf-8") as listed:
-        code, calls = source.read(), json.load(listed)
+    with open(ANSWER, encoding="utf-8") as source, open(CALLS, encoding="utf-8") as call_list:
+        code, calls = source.read(), json.load(call_list)
     answer = sys.modules["answer"] = types.ModuleType("answer")
     exec(compile(code, ANSWER, "exec", dont_inherit=True), answer.__dict__)
     for call in calls:
         line = '["raised"]'
-        # Whatever a call raises is what it gave.
+        # An exception is a result too.
         with suppress(Exception):
             line = json.dumps(plain(eval(call, answer.__dict__)))
         channel.write(line + "\n")

@@ -1,93 +1,184 @@
-"""Accepts the right number, however it is written."""
+"""Verifier of numbers, however they are written, with or without a unit of measurement."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 
 from pydantic import Field
 
 from games.verifiers.quantities import Quantity, read_quantity
-from games.verifiers.reading import HEDGES, Read, answer_of, copied, phrased, plain, refused
-from games.verifiers.units import PURE, Unit, read_unit
-from marl.protocols import VerifierConfig
+from games.verifiers.reading import HEDGES, AnswerVerifier, is_copied, reject, unwrap
 from marl.types import Case, Problem, Verdict
 
 _ROUNDING = Fraction(1, 10**6)
 
 
-class Numeric(VerifierConfig):
-    """Accepts the right number: decimals, fractions, percent, words, powers of ten, with or without its unit."""
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit of measurement: `factor` of the base units, each to a power; a pure number has none."""
 
-    kind: str = "numeric"
-    read: Read = "answer"
-    absolute: float = Field(default=0.0, ge=0)
-    """How far off an answer may be."""
-    relative: float | None = Field(default=None, ge=0, lt=1)
-    """How far off as a share of the right number; None: a millionth, and integers must be met exactly."""
-
-    def __call__(self, case: Case) -> Verdict:
-        said = answer_of(case, self.read)
-        gold, number = measured(case.problem.answer, case.problem), measured(said, case.problem)
-        if gold is None:
-            return refused(f"the right answer {case.problem.answer!r} is no number")
-        if number is None or number.undone:
-            return refused(f"{said[:80]!r} is no single number")
-        if copied(said, case.problem.question, case.problem.answer):
-            return refused("copied from the question")
-        return Verdict(1.0) if self.agree(gold, number) else refused(f"{said[:80]!r} is not {case.problem.answer}")
-
-    def phrase(self, answer: str) -> str:
-        return phrased(answer, self.read)
-
-    def agree(self, gold: Measured, said: Measured) -> bool:
-        """Whether two numbers are the same up to unit and tolerance."""
-        if gold.unit.powers == said.unit.powers and self._close(gold.base, said.base):
-            return True
-        # Whoever leaves out the unit, or says which the question meant, is right all the same; 5 % is not 5, though.
-        silent = said.unit == PURE or (gold.unit == PURE and bool(said.unit.powers))
-        return silent and self._close(gold.value, said.value)
-
-    def _close(self, gold: Fraction, said: Fraction) -> bool:
-        relative = _ROUNDING if self.relative is None else Fraction(self.relative)
-        if self.relative is None and gold.denominator == said.denominator == 1:
-            relative = Fraction(0)
-        return abs(gold - said) <= max(Fraction(self.absolute), relative * abs(gold))
+    factor: Fraction
+    powers: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """A number with its unit."""
 
-    value: Fraction
+    quantity: Quantity
     unit: Unit
-    undone: bool
-    decimal: bool
-
-    @property
-    def base(self) -> Fraction:
-        """In base units."""
-        return self.value * self.unit.factor
 
 
-def measured(text: str, problem: Problem) -> Measured | None:
-    """The number that `text` is; None if it is more, less or something else."""
-    quantity = read_quantity(plain(text))
+class NumericVerifier(AnswerVerifier):
+    """Accepts the right number: decimals, fractions, percent, words, powers of ten, with or without its unit."""
+
+    kind: str = "numeric"
+    absolute: float = Field(default=0.0, ge=0)
+    """Absolute tolerance."""
+    relative: float | None = Field(default=None, ge=0, lt=1)
+    """Tolerance as a share of the right number; None: a millionth, and integers must be exact."""
+
+    def __call__(self, case: Case) -> Verdict:
+        answer, gold = self.answer(case), case.problem.answer
+        right, number = measure(gold, case.problem), measure(answer, case.problem)
+        if right is None:
+            return reject(f"the right answer {gold!r} is no number")
+        if number is None or number.quantity.unevaluated:
+            return reject(f"{answer[:80]!r} is no single number")
+        if is_copied(answer, case.problem.question, gold):
+            return reject("copied from the question")
+        return Verdict(1.0) if self.agree(right, number) else reject(f"{answer[:80]!r} is not {gold}")
+
+    def agree(self, right: Measurement, number: Measurement) -> bool:
+        """Return True if two numbers are the same up to unit and tolerance."""
+        gold, value = right.quantity.value, number.quantity.value
+        same_dimension = right.unit.powers == number.unit.powers
+        if same_dimension and self._close(gold * right.unit.factor, value * number.unit.factor):
+            return True
+        # An answer without the unit, or with the unit that the question meant, is right too; 5 % is not 5, though.
+        unitless = number.unit == PURE or (right.unit == PURE and bool(number.unit.powers))
+        return unitless and self._close(gold, value)
+
+    def _close(self, right: Fraction, number: Fraction) -> bool:
+        relative = _ROUNDING if self.relative is None else Fraction(self.relative)
+        if self.relative is None and right.denominator == number.denominator == 1:
+            relative = Fraction(0)
+        return abs(right - number) <= max(Fraction(self.absolute), relative * abs(right))
+
+
+def measure(text: str, problem: Problem) -> Measurement | None:
+    """Return the number that `text` states; None if it states more, less or something else."""
+    quantity = read_quantity(unwrap(text))
     if quantity is None:
         return None
     unit = _unit(quantity, problem)
-    return unit and Measured(quantity.value, unit, quantity.undone, quantity.decimal)
+    return unit and Measurement(quantity, unit)
 
 
 def _unit(quantity: Quantity, problem: Problem) -> Unit | None:
-    """The unit after a number. Words of the question, such as what is counted, are units as good as none."""
+    """Return the unit after a number. Words of the question, such as the things that are counted, are no unit."""
     if not quantity.rest:
         return PURE
     words = set(re.findall(r"[^\W\d_]+", quantity.rest.lower()))
     if words and re.fullmatch(r"[^\W\d_]+(?:[\s-]+[^\W\d_]+){0,3}", quantity.rest) and not words & HEDGES:
-        asked = set(re.findall(r"[^\W\d_]+", f"{problem.question} {problem.answer}".lower()))
-        counted = words <= asked and not read_unit(quantity.rest)
-        if counted:
+        known = set(re.findall(r"[^\W\d_]+", f"{problem.question} {problem.answer}".lower()))
+        if words <= known and not read_unit(quantity.rest):
             return PURE
     return read_unit(quantity.rest)
+
+
+# --- units of measurement --------------------------------------------------------------------------------------------
+
+_UNITS: dict[str, dict[str, str]] = {
+    "metre": {
+        "1": "m metre meter metres meters",
+        "1000": "km kilometre kilometer kilometres kilometers",
+        "1/100": "cm centimetre centimeter centimetres centimeters",
+        "1/1000": "mm millimetre millimeter millimetres millimeters",
+        "0.0254": "in inch inches",
+        "0.3048": "ft foot feet",
+        "0.9144": "yd yard yards",
+        "1609.344": "mi mile miles",
+    },
+    "gram": {
+        "1": "g gram grams",
+        "1000": "kg kilogram kilograms kilo kilos",
+        "1/1000": "mg milligram milligrams",
+        "1000000": "t tonne tonnes",
+        "453.59237": "lb lbs",
+        "28.349523125": "oz ounce ounces",
+    },
+    "second": {
+        "1": "s sec secs second seconds",
+        "1/1000": "ms millisecond milliseconds",
+        "60": "min mins minute minutes",
+        "3600": "h hr hrs hour hours",
+        "86400": "d day days",
+        "604800": "week weeks",
+    },
+    "dollar": {"1": "$ dollar dollars usd", "1/100": "¢ cent cents"},
+    "euro": {"1": "€ euro euros eur"},
+    "pound sterling": {"1": "£ gbp"},
+    "degree": {"1": "° deg degree degrees"},
+    "radian": {"1": "rad radian radians"},
+    "celsius": {"1": "°c celsius"},
+    "fahrenheit": {"1": "°f fahrenheit"},
+    "joule": {"1": "j joule joules", "1000": "kj kilojoule kilojoules"},
+    "newton": {"1": "n newton newtons"},
+    "watt": {"1": "w watt watts", "1000": "kw kilowatt kilowatts"},
+    "metre^3": {
+        "1/1000": "l litre liter litres liters",
+        "1/1000000": "ml millilitre milliliter millilitres milliliters",
+    },
+    "": {"1": "unit units", "1/100": "% percent"},
+}
+"""Base unit -> factor -> names."""
+_NAMED_UNITS = {
+    name: Unit(Fraction(factor), ((base.removesuffix("^3"), 3 if "^" in base else 1),) if base else ())
+    for base, factors in _UNITS.items()
+    for factor, names in factors.items()
+    for name in names.split()
+}
+_POWER_WORDS = {"square": 2, "sq": 2, "cubic": 3}
+_UNIT_WITH_POWER = re.compile(r"(.+?)(?:\^\{?\(?([123])\)?\}?)?")
+_RATES = {"mph": "mi/h", "kmh": "km/h", "kph": "km/h"}
+PURE = Unit(Fraction(1), ())
+
+
+def read_unit(text: str) -> Unit | None:
+    """Return the unit that `text` names, such as "km/h" or "square metres"; None if it is unknown."""
+    text = re.sub(r"\s+squared\b", "^2", re.sub(r"\s+cubed\b", "^3", text.lower()))
+    text = re.sub(r"\s+per\s+", "/", " ".join(text.split()))
+    above, slash, below = _RATES.get(text, text).partition("/")
+    parts = [_read_product(above, 1), _read_product(below, -1) if slash else PURE]
+    factor, powers = Fraction(1), Counter[str]()
+    for part in parts:
+        if part is None:
+            return None
+        factor *= part.factor
+        powers.update(dict(part.powers))
+    return Unit(factor, tuple(sorted((base, power) for base, power in powers.items() if power)))
+
+
+def _read_product(text: str, sign: int) -> Unit | None:
+    """Return the product of the units in `text`, each to the power of `sign`."""
+    factor, powers, power = Fraction(1), Counter[str](), 1
+    words = re.split(r"[\s*]+", text.strip())
+    if len(words) > 4:
+        return None
+    for word in words:
+        if word in _POWER_WORDS:
+            power = _POWER_WORDS[word]
+            continue
+        match = _UNIT_WITH_POWER.fullmatch(word)
+        unit = _NAMED_UNITS.get(match.group(1)) if match else None
+        if match is None or unit is None:
+            return None
+        power *= sign * int(match.group(2) or 1)
+        factor *= unit.factor**power
+        powers.update({base: exponent * power for base, exponent in unit.powers})
+        power = 1
+    return Unit(factor, tuple(powers.items()))

@@ -1,4 +1,4 @@
-"""What a verifier takes for the answer. Strict: a text that names several answers, or denies one, has none."""
+"""Extraction of the answer that a verifier judges. A text that names several answers, or denies one, has none."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Literal
 
+from marl.protocols import VerifierConfig
 from marl.types import Case, Verdict
 
-Read = Literal["answer", "boxed", "last_line"]
-"""`answer`: what the role read; `boxed`: the one \\boxed{...} of the text; `last_line`: of the text."""
-
-LONGEST = 2000
-"""Characters; what is longer is no answer."""
+MAX_LENGTH = 2000
+"""Characters of an answer; longer text is no answer."""
 _HEDGES = """
     not no nor neither never isnt cannot or but except unless if maybe perhaps possibly probably likely about around
     roughly wrong incorrect false unsure either between
 """
 HEDGES = frozenset(_HEDGES.split())
-"""Words that turn an answer into something else."""
+"""Words that deny or qualify an answer."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _DENIED = re.compile(
@@ -38,27 +36,29 @@ _WRAPPERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "*
 _COMMANDS = ("\\boxed{", "\\fbox{", "\\text{", "\\textbf{", "\\mathrm{", "\\mathbf{", "\\mbox{")
 
 
-def answer_of(case: Case, read: Read) -> str:
-    """The answer in its plainest form; "" if there is none, or more than one."""
-    found = {
-        "answer": lambda: case.answer or "",
-        "boxed": lambda: _boxed(case.text),
-        "last_line": lambda: _last(case.text),
-    }
-    said = found[read]()
-    return plain(said) if len(said) <= LONGEST else ""
+class AnswerVerifier(VerifierConfig):
+    """Base of verifiers that compare an answer with the right one."""
+
+    read: Literal["answer", "boxed", "last_line"] = "answer"
+    """`answer`: as the role parsed it; `boxed`: the one \\boxed{...} of the text; `last_line`: of the text."""
+
+    def answer(self, case: Case) -> str:
+        """Return the answer in its plainest form; "" if there is none, or more than one."""
+        if self.read == "answer":
+            answer = case.answer or ""
+        else:
+            answer = _boxed(case.text) if self.read == "boxed" else _last_line(case.text)
+        return unwrap(answer) if len(answer) <= MAX_LENGTH else ""
+
+    def phrase(self, answer: str) -> str:
+        return f"\\boxed{{{answer}}}" if self.read == "boxed" else answer
 
 
-def phrased(answer: str, read: Read) -> str:
-    """A text that says `answer` where it is looked for."""
-    return f"\\boxed{{{answer}}}" if read == "boxed" else answer
-
-
-def plain(text: str) -> str:
-    """`text` without the wrapping: dollar signs, bold face, "The answer is ...", a full stop."""
+def unwrap(text: str) -> str:
+    """Return `text` without its wrapping: dollar signs, bold face, "The answer is ...", a full stop."""
     text = unicodedata.normalize("NFC", text).strip()
     while True:
-        inner = _LEAD.sub("", _unwrapped(text), count=1).strip()
+        inner = _LEAD.sub("", _unwrap_once(text), count=1).strip()
         if inner.endswith(".") and not inner.endswith(".."):
             inner = inner[:-1].rstrip()
         if inner == text:
@@ -66,43 +66,25 @@ def plain(text: str) -> str:
         text = inner
 
 
-def squashed(text: str) -> str:
-    """`text` without spaces and dollar signs, to see whether two are the same formula letter by letter."""
+def strip_spaces(text: str) -> str:
+    """Return `text` without spaces and dollar signs, to compare formulas letter by letter."""
     return re.sub(r"[\s$]|\\[,;! ]", "", text)
 
 
-def copied(answer: str, question: str, gold: str) -> bool:
-    """Whether an answer that is still to be worked out was taken from the question, such as 2+3 for 'What is 2+3?'."""
-    said = squashed(answer)
-    work = re.search(r".[-+*/^\u00d7÷·]|\\(?:d?frac|cdot|times|sqrt)", said)
-    return bool(work) and said != squashed(gold) and said in squashed(question)
+def is_copied(answer: str, question: str, gold: str) -> bool:
+    """Return True if an unevaluated answer was copied from the question, such as 2+3 for 'What is 2+3?'."""
+    formula = strip_spaces(answer)
+    unevaluated = re.search(r".[-+*/^\u00d7÷·]|\\(?:d?frac|cdot|times|sqrt)", formula)
+    return bool(unevaluated) and formula != strip_spaces(gold) and formula in strip_spaces(question)
 
 
-def refused(why: str) -> Verdict:
-    """The answer is not right, and why."""
+def reject(why: str) -> Verdict:
+    """Return the verdict on a wrong answer."""
     return Verdict(0.0, why)
 
 
-def _boxed(text: str) -> str:
-    """What all boxes hold, if it is the same and nothing around them denies it."""
-    held = set()
-    for start, end, content in _boxes(text):
-        if _DENIED.search(text[max(0, start - 80) : start]) or _TAKEN_BACK.search(text[end : end + 40]):
-            return ""
-        held.add(content.strip())
-    return held.pop() if len(held) == 1 else ""
-
-
-def _boxes(text: str) -> Iterator[tuple[int, int, str]]:
-    """(start, end, content) of the outermost boxes; one that is never closed counts as empty."""
-    at = 0
-    while box := _BOX.search(text, at):
-        at = closing(text, box.end())
-        yield box.start(), at, text[box.end() : at - 1] if at <= len(text) else ""
-
-
-def closing(text: str, start: int) -> int:
-    """Where the brace that was opened just before `start` has been closed; past the end if it never is."""
+def closing_brace(text: str, start: int) -> int:
+    """Return the end of the brace that was opened just before `start`; past the end of the text if it is not closed."""
     depth = 1
     for brace in re.compile(r"\\.|[{}]", re.S).finditer(text, start):
         depth += {"{": 1, "}": -1}.get(brace.group(), 0)
@@ -111,16 +93,34 @@ def closing(text: str, start: int) -> int:
     return len(text) + 1
 
 
-def _last(text: str) -> str:
+def _boxed(text: str) -> str:
+    """Return the content of all boxes, if it is the same and nothing around them denies it; else ""."""
+    contents = set()
+    for start, end, content in _boxes(text):
+        if _DENIED.search(text[max(0, start - 80) : start]) or _TAKEN_BACK.search(text[end : end + 40]):
+            return ""
+        contents.add(content.strip())
+    return contents.pop() if len(contents) == 1 else ""
+
+
+def _boxes(text: str) -> Iterator[tuple[int, int, str]]:
+    """Yield (start, end, content) of the outermost boxes; one that is never closed counts as empty."""
+    end = 0
+    while box := _BOX.search(text, end):
+        end = closing_brace(text, box.end())
+        yield box.start(), end, text[box.end() : end - 1] if end <= len(text) else ""
+
+
+def _last_line(text: str) -> str:
     return next((line for line in reversed(text.splitlines()) if line.strip()), "")
 
 
-def _unwrapped(text: str) -> str:
+def _unwrap_once(text: str) -> str:
     for opening, ending in _WRAPPERS:
         inner = text[len(opening) : -len(ending)]
         if len(text) > len(opening) + len(ending) and text == opening + inner + ending and opening not in inner:
             return inner.strip()
     for command in _COMMANDS:
-        if text.startswith(command) and closing(text, len(command)) == len(text):
+        if text.startswith(command) and closing_brace(text, len(command)) == len(text):
             return text[len(command) : -1].strip()
     return text

@@ -1,43 +1,66 @@
-"""Accepts code that passes the unit tests of its problem, judged outside the sandbox that runs it."""
+"""Verifier of code by the unit tests of its problem, which are judged outside the sandbox that runs the code."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import PositiveFloat, model_validator
 
 from games.verifiers import harness
-from games.verifiers.reading import refused
-from games.verifiers.suite import Call, Printing, tests_of
+from games.verifiers.reading import reject
 from marl.protocols import VerifierConfig
-from marl.sandbox import Ran, Sandbox, run, unusable
-from marl.types import Case, Verdict
+from marl.sandbox import ProgramResult, Sandbox, run, unusable
+from marl.types import Case, Problem, Verdict
 
 _FENCED = re.compile(r"^```[\w+-]*[ \t]*\n(.*?)^```", re.M | re.S)
-_LONGEST_WHY = 200
+_MAX_REASON = 200
+"""Characters of the reason in a verdict."""
+_COLLECTIONS = {"set": set, "frozenset": frozenset, "tuple": tuple, "list": list}
+_FORMS = (
+    "'assert f(2) == 4' (one comparison with plain data), {call: 'f(2)', expect: '4'} (both are Python), "
+    "{stdin: ..., stdout: ...}, or [stdin, stdout]"
+)
 
 
-class UnitTests(VerifierConfig):
+@dataclass(frozen=True, slots=True)
+class CallTest:
+    """An expression and its expected value, in the form of `harness.plain`."""
+
+    call: str
+    expect: Any
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTest:
+    """Standard input of a program and its expected output."""
+
+    stdin: str
+    stdout: str
+
+
+class UnitTestsVerifier(VerifierConfig):
     """Accepts Python code that passes every test in the problem's `facts.tests`.
 
     A test is `{call: "f(2)", expect: "4"}`, `{stdin: "2", stdout: "4"}` (or the pair as a list) or the text of an
-    assertion that compares a call with plain data. What is expected never enters the sandbox.
+    assertion that compares a call with plain data. Expected results never enter the sandbox.
     """
 
     kind: str = "unit_tests"
     timeout_s: PositiveFloat = 60.0
     sandbox: Sandbox = Sandbox()
-    """Calls share one run of `wall_s`; a test that types has a run of its own."""
+    """All calls share one run of `wall_s`; a test with input has a run of its own."""
     partial: bool = False
-    """Whether the score is the share of tests passed; otherwise one failure is failure."""
+    """True: the score is the share of tests passed. False: it is 1 if all pass, else 0."""
 
     @model_validator(mode="after")
-    def _in_time(self) -> UnitTests:
-        self.sandbox.must_fit(self.timeout_s)
+    def _check_timeout(self) -> UnitTestsVerifier:
+        self.sandbox.check_timeout(self.timeout_s)
         return self
 
     def missing(self) -> Iterable[str]:
@@ -45,72 +68,133 @@ class UnitTests(VerifierConfig):
             yield fault
 
     def __call__(self, case: Case) -> Verdict:
-        tests = tests_of(case.problem)
+        tests = parse_tests(case.problem)
         if case.answer is None:
-            return refused("no code")
+            return reject("no code")
         blocks = _FENCED.findall(case.answer)
         failures = self._failures(blocks[-1] if blocks else case.answer, tests)
         if not self.partial:
             first = next(failures, "")
-            return refused(first[:_LONGEST_WHY]) if first else Verdict(1.0)
+            return reject(first[:_MAX_REASON]) if first else Verdict(1.0)
         failed = list(failures)
-        return Verdict(1 - len(failed) / len(tests), failed[0][:_LONGEST_WHY] if failed else "")
+        return Verdict(1 - len(failed) / len(tests), failed[0][:_MAX_REASON] if failed else "")
 
-    def _failures(self, code: str, tests: Sequence[Call | Printing]) -> Iterator[str]:
-        """What went wrong with each test that failed. Never says what was expected: speakers may hear it."""
-        calls = [test for test in tests if isinstance(test, Call)]
+    def _failures(self, code: str, tests: Sequence[CallTest | OutputTest]) -> Iterator[str]:
+        """Yield the reason of each failure, without the expected result, as speakers may hear it."""
+        calls = [test for test in tests if isinstance(test, CallTest)]
         if calls:
-            yield from self._miscalled(code, calls)
+            yield from self._call_failures(code, calls)
         for test in tests:
-            if isinstance(test, Printing):
-                ran = run(self.sandbox, code, test.stdin)
-                if not ran.well:
-                    yield _trouble(ran)
-                elif _lines(ran.stdout) != _lines(test.stdout):
-                    yield f"given {test.stdin!r}, it printed {ran.stdout!r}"
+            if isinstance(test, OutputTest):
+                result = run(self.sandbox, code, test.stdin)
+                if not result.succeeded:
+                    yield _describe_end(result)
+                elif _lines(result.stdout) != _lines(test.stdout):
+                    yield f"given {test.stdin!r}, it printed {result.stdout!r}"
 
-    def _miscalled(self, code: str, calls: Sequence[Call]) -> Iterator[str]:
-        listed = json.dumps([call.call for call in calls])
-        ran = run(self.sandbox, _harness(), files={harness.ANSWER: code, harness.CALLS: listed})
-        lines = ran.stdout.splitlines()
+    def _call_failures(self, code: str, calls: Sequence[CallTest]) -> Iterator[str]:
+        files = {harness.ANSWER: code, harness.CALLS: json.dumps([call.call for call in calls])}
+        result = run(self.sandbox, Path(harness.__file__).read_text(encoding="utf-8"), files=files)
+        lines = result.stdout.splitlines()
         if len(lines) > len(calls):
             yield from ["it said more than it was asked"] * len(calls)
             return
         for number, call in enumerate(calls):
             if number >= len(lines):
-                yield f"{call.call} gave nothing: {_trouble(ran)}"
-            elif not _agree(_read(lines[number]), call.expect):
+                yield f"{call.call} gave nothing: {_describe_end(result)}"
+            elif not _equal(_parse_line(lines[number]), call.expect):
                 yield f"{call.call} gave {lines[number]}"
 
 
-def _harness() -> str:
-    return Path(harness.__file__).read_text(encoding="utf-8")
-
-
-def _read(line: str) -> Any:
+def _parse_line(line: str) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
         return ["unreadable"]
 
 
-def _agree(said: Any, right: Any) -> bool:
-    """Whether two values in the form of `harness.plain` are equal as Python has it, except that True is not 1."""
-    if isinstance(said, list) and isinstance(right, list):
-        return len(said) == len(right) and all(map(_agree, said, right))
+def _equal(value: Any, expected: Any) -> bool:
+    """Return True if two values in the form of `harness.plain` are equal in Python, except that True is not 1."""
+    if isinstance(value, list) and isinstance(expected, list):
+        return len(value) == len(expected) and all(map(_equal, value, expected))
     numbers = (int, float)
-    return said == right and (type(said) is type(right) or (type(said) in numbers and type(right) in numbers))
+    return value == expected and (
+        type(value) is type(expected) or (type(value) in numbers and type(expected) in numbers)
+    )
 
 
 def _lines(text: str) -> list[str]:
-    """Trailing spaces and empty lines at the end are not looked at."""
+    """Return the lines without trailing spaces, and without empty lines at the end."""
     return [line.rstrip() for line in text.rstrip().splitlines()]
 
 
-def _trouble(ran: Ran) -> str:
-    """Why a program did not come to its end."""
-    if ran.why not in ("finished", "killed"):
-        return {"timeout": "it ran too long", "memory": "it took too much memory", "output": "it said too much"}[
-            ran.why
-        ]
-    return ran.last_error or f"it ended with status {ran.status}"
+def _describe_end(result: ProgramResult) -> str:
+    """Return the reason why a program did not finish."""
+    reasons = {"timeout": "it ran too long", "memory": "it took too much memory", "output": "it said too much"}
+    return reasons.get(result.reason) or result.last_error or f"it ended with status {result.status}"
+
+
+# --- tests as data ---------------------------------------------------------------------------------------------------
+
+
+def parse_tests(problem: Problem) -> list[CallTest | OutputTest]:
+    """Return the tests in `facts.tests`; raise ValueError if there are none, or one needs the code's own process."""
+    tests = problem.facts.get("tests")
+    if not isinstance(tests, list | tuple) or not tests:
+        raise ValueError(f"problem {problem.key!r}: facts.tests: {tests!r} is no list of tests; choices: {_FORMS}")
+    return [_parse_test(test, f"problem {problem.key!r}: facts.tests[{number}]") for number, test in enumerate(tests)]
+
+
+def _parse_test(test: Any, where: str) -> CallTest | OutputTest:
+    match test:
+        case str():
+            return _parse_assertion(test, where)
+        case {"call": str(call), "expect": str(expect), **rest} if not rest:
+            tested = ast.unparse(_parse_expression(call, where))
+            return CallTest(tested, harness.plain(_literal(_parse_expression(expect, where), where)))
+        case {"stdin": str(stdin), "stdout": str(stdout), **rest} if not rest:
+            return OutputTest(stdin, stdout)
+        case [str(stdin), str(stdout)]:
+            return OutputTest(stdin, stdout)
+    raise ValueError(f"{where}: {test!r} is no test; choices: {_FORMS}")
+
+
+def _parse_assertion(text: str, where: str) -> CallTest:
+    """Return the comparison in an assertion, which is not run itself: the code under test could make it pass."""
+    try:
+        (statement,) = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{where}: {text!r} is not one statement of Python; choices: {_FORMS}") from error
+    match statement:
+        case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq() | ast.Is()], comparators=[right])):
+            call, value = (right, left) if _is_literal(left) and not _is_literal(right) else (left, right)
+            return CallTest(ast.unparse(call), harness.plain(_literal(value, where)))
+    raise ValueError(f"{where}: {text!r} is no comparison of a call with plain data; choices: {_FORMS}")
+
+
+def _parse_expression(text: str, where: str) -> ast.expr:
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{where}: {text!r} is no Python expression") from error
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        _literal(node, "")
+    except ValueError:
+        return False
+    return True
+
+
+def _literal(node: ast.expr, where: str) -> Any:
+    """Return the value of a Python literal; a collection may be written `set([1, 2])`."""
+    match node:
+        case ast.Call(func=ast.Name(id=name), args=[inner], keywords=[]) if name in _COLLECTIONS:
+            return _COLLECTIONS[name](_literal(inner, where))
+        case ast.Call(func=ast.Name(id=name), args=[], keywords=[]) if name in _COLLECTIONS:
+            return _COLLECTIONS[name]()
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{where}: {ast.unparse(node)!r} is no plain data such as 4, 'a' or [1, (2, 3)]") from error

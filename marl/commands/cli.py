@@ -1,28 +1,30 @@
-"""The command line: marl train | eval | play | credit | credit-check | check | list | schema | tiny | plot | rerun."""
+"""The command line: marl train | eval | play | why | credit | check | list | schema | tiny | plot | rerun."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 
-from credit.validation.command import credit_check
 from marl.commands.credit import credit
+from marl.commands.plug_ins import WithPlugIns
 from marl.config import nearest
 from marl.errors import RunError
-from marl.parts import GROUPS, find, names
-from marl.scenario.explain import explain
-from marl.scenario.load import ScenarioError, load
-from marl.scenario.notes import notes
+from marl.parts import GROUPS, RenamedKind, find, names
+from marl.scenario.checks import notes
+from marl.scenario.load import ScenarioError, explain, load
 from marl.scenario.schema import Scenario
 
 app = typer.Typer(
+    cls=WithPlugIns,
     help="Reinforcement learning for teams of language models.",
     add_completion=False,
     no_args_is_help=True,
@@ -38,7 +40,8 @@ def main() -> None:
     """Run the command line; what a user got wrong is a message and exit status 2, never a traceback."""
     # A user's own parts lie where the command is typed; last, so that they hide nothing that is installed.
     sys.path.append(str(Path.cwd()))
-    with _explained():
+    with _explained(), warnings.catch_warnings():
+        warnings.showwarning = partial(_show_warning, warnings.showwarning)
         app()
 
 
@@ -52,6 +55,14 @@ def _explained() -> Iterator[None]:
         _fail(error, 2)
     except (RunError, FloatingPointError, OSError) as error:
         _fail(error, 1)
+
+
+def _show_warning(default: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """Write renamed kinds as one line, without a place in the source; show other warnings by default."""
+    if issubclass(category, RenamedKind):
+        sys.stderr.write(f"marl: {message}\n")
+    else:
+        default(message, category, *place)
 
 
 def _fail(error: BaseException, status: int) -> None:
@@ -89,9 +100,12 @@ def check(
     graders: Annotated[bool, typer.Option(help="Also try its verifiers on answers whose verdict is known.")] = False,
 ) -> None:
     """Check a scenario without loading a weight."""
-    checked = load(scenario, overrides or ())
+    with warnings.catch_warnings(record=True, action="always", category=RenamedKind) as raised:
+        checked = load(scenario, overrides or ())
     learning = [name for name, policy in checked.policies.items() if policy.learner]
     typer.echo(f"{scenario}: fine; game {checked.game.kind}, trains {', '.join(learning)}")
+    for message in dict.fromkeys(str(warning.message) for warning in raised):
+        typer.echo(f"note: {message}")
     _tell(checked)
     if graders:
         from marl.evaluation.graders import check_graders
@@ -108,7 +122,8 @@ def evaluate(
     best: Annotated[bool, typer.Option("--best", help="The best one, by the scenario's evaluate.keep_best.")] = False,
 ) -> None:
     """Measure a trained run: on held-out starts, against opponents, and exactly where the game allows it."""
-    from marl.training.restore import best_step, measure, render
+    from marl.commands.evaluate import measure, render
+    from marl.training.restore import best_step
 
     if best and step is not None:
         raise ScenarioError(f"--step {step} names a checkpoint and --best another one: give one of them")
@@ -125,12 +140,23 @@ def play_game(
     out: Annotated[Path | None, typer.Option(help="Write the episodes here (.jsonl.zst).")] = None,
 ) -> None:
     """Play a game in the terminal, against a scenario's policies, a trained run's or random moves."""
-    from marl.commands.play import play, table_for
+    from marl.commands.play import play, simulator_for
 
     if scenario.is_dir() and overrides:
         raise ScenarioError(f"{scenario} is a run, which is played as it is: leave {overrides[0]!r} out")
     chosen = None if scenario.is_dir() else load(scenario, overrides or ())
-    play(*table_for(chosen or scenario, random=random), seat=seat, episodes=episodes, out=out)
+    play(*simulator_for(chosen or scenario, random=random), seat=seat, episodes=episodes, out=out)
+
+
+@app.command()
+def why(
+    run: RunPath,
+    turn: Annotated[str, typer.Argument(help="EPISODE:INDEX, such as 000039.0.1:2", show_default=False)],
+) -> None:
+    """Explain why a recorded turn got its advantage: rewards, assign, peers, tokens. Reads the run's folder only."""
+    from marl.view.why import why as explain_turn
+
+    typer.echo(explain_turn(run, turn))
 
 
 @app.command()
@@ -194,9 +220,6 @@ def tiny(
 @app.command()
 def rerun(batch: Annotated[Path, typer.Argument(help="RUN/failed/STEP/POLICY", show_default=False)]) -> None:
     """Repeat an update that failed, from the batch and learner that were kept."""
-    from marl.runs.failed_updates import rerun as again
+    from marl.training.restore import rerun as again
 
     typer.echo(json.dumps(again(batch), indent=1))
-
-
-app.command(name="credit-check")(credit_check)

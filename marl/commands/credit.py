@@ -1,4 +1,4 @@
-"""`marl credit`: recorded play, judged again."""
+"""`marl credit`: judge the recorded episodes of a run again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 if TYPE_CHECKING:
-    from marl.training.rejudge import Recredit
+    from marl.training.rejudge import Rejudge
 
 _DEFAULT = "judge"
 
@@ -41,17 +41,17 @@ def judge(
     step: _Step = None,
     out: Annotated[Path | None, typer.Option(help="Write every turn's credit here (.jsonl or .csv).")] = None,
 ) -> None:
-    """Say what a rule makes of a recorded step, by role and agent. The command when none is named."""
-    from marl.training.rejudge import Recredit
-    from marl.view.credit_table import check_format, verdict, write
+    """Judge a recorded step, and print credit by role and agent. The command when none is named."""
+    from marl.training.rejudge import Rejudge
+    from marl.view.credit_table import check_format, credit_table, write_credit
 
     if out is not None:
         check_format(out)
-    recorded = Recredit(run, step)
-    found = recorded(rule)
-    typer.echo("\n".join([_title(run, recorded), *recorded.notes, "", verdict(found, recorded.trajectories)]))
+    recorded = Rejudge(run, step)
+    judged = recorded(rule)
+    typer.echo("\n".join([_title(run, recorded), *recorded.notes, "", credit_table(judged)]))
     if out is not None:
-        typer.echo(f"{out}: {write(out, found, recorded.trajectories)} turns")
+        typer.echo(f"{out}: {write_credit(out, judged, recorded.trajectories)} turns")
 
 
 @credit.command()
@@ -60,14 +60,14 @@ def compare(
     rules: Annotated[list[str], typer.Option("--with", help=_RULES, show_default=False)],
     step: _Step = None,
 ) -> None:
-    """Say how far rules agree on a recorded step, by role, and what each cost."""
-    from marl.training.rejudge import Recredit
-    from marl.view.credit_table import comparison
+    """Print how far rules agree on a recorded step, by role, and what each cost."""
+    from marl.training.rejudge import Rejudge
+    from marl.view.credit_table import comparison_table
 
-    recorded = Recredit(run, step)
-    found = [recorded(rule) for rule in ([None, *rules] if len(rules) == 1 else rules)]
-    typer.echo("\n".join([_title(run, recorded), *recorded.notes, "", comparison(found, recorded.trajectories)]))
+    recorded = Rejudge(run, step)
+    judged = [recorded(rule) for rule in ([None, *rules] if len(rules) == 1 else rules)]
+    typer.echo("\n".join([_title(run, recorded), *recorded.notes, "", comparison_table(judged, recorded.trajectories)]))
 
 
-def _title(run: Path, recorded: Recredit) -> str:
+def _title(run: Path, recorded: Rejudge) -> str:
     return f"{run}: step {recorded.step}, {len(recorded.trajectories)} episodes"

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from marl.protocols import GameConfig, Start
-from marl.rollout.casting import Cast
+from marl.protocols import GameConfig, GameStart
+from marl.rollout.casting import RoleCasting
 from marl.rollout.episode import Episode
 from marl.types import Deal, Request
 
@@ -41,7 +41,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class GameTree:
     """Every history of a game, from every deal."""
 
     agents: tuple[str, ...]
@@ -53,13 +53,13 @@ class Tree:
 class _Grower:
     """Walks a game by playing it, so that its own rules and the roles' own prompts are what is measured."""
 
-    def __init__(self, config: GameConfig, cast: Cast, seats: Mapping[str, str]) -> None:
+    def __init__(self, config: GameConfig, cast: RoleCasting, seats: Mapping[str, str]) -> None:
         self._game, self._cast, self._seats = config.build(), cast, seats
         self.agents = tuple(self._game.possible_agents)
         self.requests: dict[Situation, Request] = {}
         self._nodes = 0
 
-    def grow(self, start: Start, actions: tuple[str | None, ...] = ()) -> Node:
+    def grow(self, start: GameStart, actions: tuple[str | None, ...] = ()) -> Node:
         """The tree below `actions`; None stands for an illegal answer."""
         self._nodes += 1
         if self._nodes > _LIMIT:
@@ -74,13 +74,13 @@ class _Grower:
             raise ValueError(f"{agent} may say any text: too many moves to be walked")
         node.situation = Situation(agent, info["state"], info["attempt"])
         if node.situation not in self.requests:
-            self.requests[node.situation] = dict(episode.asks())[agent]
+            self.requests[node.situation] = dict(episode.new_requests())[agent]
         node.fee = refusal.payments if refusal.moves else {}
         node.moves = {move: self.grow(start, (*actions, move)) for move in info["legal"]}
         node.refused = None if refusal.moves else self.grow(start, (*actions, None))
         return node
 
-    def _at(self, start: Start, actions: Sequence[str | None]) -> Episode:
+    def _at(self, start: GameStart, actions: Sequence[str | None]) -> Episode:
         episode = Episode(self._game, Deal("tree", "tree", 0, self._seats, "eval", options=start.options), self._cast)
         for action in actions:
             episode.force(action)
@@ -96,7 +96,7 @@ def _paid(episode: Episode) -> dict[str, float]:
     return paid
 
 
-def grow(config: GameConfig, cast: Cast, seats: Mapping[str, str]) -> Tree:
+def grow(config: GameConfig, cast: RoleCasting, seats: Mapping[str, str]) -> GameTree:
     """Walk a game that exports its deals.
 
     Raises:
@@ -107,23 +107,23 @@ def grow(config: GameConfig, cast: Cast, seats: Mapping[str, str]) -> Tree:
         raise ValueError(f"game {config.kind!r} does not export its deals, so it cannot be walked whole")
     grower = _Grower(config, cast, seats)
     roots = tuple((start.probability, grower.grow(start)) for start in starts)
-    return Tree(grower.agents, roots, grower.requests)
+    return GameTree(grower.agents, roots, grower.requests)
 
 
-def values(tree: Tree, strategy: Strategy) -> dict[str, float]:
+def values(tree: GameTree, strategy: Strategy) -> dict[str, float]:
     """Expected return of every agent when all play `strategy`."""
     return {
         agent: math.fsum(chance * _value(node, strategy, agent) for chance, node in tree.roots) for agent in tree.agents
     }
 
 
-def nash_conv(tree: Tree, strategy: Strategy) -> float:
+def nash_conv(tree: GameTree, strategy: Strategy) -> float:
     """Sum over agents of (best response value - own value); 0 at an equilibrium. Exploitability is half of it."""
     own = values(tree, strategy)
     return math.fsum(best_response(tree, strategy, agent) - own[agent] for agent in tree.agents)
 
 
-def best_response(tree: Tree, strategy: Strategy, agent: str) -> float:
+def best_response(tree: GameTree, strategy: Strategy, agent: str) -> float:
     """The most that `agent` can expect when the others keep to `strategy`.
 
     Over information sets, not histories: the move in a situation maximises the value summed over all histories in

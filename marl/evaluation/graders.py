@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from marl.engines.workers.pool import Job, Outcome
-from marl.engines.workers.settings import Verifiers, question
+from marl.engines.workers.pool import Job, JobResult
+from marl.engines.workers.settings import Verifiers, encode_case
 from marl.types import Case, Problem
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Trial:
     """empty, gibberish, gold, or the gold answer of another problem."""
     case: Case
 
-    def complaint(self, outcome: Outcome) -> str:
+    def complaint(self, outcome: JobResult) -> str:
         """What is wrong with the verdict; "" if nothing is."""
         score, why = (0.0, outcome.error) if outcome.error else outcome.value
         if self.fair(score, outcome.error):
@@ -92,13 +92,13 @@ def _answers(problem: Problem, problems: Sequence[Problem]) -> Iterator[tuple[st
         yield f"the gold of problem {other.key!r}", other.answer
 
 
-def _judged(engine: Verifiers, trials: Sequence[Trial]) -> list[tuple[Trial, Outcome]]:
+def _judged(engine: Verifiers, trials: Sequence[Trial]) -> list[tuple[Trial, JobResult]]:
     pool = engine.pool()
     names = {id(check): name for name, check in engine.checks.items()}
-    jobs = {Job(names[id(t.check)], question(t.case), t.check.timeout_s): t for t in trials}
+    jobs = {Job(names[id(t.check)], encode_case(t.case), t.check.timeout_s): t for t in trials}
     for job in jobs:
         pool.put(job)
-    said: dict[Job, Outcome] = {}
+    said: dict[Job, JobResult] = {}
     try:
         # Each job is answered or given up when its own time is over, so this ends.
         while len(said) < len(jobs):

@@ -1,4 +1,4 @@
-"""How good a team is on starts that training never deals."""
+"""Evaluation on starts that training never deals."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from marl.graph import Trajectory
-from marl.metrics.summaries import measured, of_roles
-from marl.rollout.simulator import Table
+from marl.metrics.summaries import game_measures, role_metrics
+from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import Scenario
 from marl.seeds import seed_of
 from marl.statistics import interval
@@ -21,34 +21,34 @@ SAMPLED, GREEDY = "eval/held_out", "eval/held_out_greedy"
 class HeldOut:
     """Plays the same starts with the same seeds every time, so that figures differ only by the weights."""
 
-    def __init__(self, scenario: Scenario, table: Table, episodes: int, *, greedy: bool = False) -> None:
+    def __init__(self, scenario: Scenario, simulator: RolloutSimulator, episodes: int, *, greedy: bool = False) -> None:
         starts = scenario.game.held_out(episodes)
         names = [f"held_out.{index}" for index in range(len(starts))]
-        seats, seed = scenario.seats, table.cast.seed
+        seats, seed = scenario.seats, simulator.casting.seed
         self._deals = [
             Deal(name, name, seed_of(seed, name), seats, "eval", options=start)
             for name, start in zip(names, starts, strict=True)
         ]
-        self._tables = {SAMPLED: table.beside(table.cast)}
+        self._simulators = {SAMPLED: simulator.beside(simulator.casting)}
         if greedy:
-            self._tables[GREEDY] = table.greedy()
+            self._simulators[GREEDY] = simulator.greedy()
 
     def __call__(self) -> Metrics:
-        """Measures with intervals; returns, manners and signs of collapse without."""
-        figures = {scope: told(table.play(self._deals)) for scope, table in self._tables.items()}
-        return {f"{scope}/{name}": value for scope, found in figures.items() for name, value in found.items()}
+        """Return the game's measures with intervals, and returns, figures of roles and signs of collapse without."""
+        figures = {scope: summarize_play(simulator.play(self._deals)) for scope, simulator in self._simulators.items()}
+        return {f"{scope}/{name}": value for scope in figures for name, value in figures[scope].items()}
 
 
-def told(trajectories: Sequence[Trajectory]) -> Metrics:
-    """Figures of these episodes. One without a measure does not count for it; one alone has no interval."""
+def summarize_play(trajectories: Sequence[Trajectory]) -> Metrics:
+    """Return figures of episodes. An episode without a measure does not count for it; one alone has no interval."""
     figures: Metrics = {"episodes": float(len(trajectories))}
-    for name, values in measured(trajectories).items():
+    for name, values in game_measures(trajectories).items():
         low, figures[name], high = interval(values)
         if math.isfinite(low):
             figures |= {f"{name}_low": low, f"{name}_high": high}
     agents = {agent: None for trajectory in trajectories for agent in trajectory.deal.seats}
     figures |= {f"return/{agent}": _mean_return(trajectories, agent) for agent in agents}
-    return figures | of_roles(trajectories)
+    return figures | role_metrics(trajectories)
 
 
 def _mean_return(trajectories: Iterable[Trajectory], agent: str) -> float:

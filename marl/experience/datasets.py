@@ -1,4 +1,4 @@
-"""What somebody wrote: demonstrations and preferences from a file, in the tokens of the policy that learns from them.
+"""Written answers: demonstrations and preferences from a file, tokenised for the policy that learns from them.
 
 A row becomes one episode of one turn for each of its answers; nothing is played.
 """
@@ -8,36 +8,104 @@ from __future__ import annotations
 import random
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
 
 from pydantic import field_validator
 
 from marl.config import Config, Sampling, nearest
 from marl.data_files import known_format, read_file
-from marl.experience.dataset_rows import Case, Place, answer, asked, exchange
-from marl.protocols import Experience, ExperienceConfig, Simulator
+from marl.protocols import Deals, Experience, ExperienceConfig, Simulator
 from marl.seeds import seed_of
-from marl.types import Completion, Deal, Failure, Metrics, Request, Reward, Turn
+from marl.types import Completion, Deal, Failure, Message, Metrics, Request, Reward, Turn
 
 if TYPE_CHECKING:
     from marl.graph import Trajectory
 
+_SPEAKERS: tuple[str, ...] = get_args(get_type_hints(Message)["role"])
 
-class Written(ExperienceConfig):
+
+@dataclass(frozen=True, slots=True)
+class DatasetRow:
+    """A prompt with answers, and the reward of each."""
+
+    prompt: str | tuple[Message, ...]
+    """A text, which the role's template turns into a prompt, or messages that are taken as they are."""
+    answers: tuple[str, ...]
+    rewards: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowReader:
+    """One row of a file, with its place for error messages. Every method raises ValueError naming the column."""
+
+    place: str
+    row: Mapping[str, Any]
+
+    def prompt(self, column: str) -> str | tuple[Message, ...]:
+        """Return a text or a chat."""
+        value = self._value(column)
+        if isinstance(value, str):
+            return value
+        if not (chat := self._chat(column)):
+            raise self._wrong(column, "no messages")
+        return chat
+
+    def answer(self, column: str) -> str:
+        """Return a text, or that of the one assistant message in the column."""
+        value = self._value(column)
+        if not isinstance(value, str):
+            chat = self._chat(column)
+            if len(chat) != 1 or chat[0].role != "assistant":
+                raise self._wrong(column, f"must be one message of the assistant, got {[m.role for m in chat]}")
+            value = chat[0].content
+        if not value:
+            raise self._wrong(column, "an empty answer")
+        return value
+
+    def exchange(self, column: str) -> tuple[tuple[Message, ...], str]:
+        """Return (prompt, answer) of a chat that ends with the assistant's answer."""
+        chat = self._chat(column)
+        if len(chat) < 2 or chat[-1].role != "assistant" or not chat[-1].content:
+            raise self._wrong(column, f"must end with an answer of the assistant, got {[m.role for m in chat]}")
+        return chat[:-1], chat[-1].content
+
+    def _wrong(self, column: str, problem: str) -> ValueError:
+        return ValueError(f"{self.place}, column {column!r}: {problem}")
+
+    def _value(self, column: str) -> Any:
+        if self.row.get(column) is None:
+            raise self._wrong(column, f"missing; {nearest(column, self.row)}")
+        return self.row[column]
+
+    def _chat(self, column: str) -> tuple[Message, ...]:
+        messages = self._value(column)
+        if not isinstance(messages, Sequence):
+            raise self._wrong(column, f"must be a text or a list of messages, got {type(messages).__name__}")
+        for message in messages:
+            if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
+                problem = f"a message is an object with `role` and `content`, a text; got {message!r}"
+                raise self._wrong(column, problem)
+            if message.get("role") not in _SPEAKERS:
+                problem = f"role {message.get('role')!r} is unknown; choices: {', '.join(_SPEAKERS)}"
+                raise self._wrong(column, problem)
+        return tuple([Message(message["role"], message["content"]) for message in messages])
+
+
+class AnswerFile(ExperienceConfig):
     """Takes each step's episodes from a file of answers, row by row, round and round."""
 
     answers: ClassVar[int] = 1
-    """Of each row: as many episodes of one start."""
+    """Answers of a row, each an episode of the same start."""
     path: Path
     """`.jsonl`, `.jsonl.zst` or `.parquet`."""
     role: str | None = None
-    """Who gave the answers; needed where the game seats several roles. Its templates make prompts of texts, as if each
+    """Role of the answers; needed where the game seats several roles. Its templates make prompts of texts, as if each
     were all that it had observed; messages are taken as they are."""
     shuffle: bool = True
-    """Whether rows come in an order of their own in each epoch, drawn from `seed`."""
+    """Shuffle the rows anew in each epoch, by `seed`."""
     seed: int = 0
 
     @field_validator("path")
@@ -47,11 +115,11 @@ class Written(ExperienceConfig):
 
     def missing(self) -> Iterable[str]:
         try:
-            self.cases()
+            self.rows()
         except ValueError as error:
             yield str(error)
 
-    def unfit(self, seats: Mapping[str, str], group_size: int) -> Iterable[str]:
+    def conflicts(self, seats: Mapping[str, str], group_size: int) -> Iterable[str]:
         roles = sorted(set(seats.values()))
         if self.role is None and len(roles) > 1:
             yield f"role: missing: who gave the answers? choices: {', '.join(roles)}"
@@ -63,8 +131,8 @@ class Written(ExperienceConfig):
                 f"{group_size}; use {self.answers}"
             )
 
-    def cases(self) -> Sequence[Case]:
-        """The file's rows.
+    def rows(self) -> Sequence[DatasetRow]:
+        """Return the file's rows.
 
         Raises:
             ValueError: naming file, line and column.
@@ -73,23 +141,23 @@ class Written(ExperienceConfig):
         return _read(type(self), self.model_dump_json(), stamp)
 
     @abstractmethod
-    def case(self, row: Mapping[str, Any], place: Place) -> Case:
-        """What a row says."""
+    def parse(self, row: RowReader) -> DatasetRow:
+        """Return the content of a row."""
 
     def build(self) -> Experience:
-        return Answers(self)
+        return AnswerReplay(self)
 
 
 class DemonstrationColumns(Config):
-    """Which column holds what."""
+    """Names of the columns of demonstrations."""
 
     prompt: str = "prompt"
     completion: str = "completion"
     messages: str = "messages"
 
 
-class Demonstrations(Written):
-    """Answers to be imitated (`sft`), each paid 1: columns `prompt` and `completion`, or `messages`.
+class Demonstrations(AnswerFile):
+    """Answers to be imitated (`sft`), each with reward 1: columns `prompt` and `completion`, or `messages`.
 
     `messages` is a chat that ends with the assistant's answer.
     """
@@ -97,24 +165,24 @@ class Demonstrations(Written):
     kind: str = "demonstrations"
     columns: DemonstrationColumns = DemonstrationColumns()
 
-    def case(self, row: Mapping[str, Any], place: Place) -> Case:
+    def parse(self, row: RowReader) -> DatasetRow:
         columns = self.columns
-        if row.get(columns.messages) is not None:
-            before, said = exchange(row, columns.messages, place)
-            return Case(before, (said,), (1.0,))
-        return Case(asked(row, columns.prompt, place), (answer(row, columns.completion, place),), (1.0,))
+        if row.row.get(columns.messages) is not None:
+            prompt, answer = row.exchange(columns.messages)
+            return DatasetRow(prompt, (answer,), (1.0,))
+        return DatasetRow(row.prompt(columns.prompt), (row.answer(columns.completion),), (1.0,))
 
 
 class PreferenceColumns(Config):
-    """Which column holds what."""
+    """Names of the columns of preferences."""
 
     prompt: str = "prompt"
     chosen: str = "chosen"
     rejected: str = "rejected"
 
 
-class Preferences(Written):
-    """Pairs of answers (`dpo`, `reward_model`): columns `prompt`, `chosen` (paid 1) and `rejected` (paid 0).
+class Preferences(AnswerFile):
+    """Pairs of answers (`dpo`, `reward_modeling`): columns `prompt`, `chosen` (reward 1) and `rejected` (reward 0).
 
     A row is a group of two episodes.
     """
@@ -123,92 +191,91 @@ class Preferences(Written):
     answers: ClassVar[int] = 2
     columns: PreferenceColumns = PreferenceColumns()
 
-    def case(self, row: Mapping[str, Any], place: Place) -> Case:
-        said = [answer(row, column, place) for column in (self.columns.chosen, self.columns.rejected)]
-        return Case(asked(row, self.columns.prompt, place), tuple(said), (1.0, 0.0))
+    def parse(self, row: RowReader) -> DatasetRow:
+        answers = (row.answer(self.columns.chosen), row.answer(self.columns.rejected))
+        return DatasetRow(row.prompt(self.columns.prompt), answers, (1.0, 0.0))
 
 
 @lru_cache(maxsize=4)
-def _read(kind: type[Written], settings_json: str, _stamp: int) -> Sequence[Case]:
-    # Cached, since a scenario is checked before it is built; by the time of its last change, so that an edit counts.
+def _read(kind: type[AnswerFile], settings_json: str, _stamp: int) -> Sequence[DatasetRow]:
+    # Cached, since a scenario is checked before it is built; keyed by the file's last change, so that edits count.
     settings = kind.model_validate_json(settings_json)
     table = read_file(settings.path)
     if not table.rows:
         raise ValueError(f"path: {table.name}: no rows")
-    return [settings.case(row, Place("path: " + table.place(i))) for i, row in enumerate(table.rows)]
+    return [settings.parse(RowReader(f"path: {table.place(i)}", row)) for i, row in enumerate(table.rows)]
 
 
-class Answers:
-    """A file's rows, and how many of them were used."""
+class AnswerReplay:
+    """A file's rows, and the number of rows used."""
 
-    def __init__(self, settings: Written) -> None:
+    def __init__(self, settings: AnswerFile) -> None:
         self._settings = settings
-        self._cases = settings.cases()
+        self._rows = settings.rows()
         self._used = 0
 
-    def gather(self, deals: Sequence[Deal], simulator: Simulator) -> list[Trajectory]:
-        """An episode for each deal; those of a row have the same start."""
-        wide = self._settings.answers
-        taken = self._taken(len(deals) // wide)
-        told = [self._turn(deal, self._cases[taken[i // wide]], i % wide, simulator) for i, deal in enumerate(deals)]
-        said = simulator.score([replace(turn.request, forced=turn.completion.text) for turn in told], "train")
+    def gather(self, step: int, deals: Deals, simulator: Simulator) -> list[Trajectory]:
+        """Return an episode for each deal; those of a row have the same start."""
+        starts, wide = deals(step), self._settings.answers
+        taken = self._take(len(starts) // wide)
+        turns = [self._turn(deal, self._rows[taken[i // wide]], i % wide, simulator) for i, deal in enumerate(starts)]
+        answers = simulator.score([replace(turn.request, forced=turn.completion.text) for turn in turns], "train")
         return [
-            self._episode(deal, _spoken(turn, words), taken[i // wide], i % wide)
-            for i, (deal, turn, words) in enumerate(zip(deals, told, said, strict=True))
+            self._episode(deal, _scored(turn, answer), taken[i // wide], i % wide)
+            for i, (deal, turn, answer) in enumerate(zip(starts, turns, answers, strict=True))
         ]
 
     def metrics(self) -> Metrics:
-        """`written/epochs`: how often all rows were used."""
-        return {"written/epochs": self._used / len(self._cases)}
+        """Return `written/epochs`: passes over the rows so far."""
+        return {"written/epochs": self._used / len(self._rows)}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"used": self._used, "rows": len(self._cases)}
+        return {"used": self._used, "rows": len(self._rows)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if state["rows"] != len(self._cases):
+        if state["rows"] != len(self._rows):
             raise ValueError(
-                f"experience.path: {self._settings.path} has {len(self._cases)} rows, but had {state['rows']} when the "
+                f"experience.path: {self._settings.path} has {len(self._rows)} rows, but had {state['rows']} when the "
                 "state was saved; a run goes on only with the same file"
             )
         self._used = int(state["used"])
 
-    def _taken(self, many: int) -> list[int]:
-        """The next rows."""
-        first, self._used = self._used, self._used + many
-        places = [divmod(number, len(self._cases)) for number in range(first, self._used)]
+    def _take(self, count: int) -> list[int]:
+        """Return the indices of the next rows."""
+        first, self._used = self._used, self._used + count
+        places = [divmod(number, len(self._rows)) for number in range(first, self._used)]
         orders = {epoch: self._order(epoch) for epoch in {epoch for epoch, _ in places}}
         return [orders[epoch][place] for epoch, place in places]
 
     def _order(self, epoch: int) -> list[int]:
-        order = list(range(len(self._cases)))
+        order = list(range(len(self._rows)))
         if self._settings.shuffle:
             random.Random(seed_of(self._settings.seed, "epoch", epoch)).shuffle(order)
         return order
 
-    def _turn(self, deal: Deal, case: Case, nth: int, simulator: Simulator) -> Turn:
-        """What was answered, not yet in anybody's tokens."""
+    def _turn(self, deal: Deal, row: DatasetRow, nth: int, simulator: Simulator) -> Turn:
+        """Return the turn of a row's nth answer, which has no tokens yet."""
         role = self._settings.role or next(iter(deal.seats.values()))
         agent = next(agent for agent, seated in deal.seats.items() if seated == role)
-        messages = case.asked if isinstance(case.asked, tuple) else ()
-        text = case.answers[nth]
-        said = Completion(text, (), (), (), "stop")
-        turn = Turn((deal.episode, 0), agent, 0, 0, role, Request("", messages, Sampling()), said, text)
-        if isinstance(case.asked, tuple):
-            return replace(turn, request=simulator.address(turn))
-        return replace(turn, request=simulator.question(role, agent, case.asked))
+        prompt, completion = row.prompt, Completion(row.answers[nth], (), (), (), "stop")
+        request = Request("", () if isinstance(prompt, str) else prompt, Sampling())
+        turn = Turn((deal.episode, 0), agent, 0, 0, role, request, completion, completion.text)
+        if isinstance(prompt, str):
+            return replace(turn, request=simulator.request_from_text(role, agent, prompt))
+        return replace(turn, request=simulator.request_for(turn))
 
     def _episode(self, deal: Deal, turn: Turn, row: int, nth: int) -> Trajectory:
         from marl.graph import Trajectory
 
         episode = Trajectory(deal, f"{self._settings.path.name}:{row}")
         episode.add(turn, ())
-        episode.rewards = [Reward(turn.agent, self._cases[row].paid[nth], turn.id)]
+        episode.rewards = [Reward(turn.agent, self._rows[row].rewards[nth], turn.id)]
         episode.end = "terminated"
         return episode
 
 
-def _spoken(turn: Turn, said: Completion | Failure) -> Turn:
-    if isinstance(said, Completion):
-        return replace(turn, completion=said)
-    # What is too long keeps its text and has no tokens, so no learner sees it.
-    return replace(turn, completion=replace(turn.completion, finish=said.finish), action=None)
+def _scored(turn: Turn, answer: Completion | Failure) -> Turn:
+    if isinstance(answer, Completion):
+        return replace(turn, completion=answer)
+    # An answer that is too long keeps its text and has no tokens, so no learner sees it.
+    return replace(turn, completion=replace(turn.completion, finish=answer.finish), action=None)

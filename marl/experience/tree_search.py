@@ -1,4 +1,4 @@
-"""Tree sampling: at each turn several answers are tried from one and the same state, and the best is gone on with.
+"""Tree sampling: at each turn several answers are sampled from the same state, and play goes on from the best one.
 
 AT-GRPO (https://arxiv.org/abs/2510.11062, PettingLLMs): every agent samples K candidates at every turn, the one with
 the highest score is continued, and candidates are compared with one another, for they share their state. There, a turn
@@ -7,40 +7,41 @@ is scored as it is said; here, where a reward may come late, a candidate is play
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from marl.config import nearest
-from marl.protocols import Experience, ExperienceConfig, Simulator
+from marl.experience.rollouts import StatelessExperience, mean_measures
+from marl.protocols import Deals, Experience, ExperienceConfig, Simulator
 from marl.types import Deal, Fork, Metrics, Turn
 
 if TYPE_CHECKING:
     from marl.graph import Trajectory
 
 
-class Tree(ExperienceConfig):
-    """Tries several answers at every turn, each played to its end, and goes on from the best one (AT-GRPO).
+class TreeSampling(ExperienceConfig):
+    """Samples several answers at every turn, plays each to its end, and goes on from the best one (AT-GRPO).
 
-    A deal with T such turns takes `candidates` x T episodes. Each is played from its candidate on, so in all they say
-    about `candidates` x T x T / 2 turns. All are trajectories of the step; a candidate is the first turn that its
-    episode has to itself, and what follows shows what it is worth.
+    A deal with T such turns takes `candidates` x T episodes. Each is played from its candidate on, so in all they have
+    about `candidates` x T x T / 2 new turns. All are trajectories of the step; a candidate is the first turn that its
+    episode does not share, and the turns after it show what it is worth.
     """
 
     kind: str = "tree"
     siblings: ClassVar[bool] = True
     candidates: int = Field(4, ge=2)
-    """Answers that are tried at a turn: K in the paper."""
+    """Answers that are sampled at a turn: K in the paper."""
     roles: tuple[str, ...] = ()
-    """Roles at whose turns this is done; default: all that speak in a model's tokens, whether they learn or not.
-    What others say is not learnt from: it stands in courses that were chosen for their end."""
+    """Roles at whose turns this is done; default: all with turns in a model's tokens, whether they learn or not. Turns
+    of other roles are not learnt from: they stand in courses that were chosen for their end."""
     own: float = Field(1.0, ge=0)
-    """A candidate's score is what its agent is paid in its episode, times this ..."""
+    """A candidate's score is its agent's return in its episode, times this ..."""
     team: float = Field(0.0, ge=0)
-    """... and what all agents are paid together, times this (alpha in the paper; its code has 1)."""
+    """... and the sum of all agents' returns, times this (alpha in the paper; its code has 1)."""
 
     @model_validator(mode="after")
     def _scored(self) -> Self:
@@ -49,76 +50,74 @@ class Tree(ExperienceConfig):
         return self
 
     def build(self) -> Experience:
-        return Trees(self)
+        return TreeGrower(self)
 
 
 @dataclass(slots=True)
-class _Grown:
-    """What was played of one deal so far."""
+class _Tree:
+    """Courses of one deal so far."""
 
     courses: list[Trajectory]
     """All of them, in the order in which they were begun."""
     trunk: Trajectory
     """The course that goes on from the best candidates."""
     settled: int = 0
-    """How many of its turns are decided."""
+    """Number of its turns that are decided."""
     scores: list[list[float]] = field(default_factory=list)
-    """Of the candidates of each decision."""
+    """Scores of the candidates, by decision."""
 
 
-class Trees:
-    """Grows a tree from every deal, all deals' candidates at once. Keeps nothing from step to step."""
+class TreeGrower(StatelessExperience):
+    """Grows a tree from every deal, all deals' candidates at once."""
 
-    def __init__(self, settings: Tree) -> None:
+    def __init__(self, settings: TreeSampling) -> None:
         self._settings = settings
         self._metrics: Metrics = {}
 
-    def gather(self, deals: Sequence[Deal], simulator: Simulator) -> list[Trajectory]:
-        """All courses of all deals: by deal, then in the order in which they were begun.
+    def gather(self, step: int, deals: Deals, simulator: Simulator) -> list[Trajectory]:
+        """Return all courses of all deals: by deal, then in the order in which they were begun.
 
         Raises:
             ValueError: if `roles` names one that no seat has.
         """
-        self._expect(deals)
-        trees = [_Grown([first], first) for first in simulator.play(deals)]
+        starts = deals(step)
+        self._check_roles(starts)
+        trees = [_Tree([first], first) for first in simulator.play(starts)]
         while growing := [(tree, turn) for tree in trees if (turn := self._next(tree))]:
             forks = [self._fork(tree, turn) for tree, turn in growing]
             for (tree, turn), courses in zip(growing, simulator.branch(forks), strict=True):
                 self._decide(tree, turn, courses)
-        self._metrics = _measured(trees)
+        self._metrics = _measure(trees)
         return [course for tree in trees for course in tree.courses]
 
     def metrics(self) -> Metrics:
-        """Of the last step: `tree/` courses and decisions of a deal, gain, tied, and `first/...` of each measure."""
+        """Return `tree/...` of the last step: courses and decisions of a deal, gain, tied, `first/...` of measures."""
         return dict(self._metrics)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing to restore."""
-
-    def _expect(self, deals: Sequence[Deal]) -> None:
+    def _check_roles(self, deals: Sequence[Deal]) -> None:
         seated = {role for deal in deals for role in deal.seats.values()}
         for role in self._settings.roles:
             if deals and role not in seated:
                 raise ValueError(f"experience.roles: no seat has the role {role!r}; {nearest(role, sorted(seated))}")
 
-    def _next(self, tree: _Grown) -> Turn | None:
-        """The trunk's next turn at which there is something to decide."""
+    def _next(self, tree: _Tree) -> Turn | None:
+        """Return the trunk's next turn with something to decide."""
         roles = self._settings.roles
         for turn in tree.trunk.turns[tree.settled :]:
-            # What has no tokens follows from the question alone, or could not be said at all.
+            # A turn without tokens follows from the question alone, or could not be sampled at all.
             if turn.completion.prompt_ids and (not roles or turn.role in roles):
                 return turn
         return None
 
-    def _fork(self, tree: _Grown, turn: Turn) -> Fork:
-        # The first course was chosen by nobody, so its own answer is a candidate. A course that was chosen for how it
-        # ended is no fair sample of what is said on the way there.
-        return Fork(turn.id, n=self._settings.candidates - (not tree.scores), purpose="train")
+    def _fork(self, tree: _Tree, turn: Turn) -> Fork:
+        # The first course was not chosen, so its own answer is a candidate. A course that was chosen for its end is no
+        # fair sample of the turns on the way there.
+        episode, index = turn.id
+        # The episode that first held the turn, by which its continuations are named and seeded.
+        source = next(course for course in tree.courses if course.id == episode)
+        return Fork(source, index, n=self._settings.candidates - (not tree.scores), purpose="train")
 
-    def _decide(self, tree: _Grown, turn: Turn, courses: Sequence[Trajectory]) -> None:
+    def _decide(self, tree: _Tree, turn: Turn, courses: Sequence[Trajectory]) -> None:
         candidates = [*(() if tree.scores else (tree.trunk,)), *courses]
         scores = [self._score(course, turn.agent) for course in candidates]
         tree.courses += courses
@@ -128,11 +127,11 @@ class Trees:
             tree.trunk = candidates[scores.index(max(scores))]
 
     def _score(self, course: Trajectory, agent: str) -> float:
-        paid = course.returns
-        return self._settings.own * paid.get(agent, 0.0) + self._settings.team * sum(paid.values())
+        returns = course.returns
+        return self._settings.own * returns.get(agent, 0.0) + self._settings.team * sum(returns.values())
 
 
-def _measured(trees: Sequence[_Grown]) -> Metrics:
+def _measure(trees: Sequence[_Tree]) -> Metrics:
     if not trees:
         return {}
     decisions = [scores for tree in trees for scores in tree.scores if scores]
@@ -143,11 +142,5 @@ def _measured(trees: Sequence[_Grown]) -> Metrics:
     if decisions:
         metrics["tree/gain"] = fmean(max(scores) - fmean(scores) for scores in decisions)
         metrics["tree/tied"] = fmean(max(scores) == min(scores) for scores in decisions)
-    return metrics | _first([tree.courses[0] for tree in trees])
-
-
-def _first(courses: Sequence[Trajectory]) -> Metrics:
-    """The game's measures of what was played before anything was chosen: how well policies do by themselves."""
-    names = sorted({name for course in courses for name in course.findings.measures})
-    told = {name: [c.findings.measures[name] for c in courses if name in c.findings.measures] for name in names}
-    return {f"tree/first/{name}": fmean(values) for name, values in told.items()}
+    # First courses were played before anything was chosen: they show how well the policies do by themselves.
+    return metrics | mean_measures([tree.courses[0] for tree in trees], "tree/first/")

@@ -1,119 +1,136 @@
-"""The judge stage: credit rules of a scenario, applied to one step."""
+"""The judge stage: the credit rules of a scenario, applied to one step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from marl.judging.agreement import compare
-from marl.judging.diagnostics import Ruling, diagnose
-from marl.judging.map_rewards import repaid
-from marl.judging.token_penalties import Charges, TokenRewards
+from marl.graph import Trajectory, branch_points
+from marl.judging.diagnostics import Ruling, compare, diagnose
+from marl.judging.records import RuleRecord, StepRecord, record_step
+from marl.judging.token_penalties import TokenPenalties, TokenRewards
 from marl.protocols import Assign, Baseline, Evidence
-from marl.tried import tried
 from marl.types import Advantage, Credit, Metrics, TurnId
 
 if TYPE_CHECKING:
     from marl.scenario.schema import CreditConfig, CreditRule
 
-
-_AGREED = ("sign_agreement", "correlation")
+_REPORTED = ("sign_agreement", "correlation")
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What every turn was assigned, and how much better than its peers that was."""
+    """What every turn earned, and how much better than its peers that was."""
 
     earned: Credit
     credit: Credit
     metrics: Metrics
+    rulings: Sequence[tuple[RuleRecord, Ruling]] = field(default=(), compare=False, repr=False)
+
+    def record(self, trajectories: Sequence[Trajectory], policies: Mapping[str, str]) -> StepRecord:
+        """Return why each turn got its advantage; `policies` maps a role to the policy that speaks for it."""
+        return record_step(self.rulings, policies, trajectories)
 
 
 class _Rule:
-    """`assign` then `baseline`, on rewards times `scale` and minus what tokens are charged."""
+    """`assign`, then `baseline`, on rewards times `scale` minus token penalties."""
 
-    def __init__(self, settings: CreditRule) -> None:
+    def __init__(self, field_name: str, settings: CreditRule) -> None:
         self._settings = settings
         self.assign: Assign = settings.assign.build()
         self.baseline: Baseline = settings.baseline.build()
-        self.charges = Charges(settings.kl, settings.overlong)
-        self.needs = self.charges.needs | self.assign.needs | self.baseline.needs
+        self.penalties = TokenPenalties(settings.kl, settings.overlong)
+        self.needs = self.penalties.needs | self.assign.needs | self.baseline.needs
+        parts = settings.assign.model_dump(mode="json"), settings.baseline.model_dump(mode="json")
+        self.record = RuleRecord(field_name, *parts, settings.scale)
 
     def __call__(self, evidence: Evidence, turns: Set[TurnId] | None = None) -> Ruling:
-        """Judge `turns` (None: all); the assignment sees the whole episodes, the comparison only these."""
+        """Judge `turns` (None: all). `assign` reads whole episodes; `baseline` compares these turns only."""
         settings, scale = self._settings, self._settings.scale
-        scaled = evidence if scale == 1 else repaid(evidence, lambda trajectory: trajectory.scaled(scale))
-        charged, metrics = self.charges(scaled, turns)
-        given = self.assign(replace(scaled, token_rewards=charged) if settings.assign.by_token else scaled)
+        scaled = evidence if scale == 1 else evidence.map_rewards(lambda trajectory: trajectory.scaled(scale))
+        token_rewards, penalties, metrics = self.penalties(scaled, turns)
+        assigned = self.assign(replace(scaled, token_rewards=token_rewards) if settings.assign.by_token else scaled)
         metrics |= self.assign.metrics()
         if settings.baseline.by_name:
-            scaled = replace(scaled, named=self._named(scaled))
-        earned = given if turns is None else {turn: worth for turn, worth in given.items() if turn in turns}
+            scaled = replace(scaled, named=self._earned_by_name(scaled))
+        earned = assigned if turns is None else {turn: worth for turn, worth in assigned.items() if turn in turns}
         if not settings.assign.by_token:
-            earned = _charged(earned, charged)
-        credit, found = self.baseline(scaled, earned)
-        pots = [settings.assign.pots(trajectory, scaled) for trajectory in scaled.trajectories]
-        return Ruling(scaled, given, earned, credit, metrics | found, settings.baseline.peers(scaled, earned), pots)
+            earned = _with_token_rewards(earned, token_rewards)
+        credit, figures = self.baseline(scaled, earned)
+        return Ruling(
+            evidence=scaled,
+            assigned=assigned,
+            earned=earned,
+            credit=credit,
+            metrics=metrics | figures,
+            peers=settings.baseline.peers(scaled, earned),
+            reward_pools=[settings.assign.reward_pools(trajectory, scaled) for trajectory in scaled.trajectories],
+            penalties=penalties,
+        )
 
-    def _named(self, evidence: Evidence) -> dict[str, Credit]:
-        """What each reward alone would have earned. `marl check` sees to it that no rule that learns is asked."""
+    def _earned_by_name(self, evidence: Evidence) -> dict[str, Credit]:
+        """Return what each named reward alone would have earned.
+
+        `marl check` refuses rules that learn here: asking them would change them.
+        """
         names = dict.fromkeys([reward.name for trajectory in evidence.trajectories for reward in trajectory.rewards])
-        return {name: self.assign(repaid(evidence, lambda t, name=name: t.paid_for(name))) for name in names}
+        return {name: self.assign(evidence.map_rewards(lambda t, name=name: t.paid_for(name))) for name in names}
 
     @property
-    def built(self) -> bool:
-        own = self._settings
-        return self.assign is not own.assign or self.baseline is not own.baseline or self.charges.adapts
+    def has_parts(self) -> bool:
+        settings = self._settings
+        return self.assign is not settings.assign or self.baseline is not settings.baseline or self.penalties.adapts
 
     @property
-    def remembers(self) -> bool:
+    def has_state(self) -> bool:
         return any(self.state_dict().values())
 
     def state_dict(self) -> dict[str, Any]:
-        charges = {"charges": self.charges.state_dict()} if self.charges.adapts else {}
-        return {"assign": self.assign.state_dict(), "baseline": self.baseline.state_dict(), **charges}
+        penalties = {"charges": self.penalties.state_dict()} if self.penalties.adapts else {}
+        return {"assign": self.assign.state_dict(), "baseline": self.baseline.state_dict(), **penalties}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.assign.load_state_dict(state["assign"])
         self.baseline.load_state_dict(state["baseline"])
-        if self.charges.adapts:
-            self.charges.load_state_dict(state["charges"])
+        if self.penalties.adapts:
+            self.penalties.load_state_dict(state["charges"])
 
 
-def _charged(earned: Credit, charged: TokenRewards) -> Credit:
-    """What turns earned, and the sum of what their tokens were paid."""
-    sums = {turn: sum(charged[turn]) for turn in earned if turn in charged}
-    return earned | {turn: _plus(earned[turn], paid) for turn, paid in sums.items()}
+def _with_token_rewards(earned: Credit, token_rewards: TokenRewards) -> Credit:
+    """Return what turns earned plus the sum of their token rewards."""
+    sums = {turn: sum(token_rewards[turn]) for turn in earned if turn in token_rewards}
+    return earned | {turn: _plus(earned[turn], total) for turn, total in sums.items()}
 
 
-def _plus(worth: Advantage, paid: float) -> Advantage:
-    return Advantage(worth.value + paid, tuple([token + paid for token in worth.tokens]), worth.returns)
+def _plus(worth: Advantage, total: float) -> Advantage:
+    return Advantage(worth.value + total, tuple([token + total for token in worth.tokens]), worth.returns)
 
 
 class Judge:
-    """The default rule, roles that have a rule of their own, and rules beside which those are reported."""
+    """The default rule, the rules of roles that have one, and rules that are only reported for comparison."""
 
     def __init__(self, settings: CreditConfig) -> None:
-        self._default = _Rule(settings)
-        self._own = {role: _Rule(rule) for role, rule in settings.roles.items()}
-        self._beside = {name: _Rule(rule) for name, rule in settings.compare.items()}
-        self._rules = [self._default, *self._own.values(), *self._beside.values()]
+        self._default = _Rule("credit", settings)
+        self._of_roles = {role: _Rule(f"credit.roles.{role}", rule) for role, rule in settings.roles.items()}
+        self._compared = {name: _Rule(f"credit.compare.{name}", rule) for name, rule in settings.compare.items()}
+        self._rules = [self._default, *self._of_roles.values(), *self._compared.values()]
         self.needs = frozenset[str]().union(*(rule.needs for rule in self._rules))
 
     @property
-    def may_remember(self) -> bool:
-        """Whether a part was built, as those are that have a state, or what is charged adapts."""
-        return any(rule.built for rule in self._rules)
+    def may_have_state(self) -> bool:
+        """Return True if a part was built, as those with a state are, or a penalty's coefficient adapts."""
+        return any(rule.has_parts for rule in self._rules)
 
     @property
-    def remembers(self) -> bool:
-        """Whether there is a state, so that it judges a step by those before."""
-        return any(rule.remembers for rule in self._rules)
+    def has_state(self) -> bool:
+        """Return True if there is a state, so that a step is judged by those before it."""
+        return any(rule.has_state for rule in self._rules)
 
     def __call__(self, evidence: Evidence) -> Judgement:
         rulings = self._rulings(evidence)
-        judgement = Judgement({}, {}, {})
+        records = [(self._rule_of(role).record, ruling) for role, ruling in rulings.items()]
+        judgement = Judgement({}, {}, {}, records)
         for role, ruling in rulings.items():
             judgement.earned.update(ruling.earned)
             judgement.credit.update(ruling.credit)
@@ -122,35 +139,37 @@ class Judge:
         for ruling in rulings.values():
             judgement.metrics.update(diagnose(ruling))
         # Last, so that what they play changes nothing of what is learnt.
-        for name, rule in self._beside.items():
+        for name, rule in self._compared.items():
             agreed = compare(evidence.trajectories, judgement.credit, rule(evidence).credit)
-            told = ((role, figure) for role in agreed for figure in _AGREED if figure in agreed[role])
-            judgement.metrics.update({f"credit/{role}/{f}/{name}": agreed[role][f] for role, f in told})
+            figures = ((role, figure) for role in agreed for figure in _REPORTED if figure in agreed[role])
+            judgement.metrics.update({f"credit/{role}/{f}/{name}": agreed[role][f] for role, f in figures})
         return judgement
 
+    def _rule_of(self, role: str | None) -> _Rule:
+        return self._default if role is None else self._of_roles[role]
+
     def _rulings(self, evidence: Evidence) -> dict[str | None, Ruling]:
-        """Of the roles that have a rule of their own, and of all others (None)."""
-        fair = tried(evidence.trajectories)
-        if not self._own:
+        """Return the rulings on roles that have a rule of their own, and on all others (None)."""
+        fair = branch_points(evidence.trajectories)
+        if not self._of_roles:
             return {None: self._default(evidence, fair)}
-        turns: dict[str | None, set[TurnId]] = {None: set(), **{role: set() for role in self._own}}
+        turns: dict[str | None, set[TurnId]] = {None: set(), **{role: set() for role in self._of_roles}}
         for trajectory in evidence.trajectories:
             for turn in trajectory.turns:
                 if fair is None or turn.id in fair:
-                    turns[turn.role if turn.role in self._own else None].add(turn.id)
-        rules: dict[str | None, _Rule] = {None: self._default, **self._own}
-        return {role: rule(evidence, turns[role]) for role, rule in rules.items()}
+                    turns[turn.role if turn.role in self._of_roles else None].add(turn.id)
+        return {role: self._rule_of(role)(evidence, turns[role]) for role in turns}
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "default": self._default.state_dict(),
-            "roles": {role: rule.state_dict() for role, rule in self._own.items()},
-            "compare": {name: rule.state_dict() for name, rule in self._beside.items()},
+            "roles": {role: rule.state_dict() for role, rule in self._of_roles.items()},
+            "compare": {name: rule.state_dict() for name, rule in self._compared.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._default.load_state_dict(state["default"])
-        for role, rule in self._own.items():
+        for role, rule in self._of_roles.items():
             rule.load_state_dict(state["roles"][role])
-        for name, rule in self._beside.items():
+        for name, rule in self._compared.items():
             rule.load_state_dict(state["compare"][name])

@@ -1,4 +1,4 @@
-"""Adapters: small matrices that learn beside the weights of a base, which stays as it is and is held once.
+"""Adapters: small matrices that learn beside the weights of a base, which never change and are in memory once.
 
 LoRA (arXiv 2106.09685) and DoRA (2402.09353), made by PEFT and saved as a PEFT folder. Light: torch is imported when
 weights are.
@@ -7,21 +7,18 @@ weights are.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from marl.models.hf_folder import check_adapter
-from marl.models.pretrained import Checkpoint, HeldModel
+from marl.models.pretrained import HeldModel, PretrainedSource
 from marl.parts import Part
-from marl.protocols import ModelConfig
-
-if TYPE_CHECKING:
-    from marl.scenario.schema import Scenario
+from marl.protocols import ModelConfig, ModelContext
 
 
 class Adapter(ModelConfig):
@@ -36,13 +33,13 @@ class Adapter(ModelConfig):
     use_rslora: bool = False
     """Multiply by alpha / sqrt(rank) instead (2312.03732)."""
     use_dora: bool = False
-    """DoRA: learn the length of each of the layer's output directions on its own, too."""
+    """DoRA: learn the length of each row of the layer's weight on its own, too."""
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Of what the adapter reads, while it learns."""
+    """Probability with which inputs of the adapter are dropped while it learns."""
     targets: str | tuple[str, ...] = "all-linear"
-    """What it adapts, as PEFT takes it: a list of last names or paths of layers (`q_proj`, `layers.0.mlp.up_proj`), or
-    a pattern that matches whole paths. Linear layers, the output's (`lm_head`) and embeddings can be. `all-linear`: all
-    linear ones but the output's."""
+    """Layers that it adapts, as PEFT takes them: a list of last names or paths of layers (`q_proj`,
+    `layers.0.mlp.up_proj`), or a pattern that matches whole paths. Linear layers, the output's (`lm_head`) and
+    embeddings can be adapted. `all-linear`: all linear ones but the output's."""
     path: str | None = None
     """A PEFT folder to start from. Default: an adapter that changes nothing yet."""
     seed: int = 0
@@ -59,21 +56,19 @@ class Adapter(ModelConfig):
                 ) from error
         return targets
 
+    @property
+    def folder(self) -> Path | None:
+        """PEFT folder to start from."""
+        return None if self.path is None else Path(self.path).expanduser()
+
     def missing(self) -> Iterable[str]:
         yield from (f"base.{problem}" for problem in self.base.missing())
         yield from (f"path: {self.path!r}: {problem}" for problem in self._problems())
 
-    def prepare(self, scenario: Scenario, policies: Sequence[str]) -> Adapted:
-        """An adapter on a base that is prepared for all policies of `scenario` that share it."""
-        policy = policies[0]
+    def prepare(self, context: ModelContext) -> AdapterSource:
         for problem in self._problems():
-            raise ValueError(f"policy {policy!r}: adapter {self.path!r}: {problem}")
-        speakers = [
-            name
-            for name, other in scenario.policies.items()
-            if name in policies or (other.model is not None and other.model.shared() == self.base)
-        ]
-        return Adapted(policy, self, self.base.prepare(scenario, speakers))
+            raise ValueError(f"policy {context.policy!r}: adapter {self.path!r}: {problem}")
+        return AdapterSource(context.policy, self, self.base.prepare(context))
 
     def shared(self) -> ModelConfig:
         return self.base
@@ -83,38 +78,48 @@ class Adapter(ModelConfig):
 
     def _problems(self) -> Iterator[str]:
         wanted = {"r": self.rank, "lora_alpha": self.alpha, "use_dora": self.use_dora, "use_rslora": self.use_rslora}
-        if self.path is not None:
+        if self.folder is not None:
             try:
-                check_adapter(Path(self.path).expanduser(), wanted)
+                check_adapter(self.folder, wanted)
             except ValueError as error:
                 yield str(error)
 
 
 @dataclass
-class Adapted:
+class AdapterSource:
     """An adapter's own weights, and the base that it shares with all other adapters on it in this process."""
 
     policy: str
-    settings: Adapter
-    checkpoint: Checkpoint
+    adapter: Adapter
+    base_source: PretrainedSource
+
+    @property
+    def path(self) -> str:
+        """The base's folder, or name on the hub."""
+        return self.base_source.path
+
+    @property
+    def dtype(self) -> str:
+        """The base's type."""
+        return self.base_source.dtype
 
     @cached_property
     def base(self) -> Any:
-        """The base in memory. Nobody may change its weights."""
+        """The base in memory; its weights must never be changed."""
         from marl.models.lora import shared_base
 
-        return shared_base(self.checkpoint)
+        return shared_base(self.base_source)
 
     def model(self) -> Any:
-        """Modules of its own, in eval mode: the base's tensors, frozen, and a fresh copy of the adapter's."""
+        """Return modules of their own, in eval mode: the base's tensors, frozen, and a fresh copy of the adapter's."""
         from marl.models.lora import with_adapter
 
         return with_adapter(self)
 
     def tokenizer(self) -> Any:
-        """The base's."""
-        return self.checkpoint.tokenizer()
+        """Load the base's tokenizer."""
+        return self.base_source.tokenizer()
 
-    def fault(self, what: object) -> ValueError:
-        """What is wrong with it, named."""
-        return ValueError(f"policy {self.policy!r}: adapter on {self.checkpoint.path!r}: {what}")
+    def fault(self, problem: object) -> ValueError:
+        """Return an error that names the policy and the base."""
+        return ValueError(f"policy {self.policy!r}: adapter on {self.path!r}: {problem}")

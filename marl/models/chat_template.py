@@ -24,71 +24,97 @@ class Prompt:
     """Token ids and who reads them, compared by identity: equal ones are one object for as long as anyone holds it."""
 
     ids: tuple[int, ...]
-    voice: int = 0
-    """The weights that read it."""
+    policy: int = 0
+    """Index of the policy whose weights read it, see `PolicyWeights`."""
 
 
-class Prompts:
-    """A tokenizer and its chat template, remembering what it was asked.
+class ChatTokenizer:
+    """A tokenizer and its chat template, with a memory of earlier results.
 
-    Without a template, messages are joined by newlines. A template that does not take tools gets their schemas as
-    lines of the system message. They are said where the agent's first prompt is: what continues it has read them.
+    Without a template, messages are joined by newlines. If the template does not take tools, their schemas are lines of
+    the system message. They stand in the agent's first prompt only: later ones continue it.
     """
 
     def __init__(self, tokenizer: Any, ends: frozenset[int]) -> None:
+        """`ends`: tokens that end a completion."""
         self.tokenizer, self.ends = tokenizer, ends
         self._known: WeakValueDictionary[tuple[tuple[int, ...], int], Prompt] = WeakValueDictionary()
         self._encoded = lru_cache(_REMEMBERED)(self._encode)
         self.text = lru_cache(_REMEMBERED)(self._text)
         """Text of token ids without special tokens."""
-        self.forced = lru_cache(_REMEMBERED)(self._forced)
-        """Token ids of a text that the model is made to say, the end token included."""
+        self.forced_ids = lru_cache(_REMEMBERED)(self._forced_ids)
+        """Token ids of a text that is scored as the model's answer, the end token included."""
+        self._may_end = lru_cache(_REMEMBERED)(self._may_complete)
 
-    def prompt(self, request: Request, voice: int = 0) -> Prompt:
-        """What the model reads."""
-        return self._encoded(request.messages, request.continues, request.tools, voice)
+    def prompt(self, request: Request, policy: int = 0) -> Prompt:
+        """Return what the model reads before it answers a request.
+
+        Raises:
+            ValueError: if that is nothing, or if the chat template refuses the messages.
+        """
+        return self._encoded(request.messages, request.continues, request.tools, policy)
+
+    def reaches_stop(self, stop: tuple[str, ...], ids: Sequence[int]) -> bool:
+        """Return whether the text of `ids`, which held no stop text before its last token, holds one now."""
+        if not self._may_end(stop, ids[-1]):
+            return False
+        # A character takes at most 4 tokens (its bytes), and special tokens are few.
+        tail = 4 * max(map(len, stop)) + 8
+        text = self.text(tuple(ids[-tail:]))
+        return any(end in text for end in stop)
+
+    def cut_at_stop(self, stop: tuple[str, ...], text: str) -> str:
+        """Return `text` up to the first stop text."""
+        places = [place for place in (text.find(end) for end in stop) if place >= 0]
+        return text[: min(places)] if places else text
+
+    def _may_complete(self, stop: tuple[str, ...], token: int) -> bool:
+        text = self.text((token,))
+        # Part of a character decodes to a replacement character, and decoders may add spaces between tokens.
+        return "�" in text or any(end[-1] in text or end[-1].isspace() for end in stop)
 
     def _encode(
-        self, messages: tuple[Message, ...], continues: tuple[int, ...], tools: tuple[str, ...], voice: int
+        self, messages: tuple[Message, ...], continues: tuple[int, ...], tools: tuple[str, ...], policy: int
     ) -> Prompt:
         ids = (*continues, *self._delta(messages, continues[-1])) if continues else self._whole(messages, tools)
         if not ids:
             raise ValueError("a prompt without a single token: give the role a message to start from")
         # Not setdefault: it would drop a new prompt before it is held.
-        prompt = self._known.get((ids, voice)) or Prompt(ids, voice)
-        self._known[ids, voice] = prompt
+        prompt = self._known.get((ids, policy)) or Prompt(ids, policy)
+        self._known[ids, policy] = prompt
         return prompt
 
     def _whole(self, messages: tuple[Message, ...], tools: tuple[str, ...]) -> tuple[int, ...]:
         schemas = [json.loads(tool) for tool in tools]
-        if tools and not self._takes(schemas):
-            messages, schemas = _told(messages, tools), []
+        if tools and not self._takes_tools(schemas):
+            messages, schemas = _with_schemas(messages, tools), []
         if self.tokenizer.chat_template is None:
-            return tuple(self.tokenizer(_joined(messages)).input_ids)
-        return tuple(self.tokenizer(self._rendered(messages, schemas), add_special_tokens=False).input_ids)
+            return tuple(self.tokenizer(_join(messages)).input_ids)
+        return tuple(self.tokenizer(self._render(messages, schemas), add_special_tokens=False).input_ids)
 
-    def _takes(self, schemas: list[Any]) -> bool:
-        """Whether the chat template speaks of tools."""
+    def _takes_tools(self, schemas: list[Any]) -> bool:
         template = self.tokenizer.chat_template
         return template is not None and "tools" in self.tokenizer.get_chat_template(tools=schemas)
 
     def _delta(self, messages: tuple[Message, ...], last: int) -> tuple[int, ...]:
-        """Ids of what the template puts after an earlier answer that ended with the token `last`."""
+        """Return the ids that the template puts after an earlier answer, which ended with the token `last`."""
         if self.tokenizer.chat_template is None:
-            return tuple(self.tokenizer("\n" + _joined(messages), add_special_tokens=False).input_ids)
+            return tuple(self.tokenizer("\n" + _join(messages), add_special_tokens=False).input_ids)
         before = (Message("user", "."), Message("assistant", _EARLIER))
-        text = self._rendered((*before, *messages)).rpartition(_EARLIER)[2]
+        text = self._render((*before, *messages)).rpartition(_EARLIER)[2]
         end = self.tokenizer.decode([last], skip_special_tokens=False) if last in self.ends else ""
         # The end token was sampled: it stands in `continues` already.
         if end and text.lstrip().startswith(end):
             text = text.lstrip()[len(end) :]
         return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
 
-    def _rendered(self, messages: Sequence[Message], schemas: list[Any] | None = None) -> str:
-        said = [message._asdict() for message in messages]
+    def _render(self, messages: Sequence[Message], schemas: list[Any] | None = None) -> str:
         try:
             return self.tokenizer.apply_chat_template(
-                said, tools=schemas or None, add_generation_prompt=True, tokenize=False
+                [message._asdict() for message in messages],
+                tools=schemas or None,
+                add_generation_prompt=True,
+                tokenize=False,
             )
         except TemplateError as error:
             roles = [message.role for message in messages]
@@ -97,45 +123,18 @@ class Prompts:
     def _text(self, ids: tuple[int, ...]) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
-    def _forced(self, text: str) -> tuple[int, ...]:
-        said = tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
-        return said if self.tokenizer.eos_token_id is None else (*said, self.tokenizer.eos_token_id)
+    def _forced_ids(self, text: str) -> tuple[int, ...]:
+        ids = tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
+        return ids if self.tokenizer.eos_token_id is None else (*ids, self.tokenizer.eos_token_id)
 
 
-class Stops:
-    """Finds texts that end a completion, decoding only when the last token could complete one."""
-
-    def __init__(self, prompts: Prompts) -> None:
-        self._text = prompts.text
-        self._may_end = lru_cache(_REMEMBERED)(self._ends)
-
-    def found(self, stop: tuple[str, ...], ids: Sequence[int]) -> bool:
-        """Whether the text of `ids`, which did not hold a stop text before its last token, holds one now."""
-        if not self._may_end(stop, ids[-1]):
-            return False
-        # A character takes at most 4 tokens (its bytes), and special tokens are few.
-        tail = 4 * max(map(len, stop)) + 8
-        text = self._text(tuple(ids[-tail:]))
-        return any(end in text for end in stop)
-
-    def cut(self, stop: tuple[str, ...], text: str) -> str:
-        """`text` before the first stop text."""
-        places = [place for place in (text.find(end) for end in stop) if place >= 0]
-        return text[: min(places)] if places else text
-
-    def _ends(self, stop: tuple[str, ...], token: int) -> bool:
-        text = self._text((token,))
-        # Part of a character decodes to a replacement character, and decoders may add spaces between tokens.
-        return "�" in text or any(end[-1] in text or end[-1].isspace() for end in stop)
-
-
-def _told(messages: tuple[Message, ...], tools: tuple[str, ...]) -> tuple[Message, ...]:
-    """The same messages with the schemas of tools in the system message."""
+def _with_schemas(messages: tuple[Message, ...], tools: tuple[str, ...]) -> tuple[Message, ...]:
+    """Return the messages with the schemas of tools in the system message."""
     lines = "\n".join([_CALLS, *tools])
     if messages and messages[0].role == "system":
         return (Message("system", f"{messages[0].content}\n\n{lines}"), *messages[1:])
     return (Message("system", lines), *messages)
 
 
-def _joined(messages: Sequence[Message]) -> str:
+def _join(messages: Sequence[Message]) -> str:
     return "\n".join(message.content for message in messages) + "\n"

@@ -1,9 +1,8 @@
-"""What a Hugging Face folder holds, read without torch."""
+"""Checks of Hugging Face and PEFT folders, without torch."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,14 @@ _SPECIAL = (
     *("modules_to_save", "rank_pattern", "alpha_pattern", "lora_bias", "layer_replication"),
     *("trainable_token_indices", "target_parameters", "use_qalora", "alora_invocation_tokens"),
 )
-"""What changes how an adapter's matrices are used."""
+"""Settings of PEFT that change how an adapter's matrices are used."""
 
 
 def check_folder(folder: Path) -> None:
-    """Make sure that a causal language model can be loaded from `folder`.
+    """Check that a causal language model can be loaded from `folder`.
 
     Raises:
-        ValueError: saying what is missing or broken.
+        ValueError: if something is missing or broken.
     """
     if not folder.is_dir():
         raise ValueError("there is no such folder")
@@ -41,10 +40,10 @@ def check_folder(folder: Path) -> None:
 
 
 def check_adapter(folder: Path, wanted: Mapping[str, float]) -> None:
-    """Make sure that `folder` holds a plain LoRA adapter as PEFT saves it, made with the settings `wanted`.
+    """Check that `folder` holds a plain LoRA adapter as PEFT saves it, made with the settings `wanted`.
 
     Raises:
-        ValueError: saying what is missing, broken or different.
+        ValueError: if something is missing, broken or different.
     """
     if not folder.is_dir():
         raise ValueError("there is no such folder")
@@ -62,14 +61,17 @@ def check_adapter(folder: Path, wanted: Mapping[str, float]) -> None:
     _header(folder / ADAPTER_WEIGHTS)
 
 
-def parameters(folder: Path) -> int:
-    """How many numbers the weights in `folder` hold; tied ones count once."""
-    headers = [_header(path) for path in sorted(folder.glob("*.safetensors"))]
-    return sum(math.prod(tensor["shape"]) for header in headers for tensor in header.values())
+def publish_folder(made: Path, folder: Path) -> None:
+    """Rename `made` to `folder`, unless another process was faster: equal settings make equal folders."""
+    try:
+        made.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
 
 
 def _header(path: Path) -> dict[str, Any]:
-    """Names, shapes and places of the tensors in a safetensors file: 8 bytes of length, then JSON, then data."""
+    """Return the tensors' names, shapes and offsets in a safetensors file: 8 bytes of length, then JSON, then data."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -80,9 +82,9 @@ def _header(path: Path) -> dict[str, Any]:
         except ValueError as error:
             raise ValueError(f"holds a broken {path.name}: its header is not JSON") from error
     header.pop("__metadata__", None)
-    wanted = 8 + length + max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
-    if size != wanted:
-        raise ValueError(f"holds a broken {path.name}: {size} bytes instead of {wanted}; was it cut off?")
+    expected = 8 + length + max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
+    if size != expected:
+        raise ValueError(f"holds a broken {path.name}: {size} bytes instead of {expected}; was it cut off?")
     return header
 
 

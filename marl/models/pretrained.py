@@ -1,69 +1,71 @@
-"""Where weights come from: folders and hubs in Hugging Face's format. Light: torch is imported when weights are."""
+"""Models in folders and on hubs, in Hugging Face's format. Light: torch is imported when weights are."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, cast
 
-from marl.models.hf_folder import check_folder, parameters
-from marl.protocols import ModelConfig
+from pydantic import PositiveInt
 
-if TYPE_CHECKING:
-    from marl.scenario.schema import Scenario
+from marl.config import Config
+from marl.models.hf_folder import check_folder
+from marl.parts import find
+from marl.protocols import ModelConfig, ModelContext
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Attention = Literal["sdpa", "eager"]
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class PretrainedSource:
     """A causal language model and its tokenizer, in a folder or on a hub."""
 
     policy: str = field(compare=False)
-    """Who asks, for error messages."""
+    """The policy that uses it, for error messages."""
     path: str
     dtype: Dtype = "float32"
     device: str = "auto"
     trust_remote_code: bool = False
     attention: Attention = "sdpa"
 
+    @property
+    def adapter(self) -> None:
+        """Return None: all weights are the policy's own."""
+
     def model(self) -> Any:
-        """A fresh copy of the weights, in eval mode."""
-        from marl.models.loading import load_model
+        """Load a fresh copy of the weights, in eval mode."""
+        from marl.models.weights import load_model
 
         return load_model(self)
 
     def tokenizer(self) -> Any:
-        from marl.models.loading import load_tokenizer
+        """Load the tokenizer."""
+        from marl.models.weights import load_tokenizer
 
         return load_tokenizer(self)
 
-    def parameters(self) -> int:
-        """How many; of a folder only."""
-        return parameters(Path(self.path))
-
-    def fault(self, what: object) -> ValueError:
-        """What is wrong with it, named."""
-        return ValueError(f"policy {self.policy!r}: model {self.path!r}: {what}")
+    def fault(self, problem: object) -> ValueError:
+        """Return an error that names the policy and the model."""
+        return ValueError(f"policy {self.policy!r}: model {self.path!r}: {problem}")
 
 
 class HeldModel(ModelConfig):
-    """How weights are held in memory."""
+    """Settings of how weights are held in memory."""
 
     dtype: Dtype = "float32"
     device: str = "auto"
     """A torch device; `auto` is `cuda` where there is one, else `cpu`."""
     attention: Attention = "sdpa"
 
-    def checkpoint(self, policy: str, path: str | Path, *, trust_remote_code: bool = False) -> Checkpoint:
-        """Weights at `path`, held like this."""
-        return Checkpoint(policy, str(path), self.dtype, self.device, trust_remote_code, self.attention)
+    def source(self, policy: str, path: str | Path, *, trust_remote_code: bool = False) -> PretrainedSource:
+        """Return the source of the weights at `path`, held by these settings."""
+        return PretrainedSource(policy, str(path), self.dtype, self.device, trust_remote_code, self.attention)
 
     @abstractmethod
-    def prepare(self, scenario: Scenario, policies: Sequence[str]) -> Checkpoint: ...
+    def prepare(self, context: ModelContext) -> PretrainedSource: ...
 
     def saved(self, folder: Path) -> Pretrained:
         return Pretrained(path=str(folder), dtype=self.dtype, device=self.device, attention=self.attention)
@@ -79,32 +81,51 @@ class Pretrained(HeldModel):
     """Run Python code that comes with the model."""
 
     def missing(self) -> Iterable[str]:
-        folder = self._folder()
-        if folder is not None:
-            try:
-                check_folder(folder)
-            except ValueError as error:
-                yield f"path: {self.path!r}: {error}"
+        if problem := self._problem():
+            yield f"path: {self.path!r}: {problem}"
 
     def saved(self, folder: Path) -> Pretrained:
         return self.model_copy(update={"path": str(folder)})
 
-    def prepare(self, scenario: Scenario, policies: Sequence[str]) -> Checkpoint:
+    def prepare(self, context: ModelContext) -> PretrainedSource:
+        path = self._folder() or self.path
+        source = self.source(context.policy, path, trust_remote_code=self.trust_remote_code)
+        if problem := self._problem():
+            raise source.fault(problem)
+        return source
+
+    def _problem(self) -> str | None:
         folder = self._folder()
-        checkpoint = self.checkpoint(policies[0], folder or self.path, trust_remote_code=self.trust_remote_code)
-        if folder is not None:
-            try:
+        try:
+            if folder is not None:
                 check_folder(folder)
-            except ValueError as error:
-                raise checkpoint.fault(error) from error
-        return checkpoint
+        except ValueError as error:
+            return str(error)
+        return None
 
     def _folder(self) -> Path | None:
-        """Where it is, or None if only a hub can know."""
+        """Return the model's folder, or None for what could be `name` or `owner/name` on a hub."""
         folder = Path(self.path).expanduser()
-        return folder if folder.exists() or not _hub_name(self.path) else None
+        on_hub = self.path.count("/") <= 1 and not self.path.startswith((".", "/", "~")) and not self.path.endswith("/")
+        return folder if folder.exists() or not on_hub else None
 
 
-def _hub_name(path: str) -> bool:
-    """Whether `path` could be `name` or `owner/name` on a hub."""
-    return path.count("/") <= 1 and not path.startswith((".", "/", "~")) and not path.endswith("/")
+class TrainedPolicy(Config):
+    """Where a run keeps the weights that one of its policies has learnt."""
+
+    run: str
+    """The run's folder."""
+    policy: str
+    step: PositiveInt | Literal["latest", "best"] = "latest"
+    """A checkpoint: the newest whole one, the best by the run's `evaluate.keep_best`, or that of a step."""
+
+    def folder(self, *, publishes: bool) -> Path:
+        """Return the Hugging Face folder of a language model (`publishes`), or else of a reward model.
+
+        Run folders are read by the model `trained`, which is found by its name.
+
+        Raises:
+            ValueError: if it is not there, or is the other kind of model.
+        """
+        trained = cast("type[TrainedPolicy]", find("models", "trained"))
+        return trained(**self.model_dump()).folder(publishes=publishes)

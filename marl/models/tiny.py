@@ -1,29 +1,23 @@
-"""The embedded model: made on the spot from a seed, small enough to learn by reinforcement on a laptop."""
+"""The embedded model: built from a seed, small enough to learn by reinforcement on a laptop."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
-from marl.models.pretrained import Checkpoint, HeldModel
-from marl.training.warm_up import WarmUp, random_play, texts, warmed
-
-if TYPE_CHECKING:
-    from marl.graph import Trajectory
-    from marl.scenario.schema import Scenario
+from marl.models.pretrained import HeldModel, PretrainedSource
+from marl.protocols import ModelContext, WarmUp
 
 _FORMAT = 2
 """Raise it when the same settings build something else."""
-_HELD = {"kind", "dtype", "device", "attention", "warm_up"}
-_EXAMPLES = 256
-"""Episodes of random play whose words a vocabulary of words is taken from."""
+_NOT_BUILT = {"kind", "dtype", "device", "attention", "warm_up", "words"}
+"""Settings that the built model does not depend on; of `words` it is their texts that count."""
 
 
 class Tiny(HeldModel):
@@ -43,7 +37,7 @@ class Tiny(HeldModel):
     context: int = Field(512, ge=8)
     """Longest prompt and completion together, in tokens."""
     tied: bool = True
-    """Whether input and output embeddings are one matrix."""
+    """Use one matrix for input and output embeddings."""
     initializer_range: float | None = Field(None, gt=0)
     """Standard deviation of the weights. Default: 1/sqrt(hidden), with which learning starts several times sooner
     than with the usual 0.02."""
@@ -52,10 +46,10 @@ class Tiny(HeldModel):
     """Texts whose words are the vocabulary, beside those that the scenario's games and roles use."""
     seed: int = 0
     warm_up: WarmUp | None = None
-    """How to teach the format of the scenario's answers before anything else."""
+    """Learn the format of the scenario's answers by imitation before anything else."""
 
     @model_validator(mode="after")
-    def _fits(self) -> Tiny:
+    def _check_shapes(self) -> Tiny:
         if self.head_dim is None and self.hidden % self.heads:
             raise ValueError(f"hidden: {self.hidden} is no multiple of heads: {self.heads}; give head_dim")
         if (self.head_dim or self.hidden // self.heads) % 2:
@@ -64,22 +58,24 @@ class Tiny(HeldModel):
             raise ValueError(f"heads: {self.heads} is no multiple of kv_heads: {self.kv_heads}")
         return self
 
-    def prepare(self, scenario: Scenario, policies: Sequence[str]) -> Checkpoint:
-        played = _examples(scenario.model_dump_json(), self.seed)
-        base = self.folder(texts(played, scenario, policies))
-        return self.checkpoint(policies[0], warmed(base, self.warm_up, scenario, policies) if self.warm_up else base)
+    def prepare(self, context: ModelContext) -> PretrainedSource:
+        base = self.folder(context.corpus(self.seed))
+        return self.source(context.policy, context.warm_up(base, self.warm_up) if self.warm_up else base)
 
     def folder(self, corpus: Iterable[str]) -> Path:
-        """The built model; built on first use and kept in `~/.cache/marl` (or in `MARL_CACHE`).
+        """Return the folder of the built model, built on first use and kept in `~/.cache/marl` (or in `MARL_CACHE`).
 
         `corpus`: texts that hold the words to know, beside `words`.
+
+        Raises:
+            ValueError: if there are no words to know.
         """
         from marl.models.tiny_build import build_tiny
 
         texts = sorted({*corpus, *(self.words or ())}) if self.vocabulary == "words" else []
         if self.vocabulary == "words" and not texts:
             raise ValueError("a tiny model with a vocabulary of words needs texts to take them from: give `words`")
-        identity = [_FORMAT, self.model_dump(mode="json", exclude={*_HELD, "words"}), texts]
+        identity = [_FORMAT, self.model_dump(mode="json", exclude=_NOT_BUILT), texts]
         name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
         folder = cache_folder() / "tiny" / name
         if not folder.is_dir():
@@ -87,14 +83,6 @@ class Tiny(HeldModel):
         return folder
 
 
-@lru_cache(maxsize=1)
-def _examples(scenario_json: str, seed: int) -> list[Trajectory]:
-    # Kept, since every policy of a scenario asks for the same.
-    from marl.scenario.schema import Scenario
-
-    return random_play(Scenario.model_validate_json(scenario_json), _EXAMPLES, seed)
-
-
 def cache_folder() -> Path:
-    """Where made things are kept between runs."""
+    """Return the folder in which made models are kept between runs."""
     return Path(os.environ.get("MARL_CACHE") or "~/.cache/marl").expanduser()

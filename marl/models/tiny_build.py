@@ -1,44 +1,62 @@
-"""Builds tiny models: an ordinary Hugging Face folder, made from a seed."""
+"""Build tiny models from a seed, as ordinary Hugging Face folders with one token a word or a byte."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
 
-from marl.models.tiny_tokenizer import make_tokenizer
-from marl.training.warm_up import publish
+from marl.models.hf_folder import publish_folder
 
 if TYPE_CHECKING:
     from marl.models.tiny import Tiny
 
 _ARCHITECTURES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
+PAD, UNKNOWN, END, ASSISTANT = "<pad>", "<unk>", "<eos>", "<assistant>"
+
+CHAT = (
+    "{%- if tools -%}{{ tools | map(attribute='function.name') | join(' ') }}{{ '\\n' }}{%- endif -%}"
+    "{%- for message in messages -%}"
+    "{%- if message.role == 'assistant' -%}"
+    + ASSISTANT
+    + "{{ message.content }}"
+    + END
+    + "{%- elif message.content -%}"
+    "{{ message.content }}{%- if loop.nextitem and loop.nextitem.role != 'assistant' -%}{{ '\\n' }}{%- endif -%}"
+    "{%- endif -%}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}" + ASSISTANT + "{%- endif -%}"
+)
+"""Messages as they are, answers between two tokens. An empty system message takes no token, a tool its name's."""
+
+_WORD = Regex(r"\w+|[^\w\s]")
+_OPENERS, _CLOSERS = "([{", ")]}.,:;!?%"
 
 
 def build_tiny(settings: Tiny, folder: Path, corpus: Iterable[str]) -> int:
-    """Make model and tokenizer and save them as `folder`; returns the number of parameters.
+    """Make model and tokenizer and save them as `folder`; return the number of parameters.
 
-    Written beside and renamed, so that a killed build leaves nothing half.
+    The folder is written elsewhere and renamed, so that a killed build leaves nothing half.
     """
     logging.disable_progress_bar()
     tokenizer = make_tokenizer(settings.vocabulary, corpus)
     model = make_model(settings, tokenizer)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as beside:
-        made = Path(beside) / "made"
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
+        made = Path(temporary) / "made"
         model.save_pretrained(made)
         tokenizer.save_pretrained(made)
-        publish(made, folder)
+        publish_folder(made, folder)
     return model.num_parameters()
 
 
 def make_model(settings: Tiny, tokenizer: PreTrainedTokenizerFast) -> Any:
-    """Random weights that depend on the settings and the vocabulary's size alone."""
+    """Return a model with random weights, which depend on the settings and the vocabulary's size alone."""
     config_class, model_class = _ARCHITECTURES[settings.architecture]
     config = config_class(
         vocab_size=len(tokenizer),
@@ -59,3 +77,47 @@ def make_model(settings: Tiny, tokenizer: PreTrainedTokenizerFast) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         return model_class(config)
+
+
+def make_tokenizer(vocabulary: Literal["words", "bytes"], corpus: Iterable[str] = ()) -> PreTrainedTokenizerFast:
+    """Return a tokenizer for the words of `corpus`, or for any text."""
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=_words(corpus) if vocabulary == "words" else _bytes(),
+        pad_token=PAD,
+        unk_token=UNKNOWN if vocabulary == "words" else None,
+        eos_token=END,
+        additional_special_tokens=[ASSISTANT],
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = CHAT
+    return tokenizer
+
+
+def words_of(corpus: Iterable[str]) -> list[str]:
+    """Return every word and punctuation mark, sorted: the order of the corpus does not matter."""
+    split = _splitter()
+    return sorted({word for text in corpus for word, _ in split.pre_tokenize_str(text)})
+
+
+def _splitter() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Split(_WORD, "removed", invert=True)
+
+
+def _words(corpus: Iterable[str]) -> Tokenizer:
+    """Return a tokenizer that drops whitespace and decodes with one space between words, none inside brackets."""
+    vocabulary = {word: index for index, word in enumerate([PAD, UNKNOWN, END, ASSISTANT, *words_of(corpus)])}
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    inner.pre_tokenizer = _splitter()
+    tight = [decoders.Replace(mark + " ", mark) for mark in _OPENERS]
+    tight += [decoders.Replace(" " + mark, mark) for mark in _CLOSERS]
+    # The prefix marks continuations in other vocabularies; here it only makes the decoder put spaces between words.
+    inner.decoder = decoders.Sequence([decoders.WordPiece(prefix="##", cleanup=False), decoders.Fuse(), *tight])
+    return inner
+
+
+def _bytes() -> Tokenizer:
+    symbols = [PAD, END, ASSISTANT, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    inner = Tokenizer(models.BPE(vocab={symbol: index for index, symbol in enumerate(symbols)}, merges=[]))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.decoder = decoders.ByteLevel()
+    return inner

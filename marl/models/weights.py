@@ -1,48 +1,126 @@
-"""New weights for a model that is in use: copied in place, all or nothing."""
+"""Weights of Hugging Face models: loading them, and copying new ones into a model that is in use, all or nothing."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
 from marl.models.hf_folder import ADAPTER_WEIGHTS
+from marl.protocols import SharedWeights
 
 if TYPE_CHECKING:
+    from marl.models.pretrained import PretrainedSource
     from marl.protocols import Weights
+
+UNREADABLE = (OSError, ValueError, RuntimeError, KeyError, SafetensorError)
+"""Errors that Transformers raises for folders and names that it cannot load."""
+
+
+def device_of(name: str) -> torch.device:
+    """Return the device called `name`; `auto` is `cuda` where there is one, else `cpu`."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+def load_model(source: PretrainedSource) -> Any:
+    """Load the model in eval mode, on its device.
+
+    Raises:
+        ValueError: if it cannot be read, or lacks weights (Transformers would make them up at random).
+    """
+    logging.disable_progress_bar()
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source.path,
+            dtype=source.dtype,
+            attn_implementation=source.attention,
+            trust_remote_code=source.trust_remote_code,
+            output_loading_info=True,
+        )
+    except UNREADABLE as error:
+        raise source.fault(f"cannot be loaded: {error}") from error
+    model, report = loaded
+    if report["missing_keys"]:
+        missing = sorted(report["missing_keys"])
+        raise source.fault(f"has no weights for {', '.join(missing[:5])} ({len(missing)} in all)")
+    return model.to(device_of(source.device)).eval()
+
+
+def load_tokenizer(source: PretrainedSource) -> Any:
+    """Load the tokenizer.
+
+    Raises:
+        ValueError: if it cannot be read.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(source.path, trust_remote_code=source.trust_remote_code)
+    except UNREADABLE as error:
+        raise source.fault(f"has no readable tokenizer: {error}") from error
 
 
 def copy_weights(model: Any, weights: Weights) -> None:
-    """Overwrite every parameter of `model`.
+    """Overwrite every parameter of `model` in place.
 
     Raises:
         ValueError: if names are missing or unknown, or shapes differ; nothing is changed then.
     """
     targets, name = model.state_dict(keep_vars=True), type(model).__name__
     if isinstance(weights, Path):
-        return _copy_folder(targets, weights, name)
-    return copy_tensors(targets, dict(weights), f"{name} from the given weights")
+        _copy_files(targets, _weight_files(weights), f"{name} from {weights}")
+    elif isinstance(weights, SharedWeights):
+        _copy_files(targets, [weights.file], f"{name} from {weights.file}")
+    else:
+        copy_tensors(targets, dict(weights), f"{name} from the given weights")
 
 
-def copy_tensors(targets: Mapping[str, Tensor], given: Mapping[str, Tensor], what: str) -> None:
-    """Overwrite all of `targets` in place. `what`: whose they are, for error messages.
+def copy_adapter_weights(targets: Mapping[str, Tensor], weights: Weights, label: str) -> None:
+    """Overwrite the tensors of an adapter, `targets`, in place.
+
+    Raises:
+        FloatingPointError: as `check_finite`.
+        ValueError: as `copy_weights`.
+    """
+    if isinstance(weights, Path):
+        tensors = peft_weights(weights)
+    else:
+        tensors = load_file(weights.file) if isinstance(weights, SharedWeights) else dict(weights)
+    check_finite(tensors.values(), label)
+    copy_tensors(targets, tensors, label)
+
+
+def check_finite(tensors: Collection[Tensor], label: str) -> None:
+    """Check an adapter's weights: what is not finite would reach rows of other policies, as 0 * nan is nan.
+
+    Raises:
+        FloatingPointError: if a number is not finite.
+    """
+    if tensors and not bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all()):
+        raise FloatingPointError(f"{label} holds numbers that are not finite")
+
+
+def copy_tensors(targets: Mapping[str, Tensor], tensors: Mapping[str, Tensor], label: str) -> None:
+    """Overwrite all of `targets` in place. `label`: the owner of the weights, for error messages.
 
     Raises:
         ValueError: as `copy_weights`.
     """
-    _compare(targets, {name: tuple(tensor.shape) for name, tensor in given.items()}, what)
-    _copy(targets, given.items())
+    _compare(targets, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, label)
+    _copy(targets, tensors.items())
 
 
 def peft_weights(folder: Path) -> dict[str, Tensor]:
-    """An adapter's tensors, from the names in a PEFT folder to those in a model that it was added to.
+    """Return an adapter's tensors from a PEFT folder, by their names in a model that it was added to.
 
     Raises:
         ValueError: if there are none.
@@ -50,13 +128,13 @@ def peft_weights(folder: Path) -> dict[str, Tensor]:
     file = folder / ADAPTER_WEIGHTS
     if not file.is_file():
         raise ValueError(f"{folder}: no {file.name} to load an adapter from")
-    # Where embeddings are adapted, PEFT saves those of the base, too.
-    return {_held(name): tensor for name, tensor in load_file(file).items() if ".lora_" in name}
+    # If embeddings are adapted, PEFT saves those of the base, too.
+    return {_name_in_model(name): tensor for name, tensor in load_file(file).items() if ".lora_" in name}
 
 
-def _held(name: str) -> str:
-    place = name.removeprefix("base_model.model.").removesuffix(".weight") + ".default"
-    return place if ".lora_embedding_" in place else place + ".weight"
+def _name_in_model(peft_name: str) -> str:
+    name = peft_name.removeprefix("base_model.model.").removesuffix(".weight") + ".default"
+    return name if ".lora_embedding_" in name else name + ".weight"
 
 
 @torch.no_grad()
@@ -65,16 +143,16 @@ def _copy(targets: Mapping[str, Tensor], weights: Iterable[tuple[str, Tensor]]) 
         targets[name].copy_(tensor)
 
 
-def _copy_folder(targets: Mapping[str, Tensor], folder: Path, name: str) -> None:
+def _copy_files(targets: Mapping[str, Tensor], paths: Sequence[Path], label: str) -> None:
     with ExitStack() as stack:
-        files = [stack.enter_context(safe_open(path, framework="pt")) for path in _files(folder)]
-        where = {name: file for file in files for name in file.keys()}  # noqa: SIM118
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name, file in where.items()}
-        _compare(targets, shapes, f"{name} from {folder}")
-        _copy(targets, ((name, file.get_tensor(name)) for name, file in where.items()))
+        files = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
+        holders = {name: file for file in files for name in file.keys()}  # noqa: SIM118
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name, file in holders.items()}
+        _compare(targets, shapes, label)
+        _copy(targets, ((name, file.get_tensor(name)) for name, file in holders.items()))
 
 
-def _files(folder: Path) -> list[Path]:
+def _weight_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     names = {"model.safetensors"}
     if index.is_file():
@@ -85,17 +163,17 @@ def _files(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(names)]
 
 
-def _compare(targets: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], what: str) -> None:
-    """Tied names stand for one tensor: any one of them will do."""
+def _compare(targets: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], label: str) -> None:
+    """Check names and shapes. Tied names stand for one tensor: any one of them will do."""
     held = {targets[name].data_ptr() for name in shapes if name in targets}
     missing = [name for name, tensor in targets.items() if tensor.data_ptr() not in held]
     unknown = [name for name in shapes if name not in targets]
-    odd = [
+    reshaped = [
         f"{name} {shape} instead of {tuple(targets[name].shape)}"
         for name, shape in shapes.items()
         if name in targets and shape != tuple(targets[name].shape)
     ]
-    faults = {"missing": missing, "unknown": unknown, "of another shape": odd}
-    said = "; ".join(f"{fault}: {', '.join(names[:5])} ({len(names)})" for fault, names in faults.items() if names)
-    if said:
-        raise ValueError(f"weights of {what}: {said}")
+    faults = {"missing": missing, "unknown": unknown, "of another shape": reshaped}
+    lines = [f"{fault}: {', '.join(names[:5])} ({len(names)})" for fault, names in faults.items() if names]
+    if lines:
+        raise ValueError(f"weights of {label}: {'; '.join(lines)}")

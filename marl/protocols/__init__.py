@@ -1,4 +1,4 @@
-"""What each replaceable part must do: settings that a scenario names, and the working parts they build.
+"""Protocols of all replaceable parts: settings that a scenario names, and the working parts that they build.
 
 Implementations live in the other packages and are found by name (`marl.parts`). Nothing here imports torch.
 """
@@ -7,51 +7,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from marl.protocols.learning import (
+from marl.protocols.credit import (
     Assign,
     AssignConfig,
     Baseline,
     BaselineConfig,
-    Brief,
     CreditPart,
     Evidence,
-    Experience,
-    ExperienceConfig,
-    Learner,
-    LearnerConfig,
     Likeness,
     Peers,
-    Simulator,
-    Stateful,
 )
-from marl.protocols.play import (
-    Game,
-    GameConfig,
-    Refusal,
-    RoleConfig,
-    Start,
-    Tool,
-    View,
-)
-from marl.protocols.speech import (
-    Engine,
-    EngineConfig,
-    ModelConfig,
-    Service,
-    Source,
-)
+from marl.protocols.engines import Engine, EngineConfig, Service, WeightlessEngine
+from marl.protocols.games import Game, GameConfig, GameStart, Refusal
+from marl.protocols.learning import Learner, LearnerConfig, LearnerContext, LossConfig
+from marl.protocols.models import ModelConfig, ModelContext, ModelSource, SharedWeights, WarmUp
+from marl.protocols.play import Deals, Experience, ExperienceConfig, Rewards, Simulator
+from marl.protocols.roles import RoleConfig, Tool, View
+from marl.protocols.state import Stateful
 from marl.protocols.tasks import Split, TaskConfig, Tasks, ToolConfig, VerifierConfig
 
 if TYPE_CHECKING:
-    from marl.protocols.speech import Weights
+    from marl.protocols.models import Weights
 
 __all__ = [
     "Assign",
     "AssignConfig",
     "Baseline",
     "BaselineConfig",
-    "Brief",
     "CreditPart",
+    "Deals",
     "Engine",
     "EngineConfig",
     "Evidence",
@@ -59,18 +43,23 @@ __all__ = [
     "ExperienceConfig",
     "Game",
     "GameConfig",
+    "GameStart",
     "Learner",
     "LearnerConfig",
+    "LearnerContext",
     "Likeness",
+    "LossConfig",
     "ModelConfig",
+    "ModelContext",
+    "ModelSource",
     "Peers",
     "Refusal",
+    "Rewards",
     "RoleConfig",
     "Service",
+    "SharedWeights",
     "Simulator",
-    "Source",
     "Split",
-    "Start",
     "Stateful",
     "TaskConfig",
     "Tasks",
@@ -78,5 +67,7 @@ __all__ = [
     "ToolConfig",
     "VerifierConfig",
     "View",
+    "WarmUp",
+    "WeightlessEngine",
     "Weights",
 ]

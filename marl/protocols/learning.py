@@ -1,200 +1,22 @@
-"""What experience, credit and learners must do."""
+"""Protocol of learners."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from marl.config import Component, Sampling
-from marl.protocols.speech import Source
-from marl.types import Completion, Credit, Deal, Failure, Fork, Metrics, Purpose, Reading, Request, Sample, Turn, TurnId
+from marl.protocols.models import ModelSource
+from marl.protocols.state import Stateful
+from marl.types import Metrics, Reading, Sample, Turn
 
 if TYPE_CHECKING:
-    from marl.graph import Trajectory
-    from marl.protocols.speech import Weights
+    from torch import Tensor
 
-
-class Stateful(Protocol):
-    """Survives a restart. State is a nest of dicts with string keys, numbers, strings, lists and tensors."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-
-class Simulator(Protocol):
-    """More play, for experience and credit: reads weights, never writes them; meters tokens by purpose."""
-
-    def play(self, deals: Sequence[Deal]) -> list[Trajectory]: ...
-    def fork(self, turn_id: TurnId, n: int, action: str | None = None) -> list[Trajectory]: ...
-    def branch(self, forks: Sequence[Fork]) -> list[list[Trajectory]]:
-        """The `n` courses of each fork, in order; all are played at once."""
-        ...
-
-    def score(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Completion | Failure]:
-        """Log-probabilities of each request's `forced` text, in order; one without such a text is answered."""
-        ...
-
-    def greedy(self) -> Simulator:
-        """The same, but everybody says what is most likely."""
-        ...
-
-    def address(self, turn: Turn) -> Request:
-        """The request of a recorded turn, put to the policy that speaks for its role here."""
-        ...
-
-    def question(self, role: str, agent: str, text: str) -> Request:
-        """What `role` asks its policy in the seat of `agent` if `text` is all that it has seen.
-
-        Raises:
-            ValueError: if there is no such role.
-        """
-        ...
-
-
-class Experience(Stateful, Protocol):
-    """What supplies a step's trajectories."""
-
-    def gather(self, deals: Sequence[Deal], simulator: Simulator) -> list[Trajectory]: ...
-    def metrics(self) -> Metrics:
-        """What it says of itself after a step."""
-        ...
-
-
-class ExperienceConfig(Component):
-    """Settings of an experience."""
-
-    group: ClassVar[str] = "experience"
-    siblings: ClassVar[bool] = False
-    """Whether it plays several courses of each deal itself, so that there are peers in groups of one, too."""
-
-    @abstractmethod
-    def build(self) -> Experience: ...
-
-    def unfit(self, seats: Mapping[str, str], group_size: int) -> Iterable[str]:
-        """What of it does not go with these seats (agent -> role) and groups of this size; a message each."""
-        return ()
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """All that credit may look at: one step, in deal order."""
-
-    trajectories: Sequence[Trajectory]
-    game: str
-    readings: Mapping[TurnId, Reading] = field(default_factory=dict)
-    """Of turns whose policies learn; what of each, the parts' `needs` say."""
-    simulator: Simulator | None = None
-    rules: frozenset[str] = frozenset()
-    """Roles whose answers follow from the question alone, such as verifiers: they earn nothing."""
-    seed: int = 0
-    """Of the random numbers that credit draws; to be mixed with what they are drawn for (`marl.seeds.seed_of`)."""
-    named: Mapping[str, Credit] = field(default_factory=dict)
-    """Name of a reward -> what turns earned if that were the only one. Only for a baseline that is `by_name`."""
-    token_rewards: Mapping[TurnId, tuple[float, ...]] = field(default_factory=dict)
-    """What tokens are paid beside the episodes' rewards: charges are negative. Only for an assign that is `by_token`.
-    """
-
-
-Likeness = Literal["start", "prompt", "problem"]
-"""What peers have in common: the state in which their episodes began, the tokens they were asked, or the problem."""
-
-
-@dataclass(frozen=True, slots=True)
-class Peers:
-    """Turns by what they are compared with."""
-
-    like: Likeness | None
-    """What those of one group are declared to have in common; None: nothing is."""
-    groups: Sequence[Sequence[TurnId]]
-
-
-class Assign(Stateful, Protocol):
-    """Who earned it: what each turn is worth, on its own graph."""
-
-    @property
-    def needs(self) -> frozenset[str]: ...
-
-    def __call__(self, evidence: Evidence) -> Credit: ...
-    def metrics(self) -> Metrics:
-        """What it says of itself after a step, named `credit/...`."""
-        ...
-
-
-class Baseline(Stateful, Protocol):
-    """Against what: what a turn is worth compared with its peers, across the step."""
-
-    @property
-    def needs(self) -> frozenset[str]: ...
-
-    def __call__(self, evidence: Evidence, earned: Credit) -> tuple[Credit, Metrics]: ...
-
-
-class CreditPart(Component):
-    """Half of a credit rule. One without state is its own working part."""
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """What it wants read of turns: fields of `Reading`."""
-        return frozenset()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing to restore."""
-
-
-class AssignConfig(CreditPart):
-    """Settings of an `assign`."""
-
-    group: ClassVar[str] = "credit"
-    by_token: ClassVar[bool] = False
-    """Whether it takes in what single tokens are paid (`Evidence.token_rewards`). To what others assign to a turn, the
-    sum over its tokens is added."""
-
-    def metrics(self) -> Metrics:
-        """What it says of itself after a step, named `credit/...`."""
-        return {}
-
-    @property
-    def by_turn(self) -> bool:
-        """Whether an agent's later turns are worth something else than its earlier ones for what was paid between."""
-        return False
-
-    def pots(self, trajectory: Trajectory, evidence: Evidence) -> Sequence[tuple[frozenset[str], float]]:
-        """Agents among whom it divides what they are paid in an episode, and how much that is: for the report of
-        whether credit adds up to it. By default each agent has a pot of its own; those that answer by rule have none.
-        """
-        own, seats = trajectory.returns, trajectory.deal.seats.items()
-        return [(frozenset({agent}), own.get(agent, 0.0)) for agent, role in seats if role not in evidence.rules]
-
-    def build(self) -> Assign:
-        return self  # type: ignore[return-value]
-
-
-class BaselineConfig(CreditPart):
-    """Settings of a `baseline`."""
-
-    group: ClassVar[str] = "baselines"
-    compares: ClassVar[bool] = False
-    """Whether a turn is compared with peers in the same step, which takes groups of two or more."""
-    by_name: ClassVar[bool] = False
-    """Whether it compares what each named reward earned (`Evidence.named`)."""
-
-    @property
-    def by_episode(self) -> bool:
-        """Whether all turns of an agent in an episode are compared, as one number, with those in other episodes."""
-        return False
-
-    def peers(self, evidence: Evidence, earned: Credit) -> Peers | None:
-        """Who is compared with whom, for the report of how pure groups are; None where nobody is."""
-        return None
-
-    def build(self) -> Baseline:
-        return self  # type: ignore[return-value]
+    from marl.protocols.models import Weights
 
 
 class Learner(Stateful, Protocol):
@@ -216,11 +38,11 @@ class Learner(Stateful, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Brief:
+class LearnerContext:
     """What a learner is told when it is built."""
 
     policy: str
-    source: Source
+    source: ModelSource
     steps: int
     """Updates in the whole run, for schedules."""
     seed: int
@@ -234,9 +56,9 @@ class LearnerConfig(Component):
     """Whether it compares what was said from one start, which takes groups of two or more."""
     reads: ClassVar[frozenset[str]] = frozenset({"logprobs"})
     """What of a turn it can always read, for credit that needs it: fields of `Reading`."""
-    asks: ClassVar[frozenset[str]] = frozenset()
+    credit_needs: ClassVar[frozenset[str]] = frozenset()
     """What of its readings credit must be worked out from, as it learns from what comes of that: a critic's values."""
-    speaks: ClassVar[bool] = True
+    publishes: ClassVar[bool] = True
     """Whether what it learns speaks for its policy. A reward model's does not: the policy stays as it is."""
 
     @property
@@ -249,9 +71,39 @@ class LearnerConfig(Component):
         """Whether it learns from credit; imitation does not."""
         return True
 
-    def corrects(self, sampling: Sampling) -> bool:
+    def supports(self, sampling: Sampling) -> bool:
         """Whether it can learn from tokens sampled like this (truncated sampling needs care)."""
         return not sampling.truncated
 
     @abstractmethod
-    def build(self, brief: Brief) -> Learner: ...
+    def build(self, context: LearnerContext) -> Learner: ...
+
+
+class LossConfig(Component):
+    """Settings of a policy's loss, token by token; a function of tensors itself."""
+
+    group: ClassVar[str] = "losses"
+    linear: ClassVar[bool] = False
+    """Whether the loss is linear in the advantage for one sign of it. Samples with equal tokens and signs are then
+    computed once, with the sum of their advantages."""
+    by_row: ClassVar[bool] = False
+    """Whether it looks at the mean of a row's advantages, whose sign must then be equal, too."""
+    has_ratio: ClassVar[bool] = True
+    """Whether it holds the ratio π / π_old, so that weights against a mismatch of the sampler would count it twice."""
+
+    @abstractmethod
+    def __call__(
+        self, logprobs_BT: Tensor, old_logprobs_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Return [B, T], the loss of each token, alone or with [B, T], True where a bound changed it (`clip_fraction`).
+
+        The learner masks and aggregates the result, adds penalties and takes the gradient. A loss of whole rows holds
+        the row's value at each of its tokens. B = rows (completions), T = completion tokens.
+
+        Args:
+            logprobs_BT: log-probabilities (nats) under the policy that learns, with gradient.
+            old_logprobs_BT: those under the policy that sampled; with the learner's `old: read`, under its own before
+                the update.
+            advantages_BT: credit's advantages, 0 where there is no token.
+            mask_BT: True where a token counts. The result is ignored elsewhere.
+        """

@@ -1,159 +1,115 @@
-"""What games and roles must do."""
+"""Protocols of play: the simulator, which plays episodes, and experiences, which decide what a step learns from."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from pydantic import Field
-
-from marl.config import Component, Config, Sampling
-from marl.types import Findings, Info, Message, Observation, Problem, Turn
+from marl.config import Component
+from marl.protocols.state import Stateful
+from marl.types import Completion, Deal, Failure, Fork, Metrics, Purpose, Request, Ticket, Turn
 
 if TYPE_CHECKING:
-    from marl.protocols.speech import EngineConfig
+    from marl.graph import Trajectory
+
+Rewards = Callable[["Trajectory"], "Trajectory"]
+"""Return the same turns with other rewards."""
+Deals = Callable[[int], Sequence[Deal]]
+"""Return the starts of a step: a pure function of the step's number, so that a queue can play ahead."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """What a game does with an answer that is no legal move, here and now."""
+class Simulator(Protocol):
+    """Plays, samples and scores for experience, credit and evaluation. Reads weights, never writes them.
 
-    payments: Mapping[str, float] = field(default_factory=dict)
-    """Agent -> what it is paid (negative: pays) at once."""
-    moves: tuple[str, ...] = ()
-    """One of these is then played, each as likely. Empty: the game's own `step("")` says what follows."""
+    Tokens are metered by `Deal.purpose`, `Fork.purpose` or the `purpose` of a call.
+    """
 
+    def start(self, work: Sequence[Deal | Fork], rewards: Rewards | None = None) -> list[Ticket]:
+        """Begin episodes and return a ticket for each: one for a deal, `n` for a fork.
 
-class Game(Protocol):
-    """A PettingZoo `AECEnv[str, Observation, str]` played in words: a pure function of seed and actions."""
-
-    possible_agents: list[str]
-    agents: list[str]
-    agent_selection: str
-    rewards: dict[str, float]
-    terminations: dict[str, bool]
-    truncations: dict[str, bool]
-    infos: dict[str, Info]
-    """Filled for the agent to move (and for those in its `together`)."""
-    paid: dict[str, dict[str, float]]
-    """The last step's `rewards` by component: agent -> name -> value."""
-
-    def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> None: ...
-    def step(self, action: str | None) -> None:
-        """Play a move; any text that is not a legal move, such as "", is an illegal one."""
-
-    def observe(self, agent: str) -> Observation: ...
-    def start_key(self) -> str:
-        """Names the start state: equal keys, equal starts."""
+        `rewards` is applied to each of them when it has finished.
+        """
         ...
 
-    def refusal(self) -> Refusal: ...
-    def findings(self) -> Findings:
-        """What the episode, which is over, showed."""
+    def poll(self, wait_s: float) -> list[tuple[Ticket, Trajectory | None]]:
+        """Return the episodes that have finished since the last call, in the order in which they did.
+
+        None stands for an episode that was dropped because its game raised (`schedule.max_drops`). Blocks no longer
+        than `wait_s`, and not at all if something has finished already.
+
+        Raises:
+            TimeoutError: if open requests got no answer within the deadline; names the policies that owe one.
+        """
+        ...
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        """Give up episodes in flight; their requests are taken back from the engines."""
+        ...
+
+    def play(self, work: Sequence[Deal | Fork], rewards: Rewards | None = None) -> list[Trajectory]:
+        """Start `work` and wait for all of it: trajectories in the order of `work`, without those that were dropped."""
+        ...
+
+    def branch(self, forks: Sequence[Fork], rewards: Rewards | None = None) -> list[list[Trajectory]]:
+        """Play all forks at once; return the courses of each, in order."""
+        ...
+
+    def ask(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Completion | Failure]:
+        """Sample one completion for each request, in order."""
+        ...
+
+    def score(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Completion | Failure]:
+        """Return the log-probabilities (nats) of each request's `forced` text, in order; nothing is sampled.
+
+        Raises:
+            ValueError: if a request has no such text.
+        """
+        ...
+
+    def greedy(self) -> Simulator:
+        """Return a simulator of the same game and engines whose players always say what is most likely."""
+        ...
+
+    def request_for(self, turn: Turn) -> Request:
+        """Return the request of a recorded turn, addressed to the policy that speaks for its role here.
+
+        Raises:
+            ValueError: if there is no such role.
+        """
+        ...
+
+    def request_from_text(self, role: str, agent: str, text: str) -> Request:
+        """Return what `role`, in the seat of `agent`, asks its policy if `text` is all that it has observed.
+
+        Raises:
+            ValueError: if there is no such role.
+        """
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """One outcome of the deal: `reset(options=...)` makes it happen."""
+class Experience(Stateful, Protocol):
+    """Supplies a step's trajectories: fresh play, a start pool, a tree search, recorded episodes, a data set."""
 
-    probability: float
-    options: Mapping[str, Any]
+    def gather(self, step: int, deals: Deals, simulator: Simulator) -> list[Trajectory]:
+        """Return the trajectories that `step` is judged and learnt from, in the order of `deals(step)`."""
+        ...
 
-
-class GameConfig(Component):
-    """Settings of a game, and what is known about it."""
-
-    group: ClassVar[str] = "games"
-
-    @abstractmethod
-    def build(self) -> Game:
-        """A game that has not been dealt, with spaces and random numbers of its own."""
-
-    def casting(self) -> Mapping[str, str]:
-        """Agent -> the role that takes its seat where a scenario does not say otherwise."""
-        return {}
-
-    def held_out(self, n: int) -> Sequence[Mapping[str, Any]]:
-        """`reset` options of up to `n` starts that training never deals; () if there are none."""
-        return ()
-
-    def problems(self, n: int) -> Sequence[Problem]:
-        """Up to `n` of the problems that are dealt, to try verifiers on; () if there are none."""
-        return ()
-
-    def opponents(self) -> Mapping[str, EngineConfig]:
-        """Players that the game exports (`nash`, `minimax`, ...), for evaluation."""
-        return {}
-
-    def starts(self) -> tuple[Start, ...] | None:
-        """Every deal with its probability, if the game is small enough to be walked whole."""
-        return None
-
-    def optimal(self, state: str) -> tuple[str, ...] | None:
-        """The moves that lose nothing against a perfect opponent in `state`; None if unknown, () if all do."""
-        return None
-
-    def positions(self) -> tuple[tuple[Mapping[str, Any], tuple[str, ...]], ...]:
-        """(reset options, actions) that lead to each position in which `optimal` is to be measured."""
-        return ()
+    def metrics(self) -> Metrics:
+        """Return figures of the last step."""
+        ...
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """What a role may look at when it speaks."""
+class ExperienceConfig(Component):
+    """Settings of an experience."""
 
-    agent: str
-    observation: Observation
-    info: Info
-    mine: Sequence[Turn] = ()
-    """The agent's earlier turns."""
-    unread: Sequence[Turn] = ()
-    """Turns it can hear since its last one."""
-    read: Sequence[Turn] = ()
-    """Turns it had read before that."""
-
-    @classmethod
-    def of(cls, agent: str, text: str) -> View:
-        """That of an agent who has seen `text` and nothing else, and may answer with any text."""
-        return cls(agent, {"text": text}, {"legal": None, "hears": (), "together": (), "state": text, "attempt": 0})
-
-
-class Tool(Config):
-    """Something that a speaker may call, as its chat template is told."""
-
-    name: str
-    description: str = ""
-    parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
-    """JSON schema of the arguments."""
-
-
-class RoleConfig(Component):
-    """A way of speaking. Without state, so a role is its own settings."""
-
-    group: ClassVar[str] = "roles"
-    policy: str
-    trainable: bool = True
-    sampling: Sampling = Sampling()
-    history: Literal["fresh", "append"] = "fresh"
-    """`fresh`: every prompt stands alone. `append`: it continues the agent's last turn, token for token."""
-    tools: tuple[Tool, ...] = ()
-    """What it may call; a game with a seat that answers calls plays them."""
+    group: ClassVar[str] = "experience"
+    siblings: ClassVar[bool] = False
+    """True if it plays several courses of each deal itself, so that groups of one have peers, too."""
 
     @abstractmethod
-    def messages(self, view: View) -> tuple[Message, ...]:
-        """The prompt."""
+    def build(self) -> Experience: ...
 
-    def continues(self, view: View) -> tuple[int, ...]:
-        """Token ids that the prompt continues."""
+    def conflicts(self, seats: Mapping[str, str], group_size: int) -> Iterable[str]:
+        """Yield a message for each setting that contradicts these seats (agent -> role) or this group size."""
         return ()
-
-    @abstractmethod
-    def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
-        """The move said in `text`, or None."""
-
-    @abstractmethod
-    def phrase(self, move: str) -> str:
-        """The canonical text that says `move`: `parse(phrase(move), legal) == move`."""

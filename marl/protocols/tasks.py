@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import PositiveFloat
 
 from marl.config import Component
-from marl.types import Case, Problem, Verdict
+from marl.types import Case, Problem, Request, Verdict
 
 Split = Literal["train", "held_out"]
 
@@ -72,3 +74,31 @@ class ToolConfig(Component):
         Raises:
             ValueError: saying what is wrong with the arguments; the speaker is told.
         """
+
+
+_PROBLEM_FIELDS = [field.name for field in fields(Problem)]
+
+
+def state_of(problem: Problem, answer: str | None) -> str:
+    """Return the information state of a seat that verifies `answer`, as JSON.
+
+    The problem, right answer included, travels in `Request.state`, which no language model is shown; the text to be
+    verified is the request's last message.
+    """
+    # Not `asdict`: it would copy all facts, unit tests included, for every answer.
+    problem_data = {field: getattr(problem, field) for field in _PROBLEM_FIELDS}
+    return json.dumps({"problem": problem_data, "answer": answer}, sort_keys=True)
+
+
+def case_of(request: Request) -> Case:
+    """Return the case that `request` asks a verifier about.
+
+    Raises:
+        ValueError: if the request's state was not made by `state_of`.
+    """
+    try:
+        state = json.loads(request.state)
+        problem = Problem(**state["problem"] | {"wrong": tuple(state["problem"]["wrong"])})
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"policy {request.policy!r} verifies, but was asked about no problem: {error!r}") from error
+    return Case(problem, request.messages[-1].content if request.messages else "", state["answer"])

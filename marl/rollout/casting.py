@@ -1,4 +1,4 @@
-"""Who speaks how: roles by name, and the requests they make of their policies."""
+"""Roles by name, and the requests that they make of their policies."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from marl.protocols import RoleConfig, Tool, View
 from marl.types import Request
 
 
-class Cast:
-    """Who speaks how: roles by name, and the seed of everything they say."""
+class RoleCasting:
+    """Roles by name, and the seed of everything that they sample."""
 
     def __init__(self, roles: Mapping[str, RoleConfig], seed: int) -> None:
         self.roles, self.seed = roles, seed
         self._options: dict[tuple[str, tuple[str, ...]], dict[str, str]] = {}
 
-    def greedy(self) -> Cast:
-        """The same roles, always saying what is most likely."""
-        return Cast({name: _most_likely(role) for name, role in self.roles.items()}, self.seed)
+    def greedy(self) -> RoleCasting:
+        """Return the same roles, sampling at temperature 0."""
+        return RoleCasting({name: _greedy(role) for name, role in self.roles.items()}, self.seed)
 
     def options(self, role: str, legal: tuple[str, ...] | None) -> Mapping[str, str] | None:
-        """Legal move -> the text with which `role` says it."""
+        """Return legal move -> the text with which `role` says it; None if any text is a move."""
         if legal is None:
             return None
         known = self._options.get((role, legal))
@@ -30,7 +30,7 @@ class Cast:
         return known
 
     def request(self, role: str, view: View, seed: int) -> Request:
-        """What `role` asks its policy in the situation `view`."""
+        """Return the request that `role` makes of its policy in the situation `view`."""
         speaker = self.roles[role]
         return Request(
             policy=speaker.policy,
@@ -45,7 +45,7 @@ class Cast:
         )
 
 
-def _most_likely(role: RoleConfig) -> RoleConfig:
+def _greedy(role: RoleConfig) -> RoleConfig:
     return role.model_copy(update={"sampling": role.sampling.model_copy(update={"temperature": 0.0})})
 
 

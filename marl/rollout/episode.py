@@ -1,27 +1,26 @@
-"""Play games with policies. An AEC game already asks (`observe`) and answers (`step`), so playing many games at
-once is a loop over their open questions, each sent to the engine that speaks for its policy."""
+"""One episode in progress: turns a game's observations into requests, and completions into moves and graph nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 from marl.errors import RunError
 from marl.graph import Trajectory
 from marl.protocols import Game, View
-from marl.rollout.casting import Cast
+from marl.rollout.casting import RoleCasting
 from marl.seeds import seed_of
 from marl.types import Completion, Deal, Failure, Fork, Info, Request, Reward, Turn, TurnId
 
 
 class GameError(RunError):
-    """A game raised; the message names game, seed and the actions that led there."""
+    """A game raised. The message names game, seed, options and the moves that led there."""
 
 
 @dataclass
-class _Blame:
-    """Says which episode a game's own error came from."""
+class _Guard:
+    """Turns whatever a game raises into a `GameError` that names the episode."""
 
     episode: Episode
 
@@ -39,7 +38,7 @@ class _Blame:
 
 @dataclass(slots=True)
 class _Question:
-    """A request on its way, and what its prompt held."""
+    """A request in flight, and the turns that its prompt holds."""
 
     request: Request
     info: Info
@@ -50,59 +49,59 @@ class _Question:
 
 @dataclass(slots=True)
 class _Memory:
-    """What one agent has said, and how far it has read."""
+    """The turns of one agent, and how far it has read those of the others."""
 
     turns: list[Turn] = field(default_factory=list)
     heard: dict[str, int] = field(default_factory=dict)
-    """Agent -> how many of its turns this one has read."""
+    """Agent -> number of its turns that this agent has read."""
     read: list[Turn] = field(default_factory=list)
-    """Those turns."""
+    """The turns that it has read."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Script:
-    """What a fork decides of what is said."""
+    """Answers that a fork prescribes."""
 
     muted: Mapping[str, Completion]
-    kept: Mapping[tuple[str, int], Turn]
-    """(agent, how many turns it had before) -> its turn in the episode that was left."""
+    recorded: Mapping[tuple[str, int], Turn]
+    """(agent, number of its earlier turns) -> its turn in the episode that was left."""
 
     def answer(self, agent: str, question: _Question, nth: int) -> Completion | None:
-        """None: the policy is to be asked."""
+        """Return the prescribed answer; None if the policy is to be asked."""
         if agent in self.muted:
             return self.muted[agent]
-        then = self.kept.get((agent, nth))
-        return then.completion if then and _asked(then.request) == _asked(question.request) else None
+        before = self.recorded.get((agent, nth))
+        return before.completion if before and _prompt(before.request) == _prompt(question.request) else None
 
 
 class Episode:
     """One game in progress."""
 
-    def __init__(self, game: Game, deal: Deal, cast: Cast) -> None:
-        self.game, self.cast = game, cast
+    def __init__(self, game: Game, deal: Deal, casting: RoleCasting) -> None:
+        self.game, self.casting = game, casting
         self._open: dict[str, _Question] = {}
         self._memory = {agent: _Memory() for agent in deal.seats}
         self._script: _Script | None = None
         self.trajectory = Trajectory(deal, "")
-        with _Blame(self):
+        with _Guard(self):
             game.reset(seed=deal.seed, options=deal.options)
             self.trajectory.start = game.start_key()
         self.over = False
 
-    def asks(self) -> list[tuple[str, Request]]:
-        """New questions: to the agent to move, and to those whose observations are final now.
+    def new_requests(self) -> list[tuple[str, Request]]:
+        """Return new requests with their agents: the agent to move, and those whose observations are final now.
 
-        Those that a fork's script answers are not among them; they may have ended the episode.
+        Requests that a fork's script answers are left out; their answers may have ended the episode.
         """
-        asked: list[tuple[str, Request]] = []
+        requests: list[tuple[str, Request]] = []
         while not self.over and (new := self._new()):
             for agent, question in new:
-                said = self._script and self._script.answer(agent, question, len(self._memory[agent].turns))
-                if said is None:
-                    asked.append((agent, question.request))
+                scripted = self._script and self._script.answer(agent, question, len(self._memory[agent].turns))
+                if scripted is None:
+                    requests.append((agent, question.request))
                 elif not self.over:
-                    self.answer(agent, said)
-        return asked
+                    self.answer(agent, scripted)
+        return requests
 
     def _new(self) -> list[tuple[str, _Question]]:
         self._pose()
@@ -111,11 +110,11 @@ class Episode:
             question.sent = True
         return new
 
-    def answer(self, agent: str, said: Completion | Failure) -> None:
-        """Take an answer; answers are played in the game's order, whatever order they come in."""
-        if isinstance(said, Failure):
-            said = Completion("", (), (), (), said.finish, usage=said.usage)
-        self._open[agent].answer = said
+    def answer(self, agent: str, answer: Completion | Failure) -> None:
+        """Take an answer. Answers are played in the game's order, whatever order they come in."""
+        if isinstance(answer, Failure):
+            answer = Completion("", (), (), (), answer.finish, usage=answer.usage)
+        self._open[agent].answer = answer
         while not self.over:
             agent = self.game.agent_selection
             question = self._open.get(agent)
@@ -124,37 +123,32 @@ class Episode:
             del self._open[agent]
             self._play(agent, question, question.answer)
 
-    @property
-    def waits(self) -> bool:
-        """Whether questions are open."""
-        return bool(self._open)
-
     def force(self, action: str | None) -> None:
-        """Play `action` for the agent to move, as if it had said so; None is an answer that says nothing."""
+        """Play `action` for the agent to move as if its policy had answered so; None is an empty answer."""
         self._pose()
         agent = self.game.agent_selection
-        self.answer(agent, self._saying(agent, action))
+        self.answer(agent, self._completion_of(agent, action))
 
-    def follow(self, fork: Fork, past: Trajectory) -> None:
-        """From here on, those whom `fork` gives something to say say it, without being asked."""
-        muted = {agent: self._saying(agent, action) for agent, action in fork.muted}
-        kept: dict[tuple[str, int], Turn] = {}
+    def follow(self, fork: Fork) -> None:
+        """Let the answers that `fork` prescribes be given from here on, without asking their policies."""
+        muted = {agent: self._completion_of(agent, action) for agent, action in fork.muted}
+        recorded: dict[tuple[str, int], Turn] = {}
         if fork.keeps:
-            left = past.turns[fork.turn[1]]
-            kept = {(turn.agent, turn.nth): turn for turn in past.turns if turn is not left}
-        self._script = _Script(muted, kept)
+            turns = fork.trajectory.turns
+            recorded = {(turn.agent, turn.nth): turn for i, turn in enumerate(turns) if i != fork.index}
+        self._script = _Script(muted, recorded)
         if fork.action is not None:
             self.force(fork.action)
 
-    def _saying(self, agent: str, action: str | None) -> Completion:
-        role = self.cast.roles[self.trajectory.deal.seats[agent]]
+    def _completion_of(self, agent: str, action: str | None) -> Completion:
+        role = self.casting.roles[self.trajectory.deal.seats[agent]]
         return Completion(role.phrase(action) if action else "", (), (), (), "stop" if action else "aborted")
 
     def replay(self, past: Trajectory, until: TurnId) -> None:
-        """Play the turns of `past` before `until` again, exactly, keeping their ids."""
+        """Play the turns of `past` before `until` again, keeping their ids."""
         self.trajectory.parent = until
         for turn in past.turns:
-            # Asked as it was then, so that everybody has read as far as they had.
+            # Questions are posed as they were, so that every agent has read as far as it had.
             self._pose()
             if turn.id == until:
                 return
@@ -162,22 +156,25 @@ class Episode:
         raise ValueError(f"turn {until} is not in episode {past.id}")
 
     def _pose(self) -> None:
-        """Have a question open for each agent that can be asked now."""
+        """Open a question for each agent that can be asked now."""
         agent = self.game.agent_selection
         for who in (agent, *self.game.infos[agent]["together"]):
             if who not in self._open:
                 self._open[who] = self._question(who)
 
     def _question(self, agent: str) -> _Question:
-        with _Blame(self):
+        with _Guard(self):
             observation = self.game.observe(agent)
         info, memory, deal = self.game.infos[agent], self._memory[agent], self.trajectory.deal
         unread = self._unread(agent, info["hears"])
         view = View(agent, observation, info, memory.turns, unread, memory.read)
         seed = seed_of(
-            self.cast.seed, deal.purpose, deal.episode, deal.branch, agent, len(memory.turns), info["attempt"]
+            self.casting.seed, deal.purpose, deal.episode, deal.branch, agent, len(memory.turns), info["attempt"]
         )
-        request = self.cast.request(deal.seats[agent], view, seed)
+        role = deal.seats[agent]
+        request = self.casting.request(role, view, seed)
+        if role in deal.policies:
+            request = replace(request, policy=deal.policies[role])
         memory.read += unread
         reads = [turn.id for turn in unread]
         if memory.turns:
@@ -185,18 +182,19 @@ class Episode:
         return _Question(request, info, reads)
 
     def _unread(self, agent: str, hears: tuple[str, ...]) -> list[Turn]:
-        """What the others said that `agent` can hear and has not read yet, in playing order; it has, then."""
+        """Return the turns that `agent` can hear and has not read yet, in playing order, and mark them as read."""
         heard, unread = self._memory[agent].heard, []
         for speaker in hears:
             if speaker != agent:
                 turns, known = self._memory[speaker].turns, heard.get(speaker, 0)
                 unread += turns[known:]
                 heard[speaker] = len(turns)
-        return sorted(unread, key=_place)
+        return sorted(unread, key=lambda turn: turn.id[1])
 
-    def _play(self, agent: str, question: _Question, said: Completion) -> None:
+    def _play(self, agent: str, question: _Question, completion: Completion) -> None:
         deal, info = self.trajectory.deal, question.info
         role = deal.seats[agent]
+        failed = completion.finish in _FAILED
         turn = Turn(
             id=(deal.episode, len(self.trajectory.turns)),
             agent=agent,
@@ -204,8 +202,8 @@ class Episode:
             attempt=info["attempt"],
             role=role,
             request=question.request,
-            completion=said,
-            action=None if said.finish in _UNSAID else self.cast.roles[role].parse(said.text, info["legal"]),
+            completion=completion,
+            action=None if failed else self.casting.roles[role].parse(completion.text, info["legal"]),
             problem=info.get("problem", ""),
         )
         self._record(turn, question.reads)
@@ -214,19 +212,19 @@ class Episode:
         game = self.game
         self.trajectory.add(turn, reads)
         self._memory[turn.agent].turns.append(turn)
-        with _Blame(self):
+        with _Guard(self):
             game.step(turn.action or "")
-            if game.paid:
+            if game.reward_components:
                 self.trajectory.rewards += [
-                    Reward(payee, value, turn.id, name)
-                    for payee, parts in game.paid.items()
+                    Reward(payee, value, turn.id, name, game.reward_causes.get((payee, name), ""))
+                    for payee, parts in game.reward_components.items()
                     for name, value in parts.items()
                     if value
                 ]
-            self._bury()
+            self._step_done_agents()
 
-    def _bury(self) -> None:
-        """Step agents that are done, as PettingZoo asks; the episode is over when all are."""
+    def _step_done_agents(self) -> None:
+        """Step agents that are done with None, as PettingZoo asks; the episode is over when all are."""
         game = self.game
         while game.agents and _done(game, game.agent_selection):
             if all(_done(game, agent) for agent in game.agents):
@@ -240,18 +238,14 @@ class Episode:
         self.trajectory.end = "terminated" if any(game.terminations.values()) or not game.agents else "truncated"
 
 
-def _asked(request: Request) -> tuple[object, ...]:
-    """All that an answer depends on, beside weights and luck."""
+def _prompt(request: Request) -> tuple[object, ...]:
+    """Return all that an answer depends on beside weights and random numbers."""
     return request.messages, request.continues, request.options, request.state
-
-
-def _place(turn: Turn) -> int:
-    return turn.id[1]
 
 
 def _done(game: Game, agent: str) -> bool:
     return game.terminations[agent] or game.truncations[agent]
 
 
-_UNSAID = ("overflow", "aborted")
-"""Requests that failed: no text, so no role is asked what it means."""
+_FAILED = ("overflow", "aborted")
+"""Requests without a completion: there is no text that a role could parse."""

@@ -1,82 +1,108 @@
-"""The way to the engines and back: which policy was asked what, and how long to wait for it."""
+"""Routes requests to the engines that answer them, and answers to the callers that wait for them."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import count
+from typing import NamedTuple
 
 from marl.protocols import Engine, Service
 from marl.types import Completion, Failure, Request, Ticket
 
 _IDLE_S = 2e-4
 """A round over all engines that is shorter than this did no arithmetic: one forward of a tiny model takes longer."""
+Answer = Completion | Failure
 
 
-class Line:
-    """Open requests of all policies. `aliases`: policy -> what its engine calls it, where that is another name."""
+class _Open(NamedTuple):
+    """A request in flight."""
 
-    def __init__(self, engines: Mapping[str, Engine], deadline_s: float, aliases: Mapping[str, str]) -> None:
-        self._aliases = dict(aliases)
-        self._engines = {id(engine): engine for engine in engines.values()}
-        self._speakers = {policy: id(engine) for policy, engine in engines.items()}
-        self._waiting: dict[int, dict[Ticket, str]] = {name: {} for name in self._engines}
-        self._deadline_s = deadline_s
+    policy: str
+    engine: int
+    deliver: Callable[[Answer], None]
+
+
+class RequestRouter:
+    """Requests in flight of all simulators that share some engines."""
+
+    def __init__(self, engines: Iterable[Engine], deadline_s: float) -> None:
+        """`engines` are stepped in this order; others, that requests are put to later, after them."""
+        self.deadline_s = deadline_s
+        self._engines = {id(engine): engine for engine in engines}
+        self._open: dict[Ticket, _Open] = {}
+        self._busy: Counter[int] = Counter()
         self._tickets = count()
+        self._last_answer = 0.0
 
-    def submit(self, request: Request) -> Ticket:
-        ticket, engine = next(self._tickets), self._speakers[request.policy]
-        self._waiting[engine][ticket] = request.policy
-        if request.policy in self._aliases:
-            request = replace(request, policy=self._aliases[request.policy])
-        self._engines[engine].submit(ticket, request)
+    def submit(self, engine: Engine, request: Request, deliver: Callable[[Answer], None]) -> Ticket:
+        """Put a request to an engine; `deliver` is called with the answer, from `pump`.
+
+        The policy's name may carry a version or an owner, as in `actor@000120`: the engine is asked for `actor`.
+        """
+        ticket, number = next(self._tickets), id(engine)
+        if not self._open:
+            self._last_answer = time.monotonic()
+        self._engines.setdefault(number, engine)
+        self._open[ticket] = _Open(request.policy, number, deliver)
+        self._busy[number] += 1
+        name, versioned, _ = request.policy.partition("@")
+        engine.submit(ticket, replace(request, policy=name) if versioned else request)
         return ticket
 
-    def answers(self) -> list[tuple[Ticket, Completion | Failure]]:
-        """Whatever has finished; waits for at least one answer, but not for ever.
+    def pump(self, wait_s: float) -> None:
+        """Deliver all answers that have come; block for at most `wait_s` if there are none yet.
 
         Raises:
-            TimeoutError: naming the policies that owe an answer.
+            TimeoutError: if no request has been answered for `deadline_s`; names the policies that owe an answer.
         """
-        until = time.monotonic() + self._deadline_s
-        while not (answers := self._step()):
-            if time.monotonic() > until:
-                raise TimeoutError(
-                    f"no answer within {self._deadline_s:g} s (schedule.deadline_s); open requests by policy: "
-                    + ", ".join(self._owing())
-                )
-        return answers
+        answers = self._step(min(wait_s, self.deadline_s))
+        now = time.monotonic()
+        if answers:
+            self._last_answer = now
+        elif self._open and now - self._last_answer > self.deadline_s:
+            raise TimeoutError(
+                f"no answer within {self.deadline_s:g} s (schedule.deadline_s); open requests by policy: "
+                + ", ".join(self._owing())
+            )
+        for ticket, answer in answers:
+            # Cancelled meanwhile, if another answer of this batch ended its episode.
+            if entry := self._close(ticket):
+                entry.deliver(answer)
 
     def _owing(self) -> Iterator[str]:
-        owing = Counter(policy for asked in self._waiting.values() for policy in asked.values())
-        for policy, many in sorted(owing.items()):
-            engine = self._engines[self._speakers[policy]]
+        owing = Counter((entry.policy, entry.engine) for entry in self._open.values())
+        for (policy, number), many in sorted(owing.items()):
+            engine = self._engines[number]
             yield f"{policy}: {many}" + (f" (of {engine.address})" if isinstance(engine, Service) else "")
 
-    def _step(self) -> list[tuple[Ticket, Completion | Failure]]:
-        busy = [name for name, asked in self._waiting.items() if asked]
+    def _step(self, wait_s: float) -> list[tuple[Ticket, Answer]]:
+        busy = [number for number in self._engines if self._busy[number]]
         if len(busy) == 1:
-            return self._stepped(busy, min(1.0, self._deadline_s))
+            return self._collect(busy, wait_s)
         started = time.monotonic()
-        answers = self._stepped(busy, 0.0)
-        # Only where nobody computes may each sleep a little: a sleep in one engine would hold up the others.
+        answers = self._collect(busy, 0.0)
+        # Only where no engine computes may each sleep a little: a sleep in one would hold up the others.
         if not answers and time.monotonic() - started < _IDLE_S:
-            answers = self._stepped(busy, 0.01)
+            answers = self._collect(busy, min(wait_s, 0.01))
         return answers
 
-    def _stepped(self, busy: Iterable[int], wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
-        answers = []
-        for name in busy:
-            for ticket, said in self._engines[name].step(wait_s):
-                if self._waiting[name].pop(ticket, None) is not None:
-                    answers.append((ticket, said))
-        return answers
+    def _collect(self, busy: Iterable[int], wait_s: float) -> list[tuple[Ticket, Answer]]:
+        return [answer for number in busy for answer in self._engines[number].step(wait_s)]
+
+    def _close(self, ticket: Ticket) -> _Open | None:
+        entry = self._open.pop(ticket, None)
+        if entry:
+            self._busy[entry.engine] -= 1
+        return entry
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
-        """Take questions back; an answer that comes all the same is not passed on."""
-        gone = list(tickets)
-        for name, asked in self._waiting.items():
-            if mine := [ticket for ticket in gone if asked.pop(ticket, None) is not None]:
-                self._engines[name].cancel(mine)
+        """Take requests back; an answer that comes all the same is not delivered."""
+        withdrawn: dict[int, list[Ticket]] = {}
+        for ticket in tickets:
+            if entry := self._close(ticket):
+                withdrawn.setdefault(entry.engine, []).append(ticket)
+        for engine, numbers in withdrawn.items():
+            self._engines[engine].cancel(numbers)

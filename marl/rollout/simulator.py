@@ -1,139 +1,178 @@
-"""Plays, forks and scores: the one way in which anything in a run gets answers from policies."""
+"""The simulator: plays, forks, samples and scores. All that a run gets from policies goes through it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from urllib.parse import quote
-from weakref import WeakValueDictionary
 
 from marl.graph import Trajectory
-from marl.protocols import Engine, Game, GameConfig, Service, View
-from marl.rollout.casting import Cast
+from marl.protocols import Engine, Game, GameConfig, Rewards, RoleConfig, Service, View
+from marl.rollout.casting import RoleCasting
 from marl.rollout.episode import Episode, GameError
-from marl.rollout.request_router import Line
-from marl.types import Completion, Deal, Failure, Fork, Purpose, Request, Ticket, Turn, TurnId, Usage
+from marl.rollout.request_router import Answer, RequestRouter
+from marl.types import Completion, Deal, Fork, Purpose, Request, Ticket, Turn, Usage
+
+_WAIT_S = 1.0
+"""Longest that a blocking call sleeps before it looks at its deadline again."""
 
 
-class Table:
-    """A game, who sits at it, and the engines that speak for them. Reads weights, never writes them.
+@dataclass(slots=True)
+class _Play:
+    """An episode in flight."""
 
-    `aliases`: policy -> what its engine calls it, where that is another name.
-    """
+    ticket: Ticket
+    episode: Episode
+    rewards: Rewards | None
+    requests: set[Ticket] = field(default_factory=set)
+
+
+class RolloutSimulator:
+    """A game, the roles at its seats, and the engines that speak for them. Reads weights, never writes them."""
 
     def __init__(
-        self,
-        game: GameConfig,
-        cast: Cast,
-        engines: Mapping[str, Engine],
-        deadline_s: float = 600.0,
-        aliases: Mapping[str, str] | None = None,
+        self, game: GameConfig, casting: RoleCasting, engines: Mapping[str, Engine], deadline_s: float = 600.0
     ) -> None:
-        self.game, self.cast, self.engines, self.deadline_s = game, cast, engines, deadline_s
+        self.game, self.casting, self.engines = game, casting, engines
         self.may_drop = 0
-        """How many episodes of a run may be dropped because the game raised, before that ends the run."""
+        """Number of episodes of a run that may be dropped because the game raised; one more ends the run."""
         self.dropped = 0
         self.tokens: Counter[str] = Counter()
         """Tokens sampled or scored, by purpose: train, eval, credit."""
+        self._router = RequestRouter(engines.values(), deadline_s)
+        self._tickets = count()
         self._idle: list[Game] = []
-        self._line = Line(engines, deadline_s, aliases or {})
-        # What can be forked: every episode that somebody still holds.
-        self._known: WeakValueDictionary[str, Trajectory] = WeakValueDictionary()
-        self._branches: dict[str, Counter[Fork]] = {}
+        self._plays: dict[Ticket, _Play] = {}
+        self._finished: dict[Ticket, Trajectory | None] = {}
+        self._branches: dict[str, Counter[str]] = {}
 
-    def beside(self, cast: Cast, engines: Mapping[str, Engine] | None = None) -> Table:
-        """Another table with the same game and engines, and more of them: tokens are counted together, drops are not.
+    def beside(self, casting: RoleCasting, engines: Mapping[str, Engine] | None = None) -> RolloutSimulator:
+        """Return another simulator of the same game with other roles and, if given, more engines or other ones.
 
-        What goes wrong there is never dropped, so that it takes nothing from what this one may drop.
+        Both may have requests in flight at the same time, and tokens are counted together. Its dropped episodes are its
+        own, and none may be dropped there.
         """
-        other = Table(self.game, cast, {**self.engines, **(engines or {})}, self.deadline_s)
-        other.tokens = self.tokens
+        other = RolloutSimulator(self.game, casting, {**self.engines, **(engines or {})})
+        other._router, other.tokens = self._router, self.tokens
         return other
 
-    def play(self, deals: Sequence[Deal]) -> list[Trajectory]:
-        """Play episodes to their end, all at once; returned in deal order."""
-        self._branches = {name: counts for name, counts in self._branches.items() if name in self._known}
-        played = self._finish([self._begin(partial(self._dealt, deal)) for deal in deals])
-        return [trajectory for trajectory in played if trajectory]
+    def greedy(self) -> RolloutSimulator:
+        """Return a simulator whose players always say what is most likely."""
+        return self.beside(self.casting.greedy())
 
-    def fork(self, turn_id: TurnId, n: int, action: str | None = None) -> list[Trajectory]:
-        """Play `n` continuations from just before a turn of an earlier episode, after `action` if one is given.
+    def start(self, work: Sequence[Deal | Fork], rewards: Rewards | None = None) -> list[Ticket]:
+        """Begin episodes: one for a deal, `n` for a fork. Return their tickets, in order.
 
-        The start is replayed from seed and recorded answers; inherited turns keep their ids. Asked again, it plays
-        other continuations.
+        A fork replays its start from seed and recorded moves; inherited turns keep their ids. A fork that is started
+        again plays other continuations, until `release` forgets it.
 
         Raises:
-            ValueError: if the turn is of no episode that was played here and is still held.
+            ValueError: if a fork's trajectory has no such turn.
+            GameError: if a game raised and no more episodes may be dropped; nothing of `work` is in flight then.
         """
-        return self.branch([Fork(turn_id, action, n=n)])[0]
-
-    def branch(self, forks: Sequence[Fork]) -> list[list[Trajectory]]:
-        """Play the courses of all `forks` at once; the same way as in `fork`, which names no more than one.
-
-        Raises:
-            ValueError: if a turn's episode was not played here or is no longer held, or has no such turn.
-        """
-        starts = [self._starts(fork) for fork in forks]
-        courses = iter(self._finish([self._begin(start) for group in starts for start in group]))
-        return [[course for course in islice(courses, len(group)) if course] for group in starts]
-
-    def hold(self, trajectories: Sequence[Trajectory]) -> None:
-        """Make recorded episodes of this very game ready to be forked, for as long as somebody else holds them."""
-        self._known.update((trajectory.id, trajectory) for trajectory in trajectories)
-
-    def _starts(self, fork: Fork) -> list[Callable[[], Episode]]:
-        past = self._known.get(fork.turn[0])
-        if past is None:
-            raise ValueError(f"fork: no episode {fork.turn[0]!r} at hand; only what was played here can be forked")
-        if not 0 <= fork.turn[1] < len(past.turns):
-            raise ValueError(f"fork: episode {past.id!r} has no turn {fork.turn[1]}; it has {len(past.turns)}")
-        branches, alike = self._branches.setdefault(past.id, Counter()), replace(fork, n=1, purpose="credit")
-        first = branches[alike] + 1
-        branches[alike] += fork.n
-        return [partial(self._branch, past, fork, branch) for branch in range(first, first + fork.n)]
-
-    def score(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Completion | Failure]:
-        """Log-probabilities of each request's `forced` text, in order; one without such a text is answered.
-
-        The tokens are counted under `purpose`.
-        """
-        asked = {self._line.submit(request): index for index, request in enumerate(requests)}
-        scored: dict[int, Completion | Failure] = {}
+        for fork in (item for item in work if isinstance(item, Fork)):
+            past = fork.trajectory
+            if not 0 <= fork.index < len(past.turns):
+                raise ValueError(f"fork: episode {past.id!r} has no turn {fork.index}; it has {len(past.turns)}")
+        tickets: list[Ticket] = []
         try:
-            while asked:
-                scored.update((asked.pop(ticket), said) for ticket, said in self._line.answers())
+            for item in work:
+                deals = [(item, None)] if isinstance(item, Deal) else [(deal, item) for deal in self._forked(item)]
+                for deal, fork in deals:
+                    tickets.append(next(self._tickets))
+                    self._begin(tickets[-1], deal, fork, rewards)
+        except GameError:
+            self.cancel(tickets)
+            raise
+        return tickets
+
+    def poll(self, wait_s: float) -> list[tuple[Ticket, Trajectory | None]]:
+        """Return the episodes that have finished since the last call; None: dropped. Block for at most `wait_s`.
+
+        Raises:
+            TimeoutError: if no open request was answered within the deadline; names the policies that owe one.
+            GameError: if a game raised and no more episodes may be dropped.
+        """
+        if not self._finished and self._plays:
+            self._router.pump(wait_s)
+        finished, self._finished = list(self._finished.items()), {}
+        return finished
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        """Give up episodes; their open requests are taken back."""
+        for ticket in tickets:
+            self._finished.pop(ticket, None)
+            if play := self._plays.pop(ticket, None):
+                self._router.cancel(play.requests)
+
+    def play(self, work: Sequence[Deal | Fork], rewards: Rewards | None = None) -> list[Trajectory]:
+        """Play `work` to its end; return trajectories in its order, without those that were dropped."""
+        return [trajectory for trajectory in self._drain(self.start(work, rewards)) if trajectory]
+
+    def branch(self, forks: Sequence[Fork], rewards: Rewards | None = None) -> list[list[Trajectory]]:
+        """Play all forks at once; return the continuations of each, without those that were dropped."""
+        played = iter(self._drain(self.start(forks, rewards)))
+        return [[trajectory for trajectory in islice(played, fork.n) if trajectory] for fork in forks]
+
+    def _drain(self, tickets: Sequence[Ticket]) -> list[Trajectory | None]:
+        """Wait for these episodes; those of other callers stay for `poll`."""
+        try:
+            for ticket in tickets:
+                while ticket in self._plays:
+                    self._router.pump(_WAIT_S)
+            return [self._finished.pop(ticket) for ticket in tickets]
         finally:
-            self._line.cancel(asked)
-        self.tokens[purpose] += sum(len(said.token_ids) for said in scored.values() if isinstance(said, Completion))
-        return [scored[index] for index in range(len(requests))]
+            self.cancel(tickets)
 
-    def greedy(self) -> Table:
-        """The same, but everybody says what is most likely."""
-        return self.beside(self.cast.greedy())
+    def release(self, trajectories: Iterable[Trajectory]) -> None:
+        """Forget which continuations of these episodes were played."""
+        for trajectory in trajectories:
+            self._branches.pop(trajectory.id, None)
 
-    def address(self, turn: Turn) -> Request:
-        """The request of a recorded turn, put to the policy that speaks for its role here."""
-        if turn.role not in self.cast.roles:
-            raise ValueError(f"turn {turn.id}: no role {turn.role!r} here; roles: {', '.join(self.cast.roles)}")
-        role = self.cast.roles[turn.role]
+    def ask(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Answer]:
+        """Sample a completion for each request, in order; tokens are counted under `purpose`."""
+        answers: dict[int, Answer] = {}
+        tickets = [self._put(request, partial(answers.__setitem__, i)) for i, request in enumerate(requests)]
+        try:
+            while len(answers) < len(requests):
+                self._router.pump(_WAIT_S)
+        finally:
+            self._router.cancel(tickets)
+        for answer in answers.values():
+            self._count(answer, purpose)
+        return [answers[index] for index in range(len(requests))]
+
+    def score(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Answer]:
+        """Return the log-probabilities (nats) of each request's `forced` text, in order; nothing is sampled.
+
+        Raises:
+            ValueError: if a request has no such text.
+        """
+        if missing := [i for i, request in enumerate(requests) if request.forced is None]:
+            raise ValueError(f"score: request {missing[0]} has no `forced` text; `ask` samples one")
+        return self.ask(requests, purpose)
+
+    def request_for(self, turn: Turn) -> Request:
+        """Return the request of a recorded turn, addressed to the policy that speaks for its role here."""
+        role = self._role(turn.role, f"turn {turn.id}: ")
         return replace(turn.request, policy=role.policy, sampling=role.sampling)
 
-    def question(self, role: str, agent: str, text: str) -> Request:
-        """What `role` asks its policy in the seat of `agent` if `text` is all that it has seen.
+    def request_from_text(self, role: str, agent: str, text: str) -> Request:
+        """Return what `role`, in the seat of `agent`, new_requests its policy if `text` is all that it has observed."""
+        self._role(role)
+        return self.casting.request(role, View.of(agent, text), 0)
 
-        Raises:
-            ValueError: if there is no such role.
-        """
-        if role not in self.cast.roles:
-            raise ValueError(f"no role {role!r} here; roles: {', '.join(self.cast.roles)}")
-        return self.cast.request(role, View.of(agent, text), 0)
+    def _role(self, name: str, where: str = "") -> RoleConfig:
+        if name not in self.casting.roles:
+            raise ValueError(f"{where}no role {name!r} here; roles: {', '.join(self.casting.roles)}")
+        return self.casting.roles[name]
 
     @property
     def spent(self) -> dict[str, Usage]:
-        """What the answers of policies that are paid for have cost in this run."""
+        """What the answers of remote policies have cost in this run."""
         services = {policy: engine for policy, engine in self.engines.items() if isinstance(engine, Service)}
         return {policy: engine.spent.get(policy, Usage()) for policy, engine in services.items()}
 
@@ -143,98 +182,85 @@ class Table:
             if isinstance(engine, Service) and policy in spent:
                 engine.spent[policy] = spent[policy]
 
-    def _begin(self, start: Callable[[], Episode]) -> Episode | None:
+    def _forked(self, fork: Fork) -> list[Deal]:
+        """Return the deals of a fork's continuations, numbered on from those that were started before."""
+        past, course = fork.trajectory, f"{fork.index}.{_course(fork)}"
+        branches = self._branches.setdefault(past.id, Counter())
+        first = branches[course] + 1
+        branches[course] += fork.n
+        return [
+            replace(past.deal, episode=f"{past.id}~{course}.{branch}", purpose=fork.purpose, branch=branch)
+            for branch in range(first, first + fork.n)
+        ]
+
+    def _begin(self, ticket: Ticket, deal: Deal, fork: Fork | None, rewards: Rewards | None) -> None:
         try:
-            return start()
+            episode = Episode(self._idle.pop() if self._idle else self.game.build(), deal, self.casting)
+            if fork:
+                episode.replay(fork.trajectory, fork.trajectory.turns[fork.index].id)
+                episode.follow(fork)
         except GameError as error:
-            self._drop(error)
-            return None
-
-    def _dealt(self, deal: Deal) -> Episode:
-        return Episode(self._game(), deal, self.cast)
-
-    def _branch(self, past: Trajectory, fork: Fork, branch: int) -> Episode:
-        name = f"{past.id}~{fork.turn[1]}.{_course(fork)}.{branch}"
-        episode = self._dealt(replace(past.deal, episode=name, purpose=fork.purpose, branch=branch))
-        episode.replay(past, past.turns[fork.turn[1]].id)
-        episode.follow(fork, past)
-        return episode
-
-    def _finish(self, episodes: Sequence[Episode | None]) -> list[Trajectory | None]:
-        """None for what was dropped."""
-        asked: dict[Ticket, tuple[Episode, str]] = {}
-        try:
-            for episode in episodes:
-                if episode and not episode.over:
-                    self._go_on(episode, asked)
-            while asked:
-                for ticket, said in self._line.answers():
-                    if ticket in asked:  # not so if another answer of this batch ended its episode
-                        episode, agent = asked.pop(ticket)
-                        self._tell(episode, agent, said, asked)
-        finally:
-            self._line.cancel(asked)
-        return [self._close(episode) if episode and episode.over else None for episode in episodes]
-
-    def _tell(
-        self, episode: Episode, agent: str, said: Completion | Failure, asked: dict[Ticket, tuple[Episode, str]]
-    ) -> None:
-        if isinstance(said, Completion):
-            self.tokens[episode.trajectory.deal.purpose] += len(said.token_ids)
-        self._go_on(episode, asked, (agent, said))
-
-    def _go_on(
-        self,
-        episode: Episode,
-        asked: dict[Ticket, tuple[Episode, str]],
-        told: tuple[str, Completion | Failure] | None = None,
-    ) -> None:
-        """Pass an answer on, if there is one, and put the questions that follow."""
-        try:
-            if told:
-                episode.answer(*told)
-            new = episode.asks()
-        except GameError as error:
-            self._abandon(episode, asked)
-            self._drop(error)
+            self._drop(ticket, error)
             return
-        if not episode.over:
-            for agent, request in new:
-                asked[self._line.submit(request)] = episode, agent
-        elif episode.waits:
-            self._abandon(episode, asked)
+        play = self._plays[ticket] = _Play(ticket, episode, rewards)
+        self._advance(play, None)
 
-    def _abandon(self, episode: Episode, asked: dict[Ticket, tuple[Episode, str]]) -> None:
-        """Take back an episode's open questions."""
-        orphans = [ticket for ticket, (owner, _) in asked.items() if owner is episode]
-        self._line.cancel(orphans)
-        for ticket in orphans:
-            del asked[ticket]
+    def _advance(self, play: _Play, answer: tuple[str, Answer] | None) -> None:
+        """Hand an answer to its episode, if there is one, and put the questions that follow."""
+        episode = play.episode
+        try:
+            if answer:
+                episode.answer(*answer)
+            questions = episode.new_requests()
+        except GameError as error:
+            self.cancel([play.ticket])
+            self._drop(play.ticket, error)
+            return
+        if episode.over:
+            self._finish(play)
+            return
+        for agent, request in questions:
+            self._submit(play, agent, request)
 
-    def _drop(self, error: GameError) -> None:
+    def _submit(self, play: _Play, agent: str, request: Request) -> None:
+        def deliver(answer: Answer) -> None:
+            play.requests.discard(ticket)
+            self._count(answer, play.episode.trajectory.deal.purpose)
+            self._advance(play, (agent, answer))
+
+        ticket = self._put(request, deliver)
+        play.requests.add(ticket)
+
+    def _put(self, request: Request, deliver: Callable[[Answer], None]) -> Ticket:
+        return self._router.submit(self.engines[request.policy], request, deliver)
+
+    def _finish(self, play: _Play) -> None:
+        self.cancel([play.ticket])
+        self._idle.append(play.episode.game)
+        trajectory = play.episode.trajectory
+        self._finished[play.ticket] = play.rewards(trajectory) if play.rewards else trajectory
+
+    def _drop(self, ticket: Ticket, error: GameError) -> None:
         self.dropped += 1
         if self.dropped > self.may_drop:
             if self.may_drop:
                 error.add_note(f"{self.may_drop} episodes were dropped before this one (schedule.max_drops)")
             raise error
+        self._finished[ticket] = None
 
-    def _game(self) -> Game:
-        return self._idle.pop() if self._idle else self.game.build()
-
-    def _close(self, episode: Episode) -> Trajectory:
-        self._idle.append(episode.game)
-        self._known[episode.trajectory.id] = episode.trajectory
-        return episode.trajectory
+    def _count(self, answer: Answer, purpose: Purpose) -> None:
+        if isinstance(answer, Completion):
+            self.tokens[purpose] += len(answer.token_ids)
 
 
 def _course(fork: Fork) -> str:
-    """What a fork does, as a part of its episodes' names: no other fork's is the same."""
+    """Return what a fork does as a part of its episodes' names, different for different forks."""
     muted = [f"{quote(agent)}={_word(move)}" for agent, move in fork.muted]
     return ",".join([_word(fork.action), *muted, *(["kept"] if fork.keeps else [])])
 
 
 def _word(move: str | None) -> str:
-    """A move as a part of a name: without the characters that separate its parts."""
+    """Return a move as a part of a name, without the characters that separate its parts."""
     if move is None:
         return ""
     return quote(move, safe=" ").replace("~", "%7E") or "="

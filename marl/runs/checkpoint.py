@@ -1,4 +1,4 @@
-"""Checkpoints: whole or absent. Written beside and renamed, the manifest last; older ones removed after that."""
+"""Checkpoints: whole or absent. Written under another name and renamed, the manifest last; then older ones go."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CheckpointError(FolderError):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint holds, and how long the run's growing files were when it was taken."""
+    """Contents of a checkpoint, and the length of the run's growing files when it was taken."""
 
     step: int
     metrics_bytes: int
@@ -32,63 +32,68 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
-    """Which checkpoints stay."""
+class Retention:
+    """Rule by which checkpoints are kept."""
 
     newest: int
-    """So many of the last ones ..."""
+    """Number of the last ones that stay."""
     best: int | None = None
-    """... and this step's."""
+    """Step of another one that stays."""
 
 
 def write(
-    folder: Path, manifest: tuple[int, int], state: dict[str, Any], save_policies: Callable[[Path], None], keep: Keep
+    folder: Path,
+    step: int,
+    state: dict[str, Any],
+    save_policies: Callable[[Path], None],
+    *,
+    metrics_bytes: int,
+    retention: Retention,
 ) -> Path:
-    """Write checkpoint `step` under `folder`, then remove all but those to keep.
+    """Write checkpoint `step` under `folder`, then remove those that `retention` does not keep; return its folder.
 
     Args:
-        manifest: step, and the length of metrics.jsonl in bytes.
         save_policies: writes a Hugging Face folder per policy into the folder it is given.
+        metrics_bytes: length of metrics.jsonl.
 
     Raises:
         CheckpointError: if it cannot be written (read-only folder, full disk); older checkpoints are untouched.
     """
-    step, metrics_bytes = manifest
-    target, beside = folder / f"{step:06d}", folder / f".{step:06d}.part"
+    target, part = folder / f"{step:06d}", folder / f".{step:06d}.part"
     try:
         with Writing(target):
             _sweep(folder)  # what an earlier, killed process left
-            save_policies(beside / "policies")
-            save_state(beside / "state", state)
-            _seal(beside, {"format": 1, "step": step, "metrics_bytes": metrics_bytes})
-            beside.rename(target)
+            save_policies(part / "policies")
+            save_state(part / "state", state)
+            _seal(part, {"format": 1, "step": step, "metrics_bytes": metrics_bytes})
+            part.rename(target)
     except FolderError as error:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)
         have = ", ".join(f"{s:06d}" for s in whole(folder)) or "none"
         raise CheckpointError(f"checkpoint {error}; whole checkpoints: {have}") from error
-    tidy(folder, keep)
+    tidy(folder, retention)
     return target
 
 
-def tidy(folder: Path, keep: Keep) -> None:
-    """Remove all whole checkpoints but those to keep, and what is half written or half removed.
+def tidy(folder: Path, retention: Retention) -> None:
+    """Remove whole checkpoints that `retention` does not keep, and all that are half written or half removed.
 
     Raises:
         FolderError: if that cannot be done.
     """
     with Writing(folder):
-        _prune(folder, keep)
+        _prune(folder, retention)
         _sweep(folder)
 
 
-def _seal(beside: Path, record: dict[str, Any]) -> None:
-    files = {str(p.relative_to(beside)): p.stat().st_size for p in sorted(beside.rglob("*")) if p.is_file()}
-    (beside / "manifest.json").write_text(json.dumps(record | {"files": files}, indent=1))
+def _seal(part: Path, record: dict[str, Any]) -> None:
+    files = {str(p.relative_to(part)): p.stat().st_size for p in sorted(part.rglob("*")) if p.is_file()}
+    (part / "manifest.json").write_text(json.dumps(record | {"files": files}, indent=1))
 
 
-def _prune(folder: Path, keep: Keep) -> None:
-    for old in whole(folder)[: -keep.newest]:
-        if old == keep.best:
+def _prune(folder: Path, retention: Retention) -> None:
+    for old in whole(folder)[: -retention.newest]:
+        if old == retention.best:
             continue
         # Renamed first: a run that is killed meanwhile must not leave half a checkpoint under a checkpoint's name.
         going = (folder / f"{old:06d}").rename(folder / f".{old:06d}.old")
@@ -109,7 +114,7 @@ def set_aside(folder: Path, after: int) -> None:
 
 
 def read(folder: Path, step: int) -> tuple[Manifest, dict[str, Any]]:
-    """Manifest and state of one checkpoint.
+    """Return manifest and state of one checkpoint.
 
     Raises:
         CheckpointError: if it is not whole, naming what is missing, cut short or unreadable.
@@ -123,7 +128,7 @@ def read(folder: Path, step: int) -> tuple[Manifest, dict[str, Any]]:
 
 
 def inspect(path: Path) -> Manifest:
-    """The manifest of a checkpoint whose files are all there, in full length.
+    """Return the manifest of a checkpoint whose files are all there, in full length.
 
     Raises:
         CheckpointError: if it is not whole, naming what is missing or cut short.
@@ -153,17 +158,17 @@ def _manifest(file: Path) -> Manifest:
 
 
 def steps(folder: Path) -> list[int]:
-    """Steps of all checkpoints under `folder`, whole or damaged, oldest first."""
+    """Return the steps of all checkpoints under `folder`, whole or damaged, oldest first."""
     return sorted(int(p.name) for p in folder.glob("*") if p.name.isdigit()) if folder.is_dir() else []
 
 
 def whole(folder: Path) -> list[int]:
-    """Steps of the whole checkpoints, oldest first."""
+    """Return the steps of the whole checkpoints, oldest first."""
     return [step for step in steps(folder) if damage(folder, step) is None]
 
 
 def damage(folder: Path, step: int) -> str | None:
-    """What is wrong with a checkpoint, or None."""
+    """Return what is wrong with a checkpoint; None if it is whole."""
     try:
         inspect(folder / f"{step:06d}")
     except CheckpointError as error:

@@ -1,17 +1,16 @@
-"""A batch on which a learner failed, kept so that the failure can be studied and repeated."""
+"""Batches on which a learner failed, kept so that the failure can be studied and repeated."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, with_config
 
 from marl.errors import Writing
 from marl.protocols import Learner
-from marl.runs.run_folder import RunFolder
 from marl.state import load_state, save_state
-from marl.training.run import build
-from marl.types import Metrics, Sample
+from marl.types import Sample
 
 
 def _codec() -> TypeAdapter[list[Sample]]:
@@ -31,8 +30,8 @@ def keep(folder: Path, learner: Learner, samples: list[Sample]) -> None:
         (folder / "samples.json").write_bytes(_codec().dump_json(samples))
 
 
-def rerun(folder: Path) -> Metrics:
-    """Do the update kept in RUN/failed/STEP/POLICY again; raises what it raised then.
+def read_kept(folder: Path) -> tuple[dict[str, Any], list[Sample]]:
+    """Return the learner's state and the samples that `keep` wrote.
 
     Raises:
         ValueError: if `folder` holds no kept batch.
@@ -40,6 +39,4 @@ def rerun(folder: Path) -> Metrics:
     file = folder / "samples.json"
     if not file.is_file():
         raise ValueError(f"{folder}: no kept batch here (no samples.json)")
-    learner = build(RunFolder(folder.resolve().parents[2]).scenario()).learners[folder.resolve().name]
-    learner.load_state_dict(load_state(folder / "learner"))
-    return learner.update(_codec().validate_json(file.read_bytes()))
+    return load_state(folder / "learner"), _codec().validate_json(file.read_bytes())

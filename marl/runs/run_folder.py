@@ -1,4 +1,4 @@
-"""A run's folder: the resolved scenario, its environment, growing files, checkpoints."""
+"""The folder of a run: the resolved scenario, its environment, growing files, checkpoints."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import os
 import platform
 import shutil
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,19 @@ from filelock import FileLock, Timeout
 
 from marl.errors import FolderError, Writing
 from marl.graph import Trajectory, read_trajectories, write_trajectories
+from marl.judging.records import StepRecord
+from marl.parts import RenamedKind
 from marl.runs.checkpoint import CheckpointError, damage, read, set_aside, steps
+from marl.runs.judgements import read_judgement, write_judgement
 from marl.scenario.load import ScenarioError, differences, validate
 from marl.scenario.schema import Scenario
 
 _PACKAGES = ("marl", "torch", "transformers", "tokenizers", "pettingzoo", "networkx", "pydantic", "numpy")
 _OURS = (
     *("scenario.yaml", "environment.json", "metrics.jsonl", "curves.png", "report.html"),
-    *("events", "trajectories", "checkpoints", "failed", "eval"),
+    *("events", "trajectories", "judgements", "checkpoints", "failed", "eval"),
 )
-"""All that a run makes; `clear` removes nothing else."""
+"""Everything that a run writes; `clear` removes nothing else."""
 
 
 class RunFolder:
@@ -74,21 +78,30 @@ class RunFolder:
 
     @property
     def started(self) -> bool:
-        """Whether a run lives here: one that has a row or a checkpoint to lose."""
+        """Return True if a run lives here: one that has a row or a checkpoint to lose."""
         began = self.metrics.is_file() and self.metrics.stat().st_size > 0
         return (self.path / "scenario.yaml").exists() and (began or bool(steps(self.checkpoints)))
 
     def scenario(self) -> Scenario:
-        """The resolved scenario of the run here.
+        """Return the resolved scenario of the run here.
 
         Raises:
             ScenarioError: if there is none.
         """
-        return validate(self._resolved(), str(self.path / "scenario.yaml"))
+        with warnings.catch_warnings():
+            # Nobody edits the resolved scenario, so its old kinds need no note.
+            warnings.simplefilter("ignore", RenamedKind)
+            return validate(self._resolved(), str(self.path / "scenario.yaml"))
 
     def changes(self, scenario: Scenario) -> list[str]:
-        """How `scenario` differs from the one that this run was started with."""
-        return differences(self._resolved(), yaml.safe_load(dump(scenario)))
+        """Return how `scenario` differs from the one that this run was started with, a line for each setting.
+
+        Kinds that were renamed since, and settings that are new since and have their defaults, are no difference.
+        """
+        old = self._resolved()
+        with suppress(ScenarioError):  # settings that are unknown today are compared as they were written
+            old = yaml.safe_load(dump(self.scenario()))
+        return differences(old, yaml.safe_load(dump(scenario)))
 
     def _resolved(self) -> dict[str, Any]:
         file = self.path / "scenario.yaml"
@@ -122,13 +135,31 @@ class RunFolder:
         with Writing(file):
             write_trajectories(file, trajectories)
 
+    def record_judgement(self, step: int, record: StepRecord) -> None:
+        """Write why each turn of one step got its advantage."""
+        file = self._judgement(step)
+        with Writing(file):
+            write_judgement(file, record)
+
+    def has_judgement(self, step: int) -> bool:
+        """Return True if a step's judgement was written; runs of older versions have none."""
+        return self._judgement(step).is_file()
+
+    def judgement(self, step: int) -> StepRecord:
+        """Return the judgement of a recorded step.
+
+        Raises:
+            ValueError: if there is none, or its file is damaged.
+        """
+        return read_judgement(self._judgement(step))
+
     def recorded(self) -> list[int]:
-        """Steps whose trajectories were written, oldest first."""
+        """Return the steps whose trajectories were written, oldest first."""
         names = (file.name.split(".")[0] for file in (self.path / "trajectories").glob("*.jsonl.zst"))
         return sorted(int(name) for name in names if name.isdigit())
 
     def episodes(self, step: int) -> list[Trajectory]:
-        """The trajectories of a recorded step.
+        """Return the trajectories of a recorded step.
 
         Raises:
             ValueError: if their file is damaged.
@@ -138,8 +169,11 @@ class RunFolder:
     def _episodes(self, step: int) -> Path:
         return self.path / "trajectories" / f"{step:06d}.jsonl.zst"
 
+    def _judgement(self, step: int) -> Path:
+        return self.path / "judgements" / f"{step:06d}.jsonl.zst"
+
     def latest(self) -> tuple[int, list[str]]:
-        """The newest whole checkpoint's step (0 if there is none), and what is wrong with newer ones.
+        """Return the step of the newest whole checkpoint (0 if there is none), and what is wrong with newer ones.
 
         Raises:
             CheckpointError: if there are checkpoints, but none is whole.
@@ -172,20 +206,12 @@ class RunFolder:
         with Writing(self.path):
             set_aside(self.checkpoints, step)
             os.truncate(self.metrics, length)
-            self._forget_trajectories(step)
+            for name in ("trajectories", "judgements"):
+                _remove_after(self.path / name, step)
         return state
 
-    def _forget_trajectories(self, after: int) -> None:
-        folder = self.path / "trajectories"
-        for left in folder.glob("*.part"):
-            left.unlink()
-        for file in folder.glob("*.jsonl.zst"):
-            number = file.name.split(".")[0]
-            if number.isdigit() and int(number) > after:
-                file.unlink()
-
     def rows(self) -> Iterator[dict[str, Any]]:
-        """The whole lines of metrics.jsonl; a killed or running run may have half a line at the end."""
+        """Yield the whole lines of metrics.jsonl; a killed or running run may have half a line at the end."""
         if not self.metrics.exists():
             return
         with self.metrics.open() as file:
@@ -194,20 +220,30 @@ class RunFolder:
                     yield json.loads(line)
 
 
+def _remove_after(folder: Path, step: int) -> None:
+    """Remove the files of later steps, and those that are half written."""
+    for part in folder.glob("*.part"):
+        part.unlink()
+    for file in folder.glob("*.jsonl.zst"):
+        number = file.name.split(".")[0]
+        if number.isdigit() and int(number) > step:
+            file.unlink()
+
+
 def _replace(file: Path, text: str) -> None:
     """Write a file whole or not at all."""
-    beside = file.with_name(f".{file.name}.part")
-    beside.write_text(text)
-    beside.replace(file)
+    part = file.with_name(f".{file.name}.part")
+    part.write_text(text)
+    part.replace(file)
 
 
 def dump(scenario: Scenario) -> str:
-    """The resolved scenario as YAML."""
+    """Return the resolved scenario as YAML."""
     return yaml.safe_dump(scenario.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def environment(scenario: Scenario) -> dict[str, Any]:
-    """What a run's figures depend on beside its scenario, and its seed."""
+    """Return what a run's figures depend on apart from its scenario: command, versions, machine, threads."""
     import torch
 
     return {
@@ -222,5 +258,5 @@ def environment(scenario: Scenario) -> dict[str, Any]:
 
 
 def evaluations(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
-    """(step, value) of one metric, where it was measured."""
+    """Return (step, value) of one metric, where it was measured."""
     return [(row["step"], row[name]) for row in rows if name in row]

@@ -1,12 +1,12 @@
-"""Runs code that nobody has read: what a model wrote is run behind closed doors, or not at all.
+"""Sandbox for model-written code: Linux namespaces, a seccomp filter and resource limits.
 
-`run(Sandbox(), program)` starts the program in namespaces of its own, without network, capabilities, other people's
-files and the kernel's more dangerous calls, watches it, and kills it when it takes more than it is given. It does not
-protect from errors of the kernel itself, nor hide what can be learned from timing.
+`run(Sandbox(), program)` starts the program without network, capabilities, other people's files and the kernel's more
+dangerous calls, and kills it when it exceeds a limit. It protects neither from errors of the kernel itself nor from
+timing attacks.
 """
 
-from marl.sandbox.isolation import Refused
-from marl.sandbox.running import Ran, run, unusable
+from marl.sandbox.isolation import SandboxUnavailable
+from marl.sandbox.running import ProgramResult, run, unusable
 from marl.sandbox.settings import Sandbox
 
-__all__ = ["Ran", "Refused", "Sandbox", "run", "unusable"]
+__all__ = ["ProgramResult", "Sandbox", "SandboxUnavailable", "run", "unusable"]

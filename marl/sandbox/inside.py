@@ -1,8 +1,8 @@
-"""What runs in the sandbox before the code that nobody has read: it shuts the doors, then becomes that code.
+"""First program inside a sandbox: isolates itself, gives its rights away, then becomes the untrusted code.
 
-Started as `python -I -S inside.py FD READY`: FD holds its orders (`Orders` in isolation.py, as JSON), READY is
-a pipe that hears one byte once every door is shut. One file that needs the standard library alone, because nothing else
-is there. Only what fails before that byte is the sandbox's fault; all that follows is the code's.
+Started as `python -I -S inside.py FD READY`: FD holds a `SandboxSetup` (isolation.py) as JSON; READY is a pipe that
+gets one byte once isolation is complete. It is one file that imports the standard library alone, because nothing else
+is there. Failures before that byte are the sandbox's fault, all later ones the code's.
 """
 
 import ctypes
@@ -29,24 +29,24 @@ class MountAttributes(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd")]
 
 
-class Filter(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("steps", ctypes.c_char_p)]
+class FilterProgram(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
 
 
-def checked(result, what):
+def check(result, call):
     if result < 0:
         error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error), what)
+        raise OSError(error, os.strerror(error), call)
 
 
 def prctl(option, value, pointer=None):
     arguments = (ctypes.c_ulong(value), pointer, ctypes.c_ulong(0), ctypes.c_ulong(0))
-    checked(libc.prctl(option, *arguments), f"prctl {option}")
+    check(libc.prctl(option, *arguments), f"prctl {option}")
 
 
 def mount(source, target, kind, flags, options=""):
-    words = [word.encode() if word else None for word in (source, target, kind)]
-    checked(libc.mount(*words, ctypes.c_ulong(flags), options.encode()), f"mount {target}")
+    texts = [text.encode() if text else None for text in (source, target, kind)]
+    check(libc.mount(*texts, ctypes.c_ulong(flags), options.encode()), f"mount {target}")
 
 
 def write(path, text):
@@ -54,37 +54,37 @@ def write(path, text):
         file.write(text)
 
 
-def enclose(room):
-    """Go on as the first process of new namespaces, in a root folder of its own; the old process waits for it."""
+def enter_namespaces(namespaces):
+    """Go on as the first process of new namespaces with a root folder of its own; the old process waits for it."""
     user, group = os.getuid(), os.getgid()
-    checked(libc.unshare(room["namespaces"]), "unshare")
-    if room["mapped"] is not None:
+    check(libc.unshare(namespaces["flags"]), "unshare")
+    if namespaces["user"] is not None:
         write("/proc/self/setgroups", "deny")
-        write("/proc/self/uid_map", f"{room['mapped']} {user} 1")
-        write("/proc/self/gid_map", f"{room['mapped']} {group} 1")
+        write("/proc/self/uid_map", f"{namespaces['user']} {user} 1")
+        write("/proc/self/gid_map", f"{namespaces['user']} {group} 1")
     if first := os.fork():
-        leave_with(first)
-    furnish(room)
+        exit_with(first)
+    build_root(namespaces)
 
 
-def furnish(room):
-    """A root folder in memory that shows a few paths of the old one, none of which can be written."""
+def build_root(namespaces):
+    """Move to a root folder in memory that shows a few paths of the old one, none of which can be written."""
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755")
     os.mkdir("/tmp" + OLD_ROOT)
-    checked(libc.syscall(room["pivot_root"], b"/tmp", b"/tmp" + OLD_ROOT.encode()), "pivot_root")
+    check(libc.syscall(namespaces["pivot_root"], b"/tmp", b"/tmp" + OLD_ROOT.encode()), "pivot_root")
     os.chdir("/")
-    for path in room["shown"]:
-        show(path)
-    for path in room["hidden"]:
+    for path in namespaces["visible"]:
+        bind_read_only(path)
+    for path in namespaces["hidden"]:
         mount("tmpfs", path, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV)
     os.mkdir("/tmp")
-    checked(libc.umount2(OLD_ROOT.encode(), MNT_DETACH), "umount2")
+    check(libc.umount2(OLD_ROOT.encode(), MNT_DETACH), "umount2")
     os.rmdir(OLD_ROOT)
     mount(None, "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
 
 
-def show(path):
+def bind_read_only(path):
     old = OLD_ROOT + path
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if os.path.islink(old):
@@ -98,31 +98,32 @@ def show(path):
     attributes = MountAttributes(MS_RDONLY | MS_NOSUID)
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
     arguments = (path.encode(), AT_RECURSIVE, ctypes.byref(attributes), size)
-    checked(libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, *arguments), f"mount_setattr {path}")
+    check(libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, *arguments), f"mount_setattr {path}")
 
 
-def shut(orders):
-    """Take the limits, then give up every right and most of the kernel's calls, for good."""
-    for which, soft, hard in orders["limits"]:
+def drop_rights(setup):
+    """Set the limits, then give up every right and most of the kernel's calls, for good."""
+    for which, soft, hard in setup["limits"]:
         resource.setrlimit(which, (soft, hard))
-    if orders["user"] is not None:
+    if setup["user"] is not None:
         os.setgroups([])
-        os.setresgid(*[orders["user"]] * 3)
-        os.setresuid(*[orders["user"]] * 3)
-    if orders["filter"]:
-        nothing = (ctypes.c_uint32 * 6)()
-        checked(libc.capset((ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), nothing), "capset")
+        os.setresgid(*[setup["user"]] * 3)
+        os.setresuid(*[setup["user"]] * 3)
+    if setup["filter"]:
+        no_capabilities = (ctypes.c_uint32 * 6)()
+        check(libc.capset((ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), no_capabilities), "capset")
         prctl(PR_SET_NO_NEW_PRIVS, 1)
-        steps = bytes.fromhex(orders["filter"])
-        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(Filter(len(steps) // 8, steps)))
+        instructions = bytes.fromhex(setup["filter"])
+        program = FilterProgram(len(instructions) // 8, instructions)
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program))
 
 
-def die_with_the_parent():
+def die_with_parent():
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def leave_with(child):
-    """Wait for `child`, bury whoever else was left behind, and end as it ended."""
+def exit_with(child):
+    """Wait for `child`, reap all other children, and exit with its status."""
     while True:
         process, status = os.wait()
         if process == child:
@@ -130,27 +131,27 @@ def leave_with(child):
             os._exit(128 - code if code < 0 else code)
 
 
-def main(orders_fd, ready):
-    with open(orders_fd) as file:
-        orders = json.load(file)
-    die_with_the_parent()
-    if orders["room"]:
-        enclose(orders["room"])
-    if orders["scratch_mb"]:
-        options = f"size={orders['scratch_mb']}m,nr_inodes={INODES},mode=1777"
-        mount("tmpfs", orders["scratch"], "tmpfs", MS_NOSUID | MS_NODEV, options)
-    os.chdir(orders["scratch"])
-    shut(orders)
-    die_with_the_parent()  # again: a new process, or a new user, has forgotten it
-    for name, text in orders["files"].items():
+def main(setup_fd, ready):
+    with open(setup_fd) as file:
+        setup = json.load(file)
+    die_with_parent()
+    if setup["namespaces"]:
+        enter_namespaces(setup["namespaces"])
+    if setup["scratch_mb"]:
+        options = f"size={setup['scratch_mb']}m,nr_inodes={INODES},mode=1777"
+        mount("tmpfs", setup["scratch"], "tmpfs", MS_NOSUID | MS_NODEV, options)
+    os.chdir(setup["scratch"])
+    drop_rights(setup)
+    die_with_parent()  # again: the kernel forgets it for a new process or user
+    for name, text in setup["files"].items():
         with open(name, "w", encoding="utf-8", errors="replace", newline="") as file:
             file.write(text)
-    if orders["room"] and (code := os.fork()):
-        leave_with(code)  # the first process of a namespace cannot be killed from inside, so it is not the code
-    os.write(ready, b".")  # fails where the parent died too early for `die_with_the_parent` to notice
+    if setup["namespaces"] and (code := os.fork()):
+        exit_with(code)  # the first process of a namespace cannot be killed from inside, so it is not the code
+    os.write(ready, b".")  # fails where the parent died too early for `die_with_parent` to notice
     os.close(ready)
     os.closerange(3, 1024)
-    os.execve(orders["command"][0], orders["command"], orders["environment"])
+    os.execve(setup["command"][0], setup["command"], setup["environment"])
 
 
 if __name__ == "__main__":

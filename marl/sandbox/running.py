@@ -1,45 +1,54 @@
-"""Starts a program in its sandbox, watches it, and ends it."""
+"""Running a program in its sandbox: start it, watch it from outside, and end it."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from contextlib import ExitStack
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import BinaryIO
+from pathlib import Path
+from typing import BinaryIO, Literal
 
-from marl.sandbox import isolation as ways
+from marl.errors import RunError
+from marl.sandbox.isolation import SCRATCH, SandboxUnavailable, make_setup, start_command
 from marl.sandbox.settings import Sandbox
-from marl.sandbox.slots import slot
-from marl.sandbox.watch import Watch, Why
 
+SLOTS = os.cpu_count() or 1
+"""Sandboxes that run at once on this machine, whatever number of processes starts them."""
+EndReason = Literal["finished", "timeout", "memory", "output", "killed"]
+_SLOT_RETRY_S = 0.005
 _START_S = 30.0
+_CHECK_S = 0.02
+_DRAIN_S = 2.0
+_CHUNK = 1 << 16
 _SIGNALLED = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """What became of a program."""
+class ProgramResult:
+    """Output and end of a program."""
 
     stdout: str
     stderr: str
     status: int
     """As a shell gives it: 128 + n if signal n ended it."""
-    why: Why
-    """Why it ended: by itself, or which limit it met. Memory beyond its own limit is a MemoryError of the program."""
+    reason: EndReason
+    """`finished`, or the limit that ended it. Memory beyond its own limit is a MemoryError of the program."""
 
     @property
-    def well(self) -> bool:
-        """Whether it came to its end and reported no error."""
-        return self.why == "finished" and self.status == 0
+    def succeeded(self) -> bool:
+        """True if it came to its end and reported no error."""
+        return self.reason == "finished" and self.status == 0
 
     @property
     def last_error(self) -> str:
@@ -47,36 +56,38 @@ class Ran:
         return next((line.strip() for line in reversed(self.stderr.splitlines()) if line.strip()), "")
 
 
-def run(sandbox: Sandbox, program: str, stdin: str = "", files: Mapping[str, str] | None = None) -> Ran:
-    """Run a Python program in a scratch folder that holds `files` (name -> text) and is gone afterwards.
+def run(sandbox: Sandbox, program: str, stdin: str = "", files: Mapping[str, str] | None = None) -> ProgramResult:
+    """Run a Python program in a scratch folder that holds `files` (name -> text) and is deleted afterwards.
 
     Raises:
-        ways.Refused: if the walls that `sandbox` asks for do not work here. Nothing has run then.
+        SandboxUnavailable: if the isolation that `sandbox` asks for does not work here. Nothing has run then.
     """
-    how = _way(sandbox.how)
-    return _run(how, sandbox, stdin, {**(files or {}), "main.py": program})
+    return _run(_mechanism(sandbox.how), sandbox, stdin, {**(files or {}), "main.py": program})
 
 
 def unusable(sandbox: Sandbox) -> str:
-    """Why nothing can run in `sandbox` on this machine; empty if it can."""
+    """Return the reason why nothing can run in `sandbox` on this machine; empty if it can."""
     try:
-        _way(sandbox.how)
-    except ways.Refused as refusal:
-        return str(refusal)
+        _mechanism(sandbox.how)
+    except SandboxUnavailable as error:
+        return str(error)
     return ""
 
 
-def _way(how: str) -> str:
+def _mechanism(how: str) -> str:
+    """Return the first mechanism that `how` allows and that works here."""
     if how == "none":
         return how
     if sys.platform != "linux":
-        raise ways.Refused(f"sandbox: needs Linux, this is {sys.platform}; `sandbox: none` runs the code unprotected")
-    tried = ("bubblewrap", "unshare") if how == "auto" else (how,)
-    for way in tried:
-        if not _fault(way):
-            return way
-    faults = "; ".join(f"{way}: {_fault(way)}" for way in tried)
-    raise ways.Refused(
+        raise SandboxUnavailable(
+            f"sandbox: needs Linux, this is {sys.platform}; `sandbox: none` runs the code unprotected"
+        )
+    candidates = ("bubblewrap", "unshare") if how == "auto" else (how,)
+    for mechanism in candidates:
+        if not _fault(mechanism):
+            return mechanism
+    faults = "; ".join(f"{mechanism}: {_fault(mechanism)}" for mechanism in candidates)
+    raise SandboxUnavailable(
         f"sandbox: neither way to shut model-written code in works here ({faults}); install bubblewrap where user "
         "namespaces are allowed, or say `sandbox: none` to run the code unprotected"
         if how == "auto"
@@ -85,43 +96,42 @@ def _way(how: str) -> str:
 
 
 @cache
-def _fault(way: str) -> str:
-    """Why `way` does not work on this machine, found out by running an empty program; empty if it works."""
+def _fault(mechanism: str) -> str:
+    """Run an empty program and return why `mechanism` does not work on this machine; empty if it works."""
     try:
-        done = _run(way, Sandbox(), "", {"main.py": ""})
-    except ways.Refused as refusal:
-        return str(refusal)
-    return "" if done.well else f"an empty program ended with status {done.status}: {done.last_error}"
+        result = _run(mechanism, Sandbox(), "", {"main.py": ""})
+    except SandboxUnavailable as error:
+        return str(error)
+    return "" if result.succeeded else f"an empty program ended with status {result.status}: {result.last_error}"
 
 
-def _run(how: str, sandbox: Sandbox, stdin: str, files: Mapping[str, str]) -> Ran:
+def _run(mechanism: str, sandbox: Sandbox, stdin: str, files: Mapping[str, str]) -> ProgramResult:
     with ExitStack() as stack:
-        scratch = ways.SCRATCH if how != "none" else stack.enter_context(tempfile.TemporaryDirectory())
-        number = stack.enter_context(slot())
-        orders = ways.orders(how, sandbox, number, files, scratch)
-        told = stack.enter_context(_sealed(json.dumps(orders)))
-        given = stack.enter_context(_sealed(stdin))
-        heard, ready = os.pipe()
-        stack.callback(os.close, heard)
+        scratch = SCRATCH if mechanism != "none" else stack.enter_context(tempfile.TemporaryDirectory())
+        setup = make_setup(mechanism, sandbox, stack.enter_context(slot()), files, scratch)
+        setup_file = stack.enter_context(_sealed(json.dumps(setup)))
+        stdin_file = stack.enter_context(_sealed(stdin))
+        ready, ready_end = os.pipe()
+        stack.callback(os.close, ready)
         try:
             process = subprocess.Popen(
-                ways.command(how, sandbox, told.fileno(), ready),
-                stdin=given,
+                start_command(mechanism, sandbox, setup_file.fileno(), ready_end),
+                stdin=stdin_file,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                pass_fds=(told.fileno(), ready),
+                pass_fds=(setup_file.fileno(), ready_end),
                 env={"PATH": os.defpath},
                 start_new_session=True,
             )
         except OSError as error:
-            raise ways.Refused(f"{how} cannot be started: {error}") from error
+            raise SandboxUnavailable(f"{mechanism} cannot be started: {error}") from error
         finally:
-            os.close(ready)
-        return _finish(process, heard, sandbox)
+            os.close(ready_end)
+        return _finish(process, ready, sandbox)
 
 
 def _sealed(text: str) -> BinaryIO:
-    """A file in memory that holds `text` and that nobody can change any more."""
+    """Return a file in memory that holds `text` and that no process can change any more."""
     file = os.fdopen(os.memfd_create("marl", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC), "w+b")
     file.write(text.encode(errors="replace"))
     file.seek(0)
@@ -130,25 +140,130 @@ def _sealed(text: str) -> BinaryIO:
     return file
 
 
-def _finish(process: subprocess.Popen[bytes], heard: int, sandbox: Sandbox) -> Ran:
-    watcher = Watch(process, sandbox)
+def _finish(process: subprocess.Popen[bytes], ready: int, sandbox: Sandbox) -> ProgramResult:
+    watched = SandboxProcess(process, sandbox)
     try:
-        began = _begins(heard)
-        why = watcher.wait() if began else "killed"
+        poller = select.poll()
+        poller.register(ready, select.POLLIN)
+        # The pipe gets a byte once isolation is complete, and is closed without one where it fails.
+        started = bool(poller.poll(_START_S * 1000)) and os.read(ready, 1) != b""
+        reason = watched.wait() if started else "killed"
     finally:
-        watcher.end()
-    stdout, stderr = (bytes(said).decode(errors="replace") for said in watcher.said)
+        watched.end()
+    stdout, stderr = (bytes(output).decode(errors="replace") for output in watched.outputs)
     status = process.returncode if process.returncode >= 0 else _SIGNALLED - process.returncode
-    if why == "finished" and status > _SIGNALLED:
-        why = "timeout" if status == _SIGNALLED + signal.SIGXCPU else "killed"
-    ran = Ran(stdout, stderr, status, why)
-    if not began:
-        raise ways.Refused(f"the sandbox did not start: {ran.last_error or f'status {status}'}")
-    return ran
+    if reason == "finished" and status > _SIGNALLED:
+        reason = "timeout" if status == _SIGNALLED + signal.SIGXCPU else "killed"
+    result = ProgramResult(stdout, stderr, status, reason)
+    if not started:
+        raise SandboxUnavailable(f"the sandbox did not start: {result.last_error or f'status {status}'}")
+    return result
 
 
-def _begins(heard: int) -> bool:
-    """Whether every door is shut and the program begins."""
-    poller = select.poll()
-    poller.register(heard, select.POLLIN)
-    return bool(poller.poll(_START_S * 1000)) and os.read(heard, 1) != b""
+class SandboxProcess:
+    """A running sandbox, watched from outside: its output, its time and its memory."""
+
+    def __init__(self, process: subprocess.Popen[bytes], sandbox: Sandbox) -> None:
+        assert process.stdout
+        assert process.stderr
+        self._process, self._sandbox = process, sandbox
+        self._pipes = (process.stdout, process.stderr)
+        self.outputs = (bytearray(), bytearray())
+        """Standard output and error, up to the limit."""
+        self._open = dict(zip((pipe.fileno() for pipe in self._pipes), self.outputs, strict=True))
+        self._poller = select.poll()
+        for descriptor in self._open:
+            self._poller.register(descriptor, select.POLLIN)
+
+    def wait(self) -> EndReason:
+        """Wait until the program has ended or exceeded a limit; return which."""
+        exited = os.pidfd_open(self._process.pid)
+        self._poller.register(exited, select.POLLIN)
+        try:
+            deadline, next_check = time.monotonic() + self._sandbox.wall_s, 0.0
+            while (now := time.monotonic()) < deadline:
+                if now >= next_check:
+                    next_check = now + _CHECK_S
+                    if _memory(self._process.pid) > self._sandbox.memory_mb << 20:
+                        return "memory"
+                if exited in self._read(min(_CHECK_S, deadline - now)):
+                    return "finished"
+                if self._exceeds_output():
+                    return "output"
+            return "timeout"
+        finally:
+            self._poller.unregister(exited)
+            os.close(exited)
+
+    def end(self) -> None:
+        """Kill all processes of the sandbox (a namespace dies with its first one) and read the rest of the output."""
+        # The process has not been reaped, so its number is still its own.
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        deadline = time.monotonic() + _DRAIN_S
+        while self._open and not self._exceeds_output() and (left := deadline - time.monotonic()) > 0:
+            self._read(left)
+        for pipe in self._pipes:
+            pipe.close()
+        for output in self.outputs:
+            del output[self._sandbox.output_kb << 10 :]
+
+    def _read(self, wait_s: float) -> set[int]:
+        """Read the output that is there; return the descriptors that were ready."""
+        ready = {descriptor for descriptor, _ in self._poller.poll(wait_s * 1000)}
+        for descriptor in ready & set(self._open):
+            chunk = os.read(descriptor, _CHUNK)
+            self._open[descriptor].extend(chunk)
+            if not chunk:
+                self._poller.unregister(descriptor)
+                del self._open[descriptor]
+        return ready
+
+    def _exceeds_output(self) -> bool:
+        return sum(map(len, self.outputs)) > self._sandbox.output_kb << 10
+
+
+def _memory(process: int) -> int:
+    """Return the bytes that the descendants of `process` have filled and do not share with a file."""
+    pages = 0
+    for descendant in _descendants(process):
+        with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{descendant}/statm") as file:
+            _, resident, shared, *_ = map(int, file.read().split())
+            pages += resident - shared
+    return pages * resource.getpagesize()
+
+
+def _descendants(process: int) -> Iterator[int]:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with open(f"/proc/{process}/task/{thread}/children") as file:
+                for child in map(int, file.read().split()):
+                    yield child
+                    yield from _descendants(child)
+
+
+@contextmanager
+def slot() -> Iterator[int]:
+    """Wait for one of the `SLOTS` places and hold it; yields its number. The kernel frees it if the holder dies.
+
+    Raises:
+        RunError: if the folder of the places belongs to another user.
+    """
+    folder = Path(tempfile.gettempdir()) / f"marl-sandboxes-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise RunError(f"sandbox: {folder} belongs to somebody else; remove it, or set TMPDIR to a folder of your own")
+    while True:
+        for number in range(SLOTS):
+            descriptor = os.open(folder / str(number), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                continue
+            try:
+                yield number
+            finally:
+                os.close(descriptor)
+            return
+        time.sleep(_SLOT_RETRY_S)

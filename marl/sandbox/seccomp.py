@@ -1,7 +1,7 @@
-"""The seccomp filter: which calls the kernel refuses to sandboxed code.
+"""Seccomp filter: the system calls that the kernel refuses to sandboxed code.
 
-Namespaces decide what the code can see; the filter keeps it away from calls that reach around them, that open up rarely
-tested parts of the kernel, or that take memory which no limit counts. Refused calls fail with EPERM, so Python raises
+Namespaces decide what the code can see; the filter refuses calls that reach around them, that open up rarely tested
+parts of the kernel, or that take memory which no limit counts. Refused calls fail with EPERM, so Python raises
 PermissionError. See seccomp(2) and linux/bpf_common.h for the instructions.
 """
 
@@ -49,28 +49,28 @@ _NUMBER, _ARCH, _FIRST_ARGUMENT = 0, 4, 16
 
 
 def numbers(machine: str) -> dict[str, int]:
-    """Name -> number of the calls that are refused on `machine`, and of `clone`, which is looked at."""
+    """Return name -> number of the calls that are refused on `machine`, and of `clone`, whose flags are examined."""
     words = ((_X86_64 if machine == "x86_64" else _AARCH64) + _BOTH).split()
     return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
 
-def program(machine: str) -> bytes:
-    """The filter for `machine` (one of `MACHINES`) as an array of `struct sock_filter`."""
-    return b"".join(struct.pack("HBBI", *step) for step in _steps(machine))
+def filter_program(machine: str) -> bytes:
+    """Return the filter for `machine` (one of `MACHINES`) as an array of `struct sock_filter`."""
+    return b"".join(struct.pack("HBBI", *instruction) for instruction in _instructions(machine))
 
 
-def _steps(machine: str) -> Iterator[tuple[int, int, int, int]]:
-    """(code, steps to skip if true, if false, value)."""
+def _instructions(machine: str) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (code, instructions to skip if true, if false, value)."""
     refused = numbers(machine)
     clone = refused.pop("clone")
     yield _LOAD, 0, 0, _ARCH
     yield _EQUAL, 1, 0, MACHINES[machine]
     yield _RETURN, 0, 0, _KILL
     yield _LOAD, 0, 0, _NUMBER
-    # Newer calls than this table knows, and the x32 calls, whose numbers are far above.
+    # Calls that are newer than this table, and the x32 calls, whose numbers are far above.
     yield _AT_LEAST, 0, 1, _NEWEST + 1
     yield _RETURN, 0, 0, _REFUSE | ENOSYS
-    # Its flags lie in memory, where a filter cannot look; told that there is no such call, libraries use clone.
+    # Its flags lie in memory, which a filter cannot read; where there is no such call, libraries use clone.
     yield _EQUAL, 0, 1, _CLONE3
     yield _RETURN, 0, 0, _REFUSE | ENOSYS
     for number in sorted(refused.values()):

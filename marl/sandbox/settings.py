@@ -1,4 +1,4 @@
-"""How much model-written code may take, and behind which walls it runs."""
+"""Settings of the sandbox: isolation and limits of model-written code."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ How = Literal["auto", "bubblewrap", "unshare", "none"]
 
 
 class Sandbox(Config):
-    """Walls and limits for model-written code. A bare text is `how`: `sandbox: none` runs it unprotected."""
+    """Isolation and limits of model-written code. A bare text is `how`: `sandbox: none` runs it unprotected."""
 
     how: How = "auto"
-    """`auto`: bubblewrap, else unshare, else nothing runs. `none`: limits alone, for code that you trust."""
+    """`auto`: bubblewrap, else unshare, else nothing runs. `none`: limits alone, for trusted code."""
     wall_s: PositiveFloat = 5.0
-    """From the program's first instruction to its last."""
+    """Seconds from the program's first instruction to its last."""
     cpu_s: PositiveInt = 5
-    """Of one process."""
+    """Processor seconds of one process."""
     memory_mb: int = Field(default=256, ge=64)
-    """Of one process, and of all together beside their files; the latter is looked up every 20 ms."""
+    """Of one process, and of all together without their files; the latter is checked every 20 ms."""
     processes: PositiveInt = 8
-    """And threads, at once. Before Linux 5.14 what else an ordinary user runs counts too, so that none may be left."""
+    """Processes and threads at once. Before Linux 5.14 all other processes of an ordinary user count too."""
     file_mb: PositiveInt = 8
     """Of the scratch folder, which is the only one that can be written and lies in memory."""
     output_kb: PositiveInt = 64
     """Of standard output and error together."""
     libraries: tuple[Path, ...] = ()
-    """Folders of packages that the code may import, beside the standard library."""
+    """Folders of packages that the code may import, in addition to the standard library."""
 
     @model_validator(mode="before")
     @classmethod
-    def _bare(cls, data: Any) -> Any:
+    def _accept_bare_text(cls, data: Any) -> Any:
         return {"how": data} if isinstance(data, str) else data
 
     @field_validator("libraries")
     @classmethod
-    def _whole(cls, libraries: tuple[Path, ...]) -> tuple[Path, ...]:
+    def _are_absolute(cls, libraries: tuple[Path, ...]) -> tuple[Path, ...]:
         if wrong := [str(path) for path in libraries if not path.is_absolute()]:
             raise ValueError(f"libraries: {wrong} must be absolute paths")
         return libraries
 
-    def must_fit(self, timeout_s: float) -> None:
-        """Check that a program meets its own limit before whoever runs it loses patience.
+    def check_timeout(self, timeout_s: float) -> None:
+        """Check that `wall_s` ends a program before its caller's own `timeout_s` does.
 
         Raises:
             ValueError: if it does not.

@@ -1,5 +1,7 @@
-"""What must fit together in a scenario, checked before a weight is loaded. Every message names the field, the value
-and the choices."""
+"""Checks of what must fit together in a scenario, made before a weight is loaded.
+
+Every message names the field, the value and the choices.
+"""
 
 from __future__ import annotations
 
@@ -15,28 +17,20 @@ if TYPE_CHECKING:
 
 
 def check(scenario: Scenario) -> None:
-    """Raises:
-    ValueError: naming everything that does not fit, a line each.
+    """Check that the parts of a scenario fit together.
+
+    Raises:
+        ValueError: naming everything that does not fit, a line each.
     """
-    problems = [
-        *_references(scenario),
-        *_seats(scenario),
-        *_weights(scenario),
-        *_remote(scenario),
-        *_learning(scenario),
-        *_pace(scenario),
-        *_credit(scenario),
-        *_evaluation(scenario),
-        *_held_out(scenario),
-        *_best(scenario),
-        *_alarms(scenario),
-    ]
+    about_parts = (_references, _seats, _weights, _remote, _learning, _updates, _credit)
+    about_measuring = (_evaluation, _held_out, _best, _alarms)
+    problems = [problem for find in (*about_parts, *about_measuring) for problem in find(scenario)]
     if problems:
         raise ValueError("\n".join(problems))
 
 
 def absent(scenario: Scenario) -> list[str]:
-    """What the scenario needs around it and is not there: files, folders, packages."""
+    """Return a message for each file, folder and package that the scenario needs and that is not there."""
     parts: dict[str, Component] = {"game": scenario.game, "experience": scenario.experience}
     parts |= {f"roles.{name}": role for name, role in scenario.roles.items()}
     for field, rule in _rules(scenario).items():
@@ -48,8 +42,19 @@ def absent(scenario: Scenario) -> list[str]:
     return [f"{field}.{problem}" for field, part in parts.items() for problem in part.missing()]
 
 
-def _unknown(field: str, name: str, what: str, choices: Iterable[str]) -> str:
-    return f"{field}: no {what} {name!r}; {nearest(name, choices)}"
+def notes(scenario: Scenario) -> Iterator[str]:
+    """Yield a line for each combination that is no error, but that an author should know of."""
+    for field, rule in _learnt_rules(scenario).items():
+        if rule.assign.by_turn and rule.baseline.by_episode:
+            yield (
+                f"{field}: {rule.assign.kind!r} gives an agent's turns different worths and {rule.baseline.kind!r} "
+                "compares whole episodes, which pays for going on or for stopping where agents decide how often they "
+                "speak; `like: prompt` and `rloo` do not (credit/ROLE/stopping_bias watches it)"
+            )
+
+
+def _unknown(field: str, name: str, noun: str, choices: Iterable[str]) -> str:
+    return f"{field}: no {noun} {name!r}; {nearest(name, choices)}"
 
 
 def _references(scenario: Scenario) -> Iterator[str]:
@@ -61,8 +66,8 @@ def _references(scenario: Scenario) -> Iterator[str]:
             yield _unknown(f"roles.{name}.policy", role.policy, "policy", scenario.policies)
         if name not in scenario.seats.values():
             yield f"roles.{name}: no seat uses this role; seats: {dict(scenario.seats)}"
-    spoken = {role.policy for role in scenario.roles.values()}
-    for name in (name for name in scenario.policies if name not in spoken):
+    used = {role.policy for role in scenario.roles.values()}
+    for name in (name for name in scenario.policies if name not in used):
         yield f"policies.{name}: no role speaks with this policy; roles: {', '.join(scenario.roles)}"
     for name in (name for name in scenario.credit.roles if name not in scenario.roles):
         yield _unknown(f"credit.roles.{name}", name, "role", scenario.roles)
@@ -87,11 +92,11 @@ def _seats(scenario: Scenario) -> Iterator[str]:
 def _weights(scenario: Scenario) -> Iterator[str]:
     for name, policy in scenario.policies.items():
         engine = policy.engine
-        if engine.speaks_for_models and policy.model is None:
+        if engine.needs_model and policy.model is None:
             yield f"policies.{name}.model: engine {engine.kind!r} needs a model: a folder, a hub name or {{kind: tiny}}"
-        if not engine.speaks_for_models and policy.model is not None:
+        if not engine.needs_model and policy.model is not None:
             yield f"policies.{name}.model: engine {engine.kind!r} has no use for a model; remove it"
-        if not engine.speaks_for_models and policy.learner is not None:
+        if not engine.needs_model and policy.learner is not None:
             yield (
                 f"policies.{name}.learner: {policy.learner.kind!r} on a policy that cannot learn: engine "
                 f"{engine.kind!r} has no weights; remove the learner, or use an engine with a model (transformers)"
@@ -102,9 +107,9 @@ def _remote(scenario: Scenario) -> Iterator[str]:
     deadline_s, evaluate = scenario.schedule.deadline_s, scenario.evaluate
     for name, policy in scenario.policies.items():
         engine = policy.engine
-        if engine.longest_s > deadline_s:
+        if engine.max_wait_s > deadline_s:
             yield (
-                f"schedule.deadline_s: {deadline_s:g} s, but policies.{name}.engine may take {engine.longest_s:g} s "
+                f"schedule.deadline_s: {deadline_s:g} s, but policies.{name}.engine may take {engine.max_wait_s:g} s "
                 "with all its retries; give more, or the engine a smaller timeout_s or fewer retries"
             )
         if not engine.token_level and (evaluate.nashconv or evaluate.optimal):
@@ -121,6 +126,11 @@ def _remote(scenario: Scenario) -> Iterator[str]:
             )
 
 
+def _lacks_peers(scenario: Scenario) -> bool:
+    """Return True if every episode is the only one from its start."""
+    return scenario.schedule.group_size < 2 and not scenario.experience.siblings
+
+
 def _learning(scenario: Scenario) -> Iterator[str]:
     if not any(policy.learner for policy in scenario.policies.values()):
         yield f"policies: nothing to train: give one of {', '.join(scenario.policies)} a learner"
@@ -128,18 +138,18 @@ def _learning(scenario: Scenario) -> Iterator[str]:
         roles = [role for role in scenario.roles.values() if role.policy == name]
         if policy.learner and roles and not any(role.trainable for role in roles):
             yield f"policies.{name}.learner: no role with `trainable: true` speaks with this policy"
-    for name, role, learner in scenario.taught():
+    for name, role, learner in scenario.learning_roles():
         yield from _sampling(f"roles.{name}.sampling", role, learner)
-        if learner.compares and scenario.schedule.group_size < 2 and not scenario.experience.siblings:
+        if learner.compares and _lacks_peers(scenario):
             yield (
                 f"schedule.group_size: 1, but policies.{role.policy}.learner {learner.kind!r} compares episodes with "
                 "the same start; use 2 or more"
             )
-    unfit = scenario.experience.unfit(scenario.seats, scenario.schedule.group_size)
-    yield from (f"experience.{message}" for message in unfit)
+    conflicts = scenario.experience.conflicts(scenario.seats, scenario.schedule.group_size)
+    yield from (f"experience.{message}" for message in conflicts)
 
 
-def _pace(scenario: Scenario) -> Iterator[str]:
+def _updates(scenario: Scenario) -> Iterator[str]:
     steps = scenario.schedule.steps
     for name, policy in scenario.policies.items():
         if policy.learner and not policy.updates(steps):
@@ -156,7 +166,7 @@ def _sampling(field: str, role: RoleConfig, learner: LearnerConfig) -> Iterator[
     sampling = role.sampling
     if learner.judged and sampling.temperature == 0:
         yield f"{field}.temperature: 0 always says the same, so there is nothing to learn from; use more, such as 1"
-    elif not learner.corrects(sampling):
+    elif not learner.supports(sampling):
         yield (
             f"{field}: top_p {sampling.top_p:g} and top_k {sampling.top_k} cut tokens off, and "
             f"policies.{role.policy}.learner would see other probabilities; set its `truncated: recompute`, "
@@ -164,43 +174,40 @@ def _sampling(field: str, role: RoleConfig, learner: LearnerConfig) -> Iterator[
         )
 
 
+def _rule_of(scenario: Scenario, role: str) -> tuple[str, CreditRule]:
+    """Return the field and the rule that judges a role."""
+    rules = scenario.credit.roles
+    return (f"credit.roles.{role}", rules[role]) if role in rules else ("credit", scenario.credit)
+
+
+def _learnt_rules(scenario: Scenario) -> dict[str, CreditRule]:
+    """Return field -> rule, for the rules that a learner learns by. Imitation has none; a default may be unused."""
+    return dict(_rule_of(scenario, role) for role in scenario.credited_roles())
+
+
 def _rules(scenario: Scenario) -> dict[str, CreditRule]:
-    """The rules that a learner learns by, and those compared with them: field -> rule. Imitation knows none, and a
-    default may be unused."""
-    own, judged = scenario.credit.roles, _judged(scenario)
-    learnt = {f"credit.roles.{n}" if n in own else "credit": own.get(n, scenario.credit) for n in judged}
-    beside = {f"credit.compare.{n}": rule for n, rule in scenario.credit.compare.items()}
-    return learnt | beside if learnt else {}
-
-
-def _judged(scenario: Scenario) -> dict[str, LearnerConfig]:
-    """Role -> its learner, where that learns from credit."""
-    return {name: learner for name, _, learner in scenario.taught() if learner.judged}
+    """Return field -> rule, for the rules that a learner learns by and those that are compared with them."""
+    compared = {f"credit.compare.{name}": rule for name, rule in scenario.credit.compare.items()}
+    return learnt | compared if (learnt := _learnt_rules(scenario)) else {}
 
 
 def _credit(scenario: Scenario) -> Iterator[str]:
-    alone = scenario.schedule.group_size < 2 and not scenario.experience.siblings
     for field, rule in _rules(scenario).items():
         baseline = rule.baseline
-        if baseline.compares and alone:
+        if baseline.compares and _lacks_peers(scenario):
             yield (
                 f"schedule.group_size: 1, but {field}.baseline {baseline.kind!r} compares episodes with the same "
                 "start; use 2 or more, or another baseline (role_average, none)"
             )
         if baseline.by_name:
             yield from _by_name(field, rule)
-        yield from _unread(scenario, field, rule)
-    yield from _unasked(scenario)
-
-
-def _unasked(scenario: Scenario) -> Iterator[str]:
-    own = scenario.credit.roles
-    for name, learner in _judged(scenario).items():
-        rule, field = own.get(name, scenario.credit), f"credit.roles.{name}" if name in own else "credit"
-        if unasked := sorted(learner.asks - rule.assign.needs - rule.baseline.needs):
+        yield from _unreadable(scenario, field, rule)
+    for role, learner in scenario.credited_roles().items():
+        field, rule = _rule_of(scenario, role)
+        if unused := sorted(learner.credit_needs - rule.assign.needs - rule.baseline.needs):
             yield (
-                f"{field}: {rule.assign.kind!r} and {rule.baseline.kind!r} look at no {', '.join(unasked)}, but "
-                f"learner {learner.kind!r} of role {name!r} learns from what comes of them; choose an assign (gae, "
+                f"{field}: {rule.assign.kind!r} and {rule.baseline.kind!r} look at no {', '.join(unused)}, but "
+                f"learner {learner.kind!r} of role {role!r} learns from what comes of them; choose an assign (gae, "
                 "chain_gae) or a baseline (value) with `values: learner`, or another learner"
             )
 
@@ -213,29 +220,28 @@ def _by_name(field: str, rule: CreditRule) -> Iterator[str]:
             f"{field}.assign {assign.kind!r} cannot tell, as it learns from what it is asked; choose an assign "
             "without a state (outcome, flow, ...) or another baseline"
         )
-    charges = {"kl": rule.kl, "overlong": rule.overlong}
-    for name in (name for name, charge in charges.items() if charge):
+    penalties = {"kl": rule.kl, "overlong": rule.overlong}
+    for name in (name for name, penalty in penalties.items() if penalty):
         yield (
             f"{field}.{name}: {field}.baseline {baseline.kind!r} compares what each named reward alone would earn, and "
             "what tokens are charged is none of them; choose another baseline, or remove this"
         )
 
 
-def _unread(scenario: Scenario, field: str, rule: CreditRule) -> Iterator[str]:
-    own = scenario.credit.roles
-    for name, learner in _judged(scenario).items():
-        lacks = sorted((rule.assign.needs | rule.baseline.needs) - learner.readable)
-        meant = own.get(name, scenario.credit) is rule or field.startswith("credit.compare.")
+def _unreadable(scenario: Scenario, field: str, rule: CreditRule) -> Iterator[str]:
+    for role, learner in scenario.credited_roles().items():
+        if not field.startswith("credit.compare.") and _rule_of(scenario, role)[1] is not rule:
+            continue
         reads = f"its learner {learner.kind!r} reads {', '.join(sorted(learner.readable))}"
-        if lacks and meant:
+        if lacks := sorted((rule.assign.needs | rule.baseline.needs) - learner.readable):
             yield (
                 f"{field}: {rule.assign.kind!r} and {rule.baseline.kind!r} need {', '.join(lacks)} of what role "
-                f"{name!r} says, but {reads}"
+                f"{role!r} says, but {reads}"
             )
-        if meant and rule.kl and (missing := sorted(rule.kl.needs - learner.readable)):
+        if rule.kl and (lacks := sorted(rule.kl.needs - learner.readable)):
             yield (
-                f"{field}.kl: needs {', '.join(missing)} of what role {name!r} says, but {reads}; give "
-                f"policies.{scenario.roles[name].policy}.learner a `reference` ({{coefficient: 0}} keeps it out of the "
+                f"{field}.kl: needs {', '.join(lacks)} of what role {role!r} says, but {reads}; give "
+                f"policies.{scenario.roles[role].policy}.learner a `reference` ({{coefficient: 0}} keeps it out of the "
                 "loss)"
             )
 
@@ -259,12 +265,12 @@ def _held_out(scenario: Scenario) -> Iterator[str]:
     game, evaluate = scenario.game, scenario.evaluate
     if evaluate.held_out:
         try:
-            have = len(game.held_out(evaluate.held_out))
+            count = len(game.held_out(evaluate.held_out))
         except ValueError:
-            return  # a game that cannot be made is told of by its seats
-        if have < evaluate.held_out:
-            which = f"{have} starts" if have else "no starts"
-            yield f"evaluate.held_out: {evaluate.held_out}, but game {game.kind!r} holds {which} out of training"
+            return  # `_seats` reports a game that cannot be built
+        if count < evaluate.held_out:
+            starts = f"{count} starts" if count else "no starts"
+            yield f"evaluate.held_out: {evaluate.held_out}, but game {game.kind!r} holds {starts} out of training"
     elif evaluate.greedy:
         yield "evaluate.greedy: true, but nothing is held out to be played so; give evaluate.held_out"
 
@@ -277,7 +283,7 @@ def _best(scenario: Scenario) -> Iterator[str]:
         return
     scopes = {"held_out": evaluate.held_out, "held_out_greedy": evaluate.greedy, "optimal": evaluate.optimal}
     scopes |= dict.fromkeys(("nashconv", "value"), evaluate.nashconv) | evaluate.against
-    measured = [f"eval/{scope}" for scope, asked in scopes.items() if asked]
+    measured = [f"eval/{scope}" for scope, enabled in scopes.items() if enabled]
     if not any(f"{name}/".startswith(f"{scope}/") for scope in measured):
         choices = f"choices below {', '.join(measured)}" if measured else "nothing is evaluated; give evaluate.held_out"
         yield f"evaluate.keep_best: nothing measures {name!r}; {choices}"
@@ -290,7 +296,7 @@ def _alarms(scenario: Scenario) -> Iterator[str]:
     for name in alarms.roles:
         if name not in scenario.roles:
             yield _unknown(f"alarms.roles.{name}", name, "role", scenario.roles)
-    thresholds = [of for role in scenario.roles if (of := alarms.of(role))]
+    thresholds = [limits for role in scenario.roles if (limits := alarms.of_role(role))]
     for kind in alarms.stop:
-        if all(each.of_kind(kind) is None for each in thresholds):
+        if all(limits.limit(kind) is None for limits in thresholds):
             yield f"alarms.stop: {kind!r}, but this alarm is off for every role; give alarms.{kind} a threshold"

@@ -1,28 +1,56 @@
-"""From a YAML file and dotted overrides to a checked scenario, or to an error that says what to mend."""
+"""From a YAML file and dotted overrides to a validated scenario, or to an error that says how to correct it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from yaml.composer import ComposerError
 
+from marl.config import nearest
 from marl.scenario.checks import absent
-from marl.scenario.explain import explain
 from marl.scenario.schema import Scenario
 
 _SECTIONS = tuple(name for name, field in Scenario.model_fields.items() if field.is_required())
+_WHOLE, _NUMBER, _BOOL = "must be a whole number", "must be a number", "must be true or false"
+_MAPPING, _LIST = "must be a mapping (`name: value`)", "must be a list ([a, b])"
+_MESSAGES = {
+    "missing": "missing; it must be given",
+    "int_type": _WHOLE,
+    "int_parsing": _WHOLE,
+    "int_from_float": _WHOLE,
+    "float_type": _NUMBER,
+    "float_parsing": _NUMBER,
+    "finite_number": "must be a finite number",
+    "bool_type": _BOOL,
+    "bool_parsing": _BOOL,
+    "string_type": "must be text",
+    "path_type": "must be a path",
+    "dict_type": _MAPPING,
+    "model_type": _MAPPING,
+    "tuple_type": _LIST,
+    "list_type": _LIST,
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "too_short": "must have at least {min_length}, has {actual_length}",
+    "too_long": "must have at most {max_length}, has {actual_length}",
+}
+"""Type of a pydantic error -> our message."""
 
 
 class ScenarioError(ValueError):
-    """What a scenario's author got wrong; one line for each problem: field, value, what would be right."""
+    """A mistake in a scenario; the message has one line for each problem: field, value, what would be right."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML in which a key given twice is an error: plain YAML would keep the last one and say nothing."""
+    """Safe YAML in which a key given twice is an error: plain YAML would silently keep the last one."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -37,11 +65,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
-    """Read, override and check a scenario.
-
-    Args:
-        path: a YAML file.
-        overrides: `dotted.path=value`, the value in YAML.
+    """Return the scenario in a YAML file, with overrides (`dotted.path=value`, the value in YAML), validated.
 
     Raises:
         ScenarioError: naming file, field, value and choices.
@@ -57,7 +81,7 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
 
 
 def validate(data: Mapping[str, Any], name: str = "scenario") -> Scenario:
-    """Check a scenario given as plain data.
+    """Return the scenario given as plain data.
 
     Raises:
         ScenarioError: as `load`.
@@ -82,18 +106,18 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ScenarioError(f"{path}: cannot be read: {error}") from error
     except yaml.YAMLError as error:
-        raise ScenarioError(f"{path}: not YAML: {_where(error)}") from error
+        raise ScenarioError(f"{path}: not YAML: {_position(error)}") from error
     if not isinstance(data, dict):
-        what = "an empty file" if data is None else type(data).__name__
-        raise ScenarioError(f"{path}: must be a mapping with {', '.join(_SECTIONS)}; got {what}")
+        kind = "an empty file" if data is None else type(data).__name__
+        raise ScenarioError(f"{path}: must be a mapping with {', '.join(_SECTIONS)}; got {kind}")
     return data
 
 
-def _where(error: yaml.YAMLError) -> str:
+def _position(error: yaml.YAMLError) -> str:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return str(error)
     problem = error.problem or ""
-    # A tab is not seen in an editor, and PyYAML names it by its escape.
+    # An editor does not show a tab, and PyYAML names it by its escape.
     hint = "; indent with spaces" if "'\\t'" in problem else ""
     mark = error.problem_mark
     return f"line {mark.line + 1}, column {mark.column + 1}: {problem}{hint}\n{mark.get_snippet()}"
@@ -104,26 +128,23 @@ def _override(data: dict[str, Any], override: str) -> None:
     keys = dotted.split(".")
     if not equals or not all(keys):
         raise ScenarioError(f"override {override!r}: write it as dotted.path=value, e.g. schedule.steps=100")
-    here = data
+    parent = data
     for depth, key in enumerate(keys[:-1], 1):
-        inner = {} if here.get(key) is None else here[key]
+        inner = {} if parent.get(key) is None else parent[key]
         if not isinstance(inner, dict):
-            raise ScenarioError(f"override {override!r}: {_closed('.'.join(keys[:depth]), inner)}")
-        # A copy: what YAML aliases made one thing is overridden where it was asked for, and nowhere else.
-        here[key] = here = dict(inner)
+            field = ".".join(keys[:depth])
+            hint = f"; to set fields of it, write it as {{kind: {inner}}} first" if isinstance(inner, str) else ""
+            raise ScenarioError(f"override {override!r}: {field} is {inner!r}, which has no fields{hint}")
+        # Copied, so that a section which YAML aliases made one object with another is overridden alone.
+        parent[key] = parent = dict(inner)
     try:
-        here[keys[-1]] = yaml.load(text, _Loader)
+        parent[keys[-1]] = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
-        raise ScenarioError(f"override {override!r}: {text!r} is not YAML: {_where(error)}") from error
-
-
-def _closed(field: str, value: Any) -> str:
-    hint = f"; to set fields of it, write it as {{kind: {value}}} first" if isinstance(value, str) else ""
-    return f"{field} is {value!r}, which has no fields{hint}"
+        raise ScenarioError(f"override {override!r}: {text!r} is not YAML: {_position(error)}") from error
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """What changed between two resolved scenarios, a line each: `field: old -> new`."""
+    """Return the changes from one resolved scenario to another, a line each: `field: old -> new`."""
     lines = []
     for key in sorted({*old, *new}):
         a, b, field = old.get(key), new.get(key), f"{prefix}{key}"
@@ -132,3 +153,37 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
         elif a != b:
             lines.append(f"{field}: {a!r} -> {b!r}")
     return lines
+
+
+def explain(error: ValidationError) -> list[str]:
+    """Return one line for each problem that pydantic found: field, what is wrong, value."""
+    return [line for details in error.errors() for line in _problem_lines(details)]
+
+
+def _problem_lines(details: ErrorDetails) -> Iterator[str]:
+    field, context = ".".join(map(str, details["loc"])), details.get("ctx", {})
+    if details["type"] == "wrong":
+        for below, problem in context["below"].items():
+            yield f"{field}.{below}: {problem}" if field else f"{below}: {problem}"
+        return
+    for line in _message(details, context).split("\n"):
+        yield f"{field}: {line}{_value(details, line)}" if field else line
+
+
+def _message(details: ErrorDetails, context: Mapping[str, Any]) -> str:
+    if details["type"] == "literal_error":
+        choices = re.findall(r"'([^']*)'", context["expected"])
+        return f"unknown; {nearest(str(details['input']), choices)}" if choices else f"must be {context['expected']}"
+    if details["type"] in _MESSAGES:
+        return _MESSAGES[details["type"]].format(**context)
+    return details["msg"].removeprefix("Value error, ")
+
+
+def _value(details: ErrorDetails, line: str) -> str:
+    """Return ` (got VALUE)`, or "" where the message already says it or the value is a whole section of the file."""
+    value = details["input"]
+    shown = repr(value)
+    section = isinstance(value, Mapping) and details["type"] in ("value_error", "missing")
+    if section or details["type"] == "missing" or (isinstance(value, str) and shown in line):
+        return ""
+    return f" (got {shown if len(shown) <= 80 else shown[:77] + '...'})"

@@ -1,19 +1,26 @@
-"""The root setting: one YAML file describes one run, in the order data flows through it."""
+"""Settings of a whole run: one YAML file, in the order in which data flows through it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveInt, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from marl.config import Config
-from marl.judging.token_penalties import KlInReward, Overlong
-from marl.metrics.alarms import Alarms
 from marl.parts import Part
 from marl.protocols import (
     AssignConfig,
     BaselineConfig,
+    Engine,
     EngineConfig,
     ExperienceConfig,
     GameConfig,
@@ -22,6 +29,11 @@ from marl.protocols import (
     RoleConfig,
 )
 from marl.scenario.checks import check
+
+HORIZON = 10_000
+"""Default of `KlInReward.horizon`, in turns, as in verl."""
+AlarmKind = Literal["constant", "unreadable", "repeated", "distinct", "entropy", "length", "cut", "reward"]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 def _check_names(names: Iterable[str], why: str) -> None:
@@ -40,7 +52,7 @@ class Alternate(Config):
     """... and how many."""
 
     @model_validator(mode="after")
-    def _within(self) -> Self:
+    def _fits_period(self) -> Self:
         if self.start + self.steps > self.period:
             raise ValueError(
                 f"steps: {self.steps} from step {self.start} on are more than the period of {self.period} has"
@@ -52,7 +64,7 @@ class Alternate(Config):
 
 
 class PolicyConfig(Config):
-    """One set of weights that speaks. Without a learner it stays as it is."""
+    """One set of weights that samples for its roles. Without a learner it stays as it is."""
 
     model: Annotated[ModelConfig | None, Part("models", ModelConfig, optional=True, path="pretrained")] = None
     """A folder, a name on the hub, or `kind: tiny`; none for scripted players."""
@@ -61,21 +73,67 @@ class PolicyConfig(Config):
     )  # type: ignore[assignment]
     learner: Annotated[LearnerConfig | None, Part("trainers", LearnerConfig, optional=True)] = None
     update_every: PositiveInt = 1
-    """The samples of so many steps are gathered and learnt from at once."""
+    """Number of steps whose samples are gathered and learnt from at once."""
     alternate: Alternate | None = None
     """Steps in which it learns; None: all."""
 
     def learns_in(self, step: int) -> bool:
-        """Whether what is said in `step` (from 0) is learnt from."""
+        """Return True if the turns of `step` (from 0) are learnt from."""
         return self.learner is not None and (self.alternate is None or self.alternate.includes(step))
 
     def updates(self, steps: int) -> int:
-        """How often it learns in a run of so many steps; samples that the end finds waiting are not learnt from."""
+        """Return the number of updates in a run of `steps`; samples still gathered at its end are not learnt from."""
         return sum(map(self.learns_in, range(steps))) // self.update_every
 
 
+class KlInReward(Config):
+    """A KL penalty in the reward: token t is charged `coefficient` k_t, a constant that no gradient flows through.
+
+    k_t is estimated from the sampled token, d = log p_policy - log p_reference in nats: `k1` d (usual), `k2` d^2 / 2,
+    `k3` exp(-d) - 1 + d, `abs` |d|. The learner of each penalised role must have a `reference`.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"logprobs", "reference"})
+    """Fields of `Reading` that it is computed from."""
+    coefficient: NonNegativeFloat
+    estimator: Literal["k1", "k2", "k3", "abs"] = "k1"
+    clamp: PositiveFloat | None = None
+    """k_t is clipped to [-clamp, clamp] (OpenRLHF: 10)."""
+    target: PositiveFloat | None = None
+    """The coefficient follows the mean k_t so that it comes to this (nats a token; verl: 0.1). None: it is constant."""
+    horizon: PositiveInt = HORIZON
+    """Turns after which the coefficient of a `target` that is missed has risen or fallen by up to a fifth (Ziegler et
+    al. 2019, arXiv 1909.08593)."""
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> Self:
+        if self.target is not None and not self.coefficient:
+            raise ValueError(f"coefficient: 0 times anything is 0, so target: {self.target:g} has no effect; give more")
+        # Compared by value, since a resolved scenario that is read again sets every field.
+        if self.target is None and self.horizon != HORIZON:
+            raise ValueError(f"horizon: {self.horizon} has no effect on a constant coefficient; give a target")
+        return self
+
+
+class Overlong(Config):
+    """DAPO's soft punishment of long answers (arXiv 2503.14476): from 0 at `limit` - `buffer` tokens to -1 at `limit`,
+    times `factor`, charged at the last token. Lengths are of completions, the end token included."""
+
+    limit: PositiveInt
+    buffer: PositiveInt
+    factor: PositiveFloat = 1.0
+    capped: bool = True
+    """True: it stays -1 beyond the limit (paper, OpenRLHF). False: it goes on falling (verl, ms-swift)."""
+
+    @model_validator(mode="after")
+    def _fits_limit(self) -> Self:
+        if self.buffer > self.limit:
+            raise ValueError(f"buffer: {self.buffer} tokens before the limit of {self.limit}; choices: 1 to the limit")
+        return self
+
+
 class CreditRule(Config):
-    """Who earned it, against what."""
+    """Credit of turns: `assign` computes what each earned, `baseline` what that is compared with."""
 
     assign: Annotated[AssignConfig, Part("credit", AssignConfig)] = Field(
         default={"kind": "outcome"}, validate_default=True
@@ -84,7 +142,7 @@ class CreditRule(Config):
         default={"kind": "group"}, validate_default=True
     )  # type: ignore[assignment]
     scale: float = Field(default=1.0, gt=0)
-    """What rewards are multiplied with before they are judged; the rewards themselves do not change."""
+    """Factor of rewards before they are judged; the rewards themselves do not change."""
     kl: KlInReward | None = None
     """A KL penalty in the reward. `gae` and `chain_gae` take it token by token; what any other rule assigns to a turn
     falls by the sum over its tokens."""
@@ -93,7 +151,7 @@ class CreditRule(Config):
 
     @property
     def needs(self) -> frozenset[str]:
-        """What must be read of turns: fields of `Reading`."""
+        """Fields of `Reading` that must be read of turns."""
         return self.assign.needs | self.baseline.needs | (self.kl.needs if self.kl else frozenset())
 
 
@@ -107,13 +165,13 @@ class CreditConfig(CreditRule):
 
     @field_validator("compare")
     @classmethod
-    def _named(cls, compare: dict[str, CreditRule]) -> dict[str, CreditRule]:
+    def _valid_names(cls, compare: dict[str, CreditRule]) -> dict[str, CreditRule]:
         _check_names(compare, "it becomes a part of a metric's name")
         return compare
 
 
 class Schedule(Config):
-    """How much to play."""
+    """Amount of play."""
 
     steps: PositiveInt
     groups: PositiveInt
@@ -130,11 +188,11 @@ class Schedule(Config):
     max_drops: PositiveInt = 100
     """... until this many were dropped in a run."""
     deadline_s: float = Field(default=600.0, gt=0)
-    """How long to wait for any policy to answer, in seconds."""
+    """Longest wait for an answer of any policy, in seconds."""
 
 
 class Evaluate(Config):
-    """What to measure every so many steps, before the first and after the last; which checkpoint is best by it."""
+    """Measurements every so many steps, before the first and after the last; which checkpoint is best by them."""
 
     every: PositiveInt = 50
     nashconv: bool = False
@@ -161,21 +219,79 @@ class Evaluate(Config):
         return f"eval/held_out/{name}" if name and "/" not in name else name
 
 
-class Checkpoint(Config):
-    """What to keep on disk."""
+class CheckpointSettings(Config):
+    """Files that a run keeps on disk."""
 
     every: PositiveInt = 50
     keep: PositiveInt = 2
-    trajectories: float = Field(default=1.0, ge=0, le=1)
+    trajectories: Share = 1.0
     """Share of steps whose trajectories are written."""
 
 
+class Thresholds(Config):
+    """Limits beyond which a role's answers are taken to be collapsing. Null: no such alarm."""
+
+    patience: PositiveInt = 5
+    """Steps in a row before an alarm is raised."""
+    turns: PositiveInt = 16
+    """Steps in which the role had fewer turns are ignored."""
+    constant: Share | None = 0.98
+    """One move takes this share of the role's choices, or more, whatever it is asked: a critic that always says yes."""
+    unreadable: Share | None = 0.5
+    """No legal move can be read from this share of its turns, or more."""
+    repeated: Share | None = 0.9
+    """Two answers to different questions are the same text with this probability, or a higher one."""
+    distinct: Share | None = 0.2
+    """distinct-2 has fallen to this share of what it was at the start, or less."""
+    entropy: tuple[float, float] | None = (0.001, 4.0)
+    """Nats a sampled token, at or below the first or at or above the second."""
+    length: tuple[float, float] | None = (0.2, 5.0)
+    """Tokens a turn, at or below the first multiple of what they were at the start or at or above the second."""
+    cut: Share | None = 0.5
+    """This share of its turns, or more, is cut off by max_tokens."""
+    reward: float | None = Field(default=1e-6, ge=0)
+    """The returns of a role that learns from them have this standard deviation, or less: nothing to learn."""
+
+    def limit(self, kind: AlarmKind) -> Any:
+        """Return the threshold of one kind of alarm; None: off."""
+        return dict(self)[kind]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        for name, limits in (("entropy", self.entropy), ("length", self.length)):
+            if limits and not limits[0] < limits[1]:
+                raise ValueError(f"{name}: {list(limits)} is no range; give [low, high] with low < high")
+        return self
+
+
+class Alarms(Thresholds):
+    """Thresholds for every role, roles with thresholds of their own, and which alarms end the run."""
+
+    roles: dict[str, Thresholds | None] = Field(default_factory=dict)
+    """Role -> its thresholds; what is left out is as for every role. Null: no alarms for this role."""
+    stop: tuple[AlarmKind, ...] = ()
+    """Alarms that end the run, after a checkpoint."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _inherit(cls, data: Any) -> Any:
+        """Give roles the general thresholds that they leave out, so that the resolved scenario says all of them."""
+        if not isinstance(data, Mapping) or not isinstance(roles := data.get("roles"), Mapping):
+            return data
+        general = {name: data[name] for name in Thresholds.model_fields if name in data}
+        merged = {role: {**general, **its} if isinstance(its, Mapping) else its for role, its in roles.items()}
+        return {**data, "roles": merged}
+
+    def of_role(self, role: str) -> Thresholds | None:
+        return self.roles.get(role, self)
+
+
 class Scenario(Config):
-    """Who plays what with which weights, and how those learn."""
+    """A run: game, seats, roles, policies with their learners, credit, experience, and what is measured and kept."""
 
     game: Annotated[GameConfig, Part("games", GameConfig)]
     seats: dict[str, str] = Field(default_factory=dict, validate_default=True)
-    """Agent of the game -> role. What is left out, the game's own casting says, where it has one."""
+    """Agent of the game -> role. Agents left out get the game's default role, where it has one."""
     roles: dict[str, Annotated[RoleConfig, Part("roles", RoleConfig)]] = Field(min_length=1)
     policies: dict[str, PolicyConfig] = Field(min_length=1)
     credit: CreditConfig = Field(default_factory=lambda: CreditConfig())
@@ -184,32 +300,43 @@ class Scenario(Config):
     )  # type: ignore[assignment]
     schedule: Schedule
     evaluate: Evaluate = Evaluate()
-    checkpoint: Checkpoint = Checkpoint()
+    checkpoint: CheckpointSettings = CheckpointSettings()
     alarms: Alarms | None = Alarms()
     """When to warn that a role is collapsing. Null: never."""
     track: tuple[Literal["wandb", "mlflow", "trackio"], ...] = ()
     """Trackers to send metrics to, beside metrics.jsonl and TensorBoard's event files."""
 
-    def taught(self) -> Iterator[tuple[str, RoleConfig, LearnerConfig]]:
-        """(name, role, who learns from what it says)"""
+    def learning_roles(self) -> Iterator[tuple[str, RoleConfig, LearnerConfig]]:
+        """Yield (name, role, learner) for each role whose turns a learner learns from."""
         for name, role in self.roles.items():
             policy = self.policies.get(role.policy)
             if role.trainable and policy and policy.learner:
                 yield name, role, policy.learner
 
+    def credited_roles(self) -> dict[str, LearnerConfig]:
+        """Return role -> its learner, for each role whose learner learns from credit; imitation does not."""
+        return {name: learner for name, _, learner in self.learning_roles() if learner.uses_credit}
+
+    def rule_engines(self) -> dict[str, Engine]:
+        """Build an engine for each policy whose answers follow from the question alone, such as a verifier.
+
+        No other player takes its seats, random or trained elsewhere.
+        """
+        return {name: p.engine.build(None) for name, p in self.policies.items() if p.engine.rule_bound}
+
     @field_validator("seats")
     @classmethod
-    def _cast(cls, seats: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+    def _default_seats(cls, seats: dict[str, str], info: ValidationInfo) -> dict[str, str]:
         game: GameConfig | None = info.data.get("game")
-        return {**game.casting(), **seats} if game else seats
+        return {**game.default_seats(), **seats} if game else seats
 
     @field_validator("roles", "policies")
     @classmethod
-    def _named(cls, parts: dict[str, Any]) -> dict[str, Any]:
+    def _valid_names(cls, parts: dict[str, Any]) -> dict[str, Any]:
         _check_names(parts, "it becomes a folder")
         return parts
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _consistent(self) -> Self:
         check(self)
         return self

@@ -6,18 +6,17 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
 from marl.errors import EndpointError, FolderError, NonFinite
 from marl.evaluation.evaluate import Evaluator
 from marl.graph import Trajectory
-from marl.metrics.alarms import Alarm, Collapse, Watch
-from marl.metrics.collapse import favourite
-from marl.metrics.summaries import spending, summarize
+from marl.metrics.alarms import Alarm, AlarmMonitor, Collapse
+from marl.metrics.collapse import most_common_move
+from marl.metrics.summaries import summarize, usage_metrics
 from marl.rollout.episode import GameError
 from marl.runs import checkpoint
 from marl.runs.best_checkpoint import Best
@@ -58,7 +57,7 @@ class Interrupt:
     """Ctrl-C asks the loop to stop after this step; a second one stops at once."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         # Python gives signals to the main thread; elsewhere they are for whoever started the thread.
         here = threading.current_thread() is threading.main_thread()
         self._signals = (signal.SIGINT, signal.SIGTERM) if here else ()
@@ -72,9 +71,9 @@ class Interrupt:
             signal.signal(name, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True
         # Not print: a signal may come in the middle of one.
         with suppress(OSError):
             os.write(2, b"\nstopping after this step, with a checkpoint; once more stops at once\n")
@@ -85,8 +84,8 @@ class Training:
 
     def __init__(self, run: Run, folder: RunFolder, monitors: Sequence[Monitor]) -> None:
         self.run, self.folder, self.monitors = run, folder, monitors
-        self._evaluator = Evaluator(run.scenario, run.table)
-        self._best, self._watch = Best(run.scenario.evaluate), Watch.over(run.scenario)
+        self._evaluator = Evaluator(run.scenario, run.simulator)
+        self._best, self._alarms = Best(run.scenario.evaluate), AlarmMonitor.of_scenario(run.scenario)
         self._saved = 0
         """Step of the newest checkpoint. Step 0 needs none: it follows from the scenario."""
 
@@ -98,7 +97,7 @@ class Training:
         """
         if self.run.step == 0:
             self._finish({}, Clock())
-        while not self._done and not stop.asked:
+        while not self._done and not stop.requested:
             self._advance()
         self.save()
         if self._best.given_up:
@@ -112,41 +111,40 @@ class Training:
     def _advance(self) -> None:
         clock = Clock()
         metrics, trajectories = self._step(clock)
-        held, raised = self._watch(metrics)
-        self._finish(metrics | held, clock)
+        holding, raised = self._alarms(metrics)
+        self._finish(metrics | holding, clock)
         if self.run.step % self.run.scenario.checkpoint.every == 0 or self.run.step == self._best.step:
             self.save()
-        self._heed(raised, trajectories)
+        self._report_alarms(raised, trajectories)
 
-    def _heed(self, raised: Sequence[Alarm], trajectories: Sequence[Trajectory]) -> None:
-        """Shout alarms; one that ends the run does so after a checkpoint."""
+    def _report_alarms(self, raised: Sequence[Alarm], trajectories: Sequence[Trajectory]) -> None:
+        """Say which alarms were raised; one that ends the run does so after a checkpoint."""
 
         def turns(role: str) -> Iterator[Turn]:
             return (turn for trajectory in trajectories for turn in trajectory.turns if turn.role == role)
 
-        messages = {alarm: alarm.message(favourite(turns(alarm.role))) for alarm in raised}
+        messages = {alarm: alarm.message(most_common_move(turns(alarm.role))) for alarm in raised}
         for message in messages.values():
             self._say(message)
-        if fatal := [message for alarm, message in messages.items() if self._watch.ends_run(alarm)]:
+        if fatal := [message for alarm, message in messages.items() if self._alarms.ends_run(alarm)]:
             self.save()
             raise Collapse(f"stopped after step {self.run.step}, with a checkpoint (alarms.stop): {'; '.join(fatal)}")
 
     def _step(self, clock: Clock) -> tuple[Metrics, Sequence[Trajectory]]:
-        run, step, dropped = self.run, self.run.step, self.run.table.dropped
+        run, step, dropped = self.run, self.run.step, self.run.simulator.dropped
         with clock("step"):
             with clock("play"), self._saving():
-                trajectories = run.experience.gather(run.deal(step), run.table)
+                trajectories = run.experience.gather(step, run.deals, run.simulator)
             with clock("read"):
                 readings = run.read(trajectories)
             with clock("judge"):
                 judgement = run.judged(trajectories, readings)
                 batches = collect(trajectories, judgement, run.scenario.roles, readings)
-            metrics = summarize(trajectories) | {"episode/dropped": float(run.table.dropped - dropped)}
+            metrics = summarize(trajectories) | {"episode/dropped": float(run.simulator.dropped - dropped)}
             metrics |= run.experience.metrics() | judgement.metrics
-            due = run.pace(step, batches)
+            due = run.update_schedule(step, batches)
             with clock("learn"):
-                for name, samples in due.items():
-                    metrics |= self._learn(name, samples)
+                metrics |= self._learn(due)
             with clock("publish"):
                 for name in due:
                     run.publish(name, step + 1)
@@ -154,6 +152,7 @@ class Training:
         with clock("record"):
             if self._recorded(run.step):
                 self.folder.record(run.step, trajectories)
+                self.folder.record_judgement(run.step, run.record(judgement, trajectories))
         return metrics, trajectories
 
     def _finish(self, metrics: Metrics, clock: Clock) -> None:
@@ -161,10 +160,10 @@ class Training:
         measured: Metrics = {}
 
         def log() -> None:
-            tokens = dict(self.run.table.tokens)
+            tokens = dict(self.run.simulator.tokens)
             evaluated = tokens.pop("eval", 0)
             sampled = {"step/tokens": float(sum(tokens.values())), "step/eval_tokens": float(evaluated)}
-            spent = spending(self.run.table.spent, "total_")
+            spent = usage_metrics(self.run.simulator.spent, "total_")
             self._log(metrics | measured | sampled | spent | clock.metrics)
 
         if self._due:
@@ -174,18 +173,18 @@ class Training:
             self._best.take(self.run.step, measured)
         log()
 
-    def _learn(self, name: str, samples: list[Sample]) -> Metrics:
+    def _learn(self, samples: Mapping[str, list[Sample]]) -> Metrics:
         try:
-            learned = self.run.learners[name].update(samples)
+            return self.run.update(samples)
         except NonFinite as error:
-            kept = self.folder.path / "failed" / f"{self.run.step + 1:06d}" / name
-            error.add_note(self._kept(kept, name, samples))
+            error.add_note(self._keep_failed(error.policy, samples[error.policy]))
             raise
-        return {f"policy/{name}/{key}": value for key, value in learned.items()}
 
-    def _kept(self, folder: Path, name: str, samples: list[Sample]) -> str:
+    def _keep_failed(self, policy: str, samples: list[Sample]) -> str:
+        """Write the batch on which a learner failed; return a sentence about where it is."""
+        folder = self.folder.path / "failed" / f"{self.run.step + 1:06d}" / policy
         try:
-            keep(folder, self.run.learners[name], samples)
+            keep(folder, self.run.learners[policy], samples)
         except FolderError as error:
             return f"The batch could not be kept: {error}"
         return f"The batch and the learner as it was are kept: marl rerun {folder}"
@@ -196,7 +195,7 @@ class Training:
         return self._evaluator.measures and (step % every == 0 or step == self.run.scenario.schedule.steps)
 
     def _recorded(self, step: int) -> bool:
-        """Whether this step's trajectories are written; chosen by its number, so the same after a restart."""
+        """Return True if this step's episodes are written; chosen by its number, so the same after a restart."""
         rate = self.run.scenario.checkpoint.trajectories
         return seed_of(self.run.scenario.schedule.seed, "record", step) < rate * 2**64
 
@@ -214,9 +213,14 @@ class Training:
         run = self.run
         if self._saved == run.step:
             return
-        manifest = (run.step, self.folder.metrics.stat().st_size)
-        stays = checkpoint.Keep(run.scenario.checkpoint.keep, self._best.step)
-        checkpoint.write(self.folder.checkpoints, manifest, run.state_dict(), run.save_policies, stays)
+        checkpoint.write(
+            self.folder.checkpoints,
+            run.step,
+            run.state_dict(),
+            run.save_policies,
+            metrics_bytes=self.folder.metrics.stat().st_size,
+            retention=checkpoint.Retention(run.scenario.checkpoint.keep, self._best.step),
+        )
         self._saved = run.step
 
     def resume(self, step: int) -> None:
@@ -233,7 +237,7 @@ class Training:
         # Neither has a state of its own: what they know is in the rows.
         for row in self.folder.rows():
             self._best.take(row["step"], row)
-            self._watch(row)
+            self._alarms(row)
 
     @contextmanager
     def _saving(self, first: Callable[[], None] = lambda: None) -> Iterator[None]:
@@ -241,11 +245,11 @@ class Training:
 
         What was counted while it failed is taken back: a run that goes on from here counts it again.
         """
-        before = self.run.played()
+        before = self.run.play_state()
         try:
             yield
         except (GameError, TimeoutError, EndpointError):
-            self.run.unplay(before)
+            self.run.restore_play_state(before)
             first()
             self.save()
             raise

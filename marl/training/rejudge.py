@@ -1,42 +1,31 @@
-"""Recorded play, judged again: what another credit rule would have said of a run's episodes."""
+"""Judge recorded episodes of a run again, by its own credit rule or another one."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
 from marl.experience.rollouts import Rollouts
 from marl.graph import Trajectory
 from marl.judging.judge import Judge, Judgement
+from marl.judging.records import RejudgedStep
 from marl.protocols import Simulator
-from marl.rollout.simulator import Table
+from marl.rollout.simulator import RolloutSimulator
 from marl.runs import checkpoint
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, validate
 from marl.scenario.schema import PolicyConfig, Scenario
-from marl.training.run import Run, build, evidence
-from marl.types import Completion, Deal, Failure, Fork, Purpose, Request, Turn, TurnId
+from marl.training.build import build
+from marl.training.run import Run, make_evidence
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a rule says of a recorded step."""
-
-    rule: str
-    """As it was asked for."""
-    judgement: Judgement
-    tokens: int
-    """What it had sampled or scored for this step."""
-
-
-class Recredit:
+class Rejudge:
     """A recorded step of a run, to be judged again.
 
     Weights are loaded when a rule first asks for more play or for readings.
@@ -53,38 +42,44 @@ class Recredit:
         self.trajectories = self._home.episodes(self.step)
         self._whole = checkpoint.whole(self._home.checkpoints)
         self.notes: list[str] = []
-        """What a person should know of how it was judged."""
+        """Remarks on how it was judged, for whoever reads the result."""
 
-    def __call__(self, rule: str | None = None) -> Verdict:
-        """Judge with `rule`: a kind (`shapley`), two (`flow/role_average`) or YAML as under `credit:`. None: the run's
-        own, as it was then.
+    def __call__(self, rule: str | None = None) -> RejudgedStep:
+        """Judge with `rule`: a kind (`shapley`), two (`flow/role_average`) or YAML as under `credit:`.
 
-        A rule with a state sees the recorded steps before this one first, in order; the run's own goes on from the
-        newest checkpoint before this step.
+        None: the judgement that the run learnt from, as it was recorded; if it was not (older versions), its own rule
+        judges again. A rule with a state sees the recorded steps before this one first, in order; the run's own goes on
+        from the newest checkpoint before this step.
 
         Raises:
             ScenarioError: if there is no such rule, or it does not fit the scenario.
         """
         name = rule or "the run's own rule"
+        if rule is None and self._home.has_judgement(self.step):
+            return self._recorded_judgement(name)
         scenario = self.scenario if rule is None else _with(self.scenario, rule)
-        judge, play = Judge(scenario.credit), _Later(self)
-        prepared = self._prepare(judge, play, own=rule is None) if judge.may_remember else []
-        before = play.tokens
-        judgement = self._judge(judge, play, self.trajectories)
-        if judge.remembers and prepared:
-            self.notes.append(f"{name} has a state: it {' and '.join(prepared)}")
-        tokens = play.tokens - before
-        judgement.metrics["credit/tokens"] = float(tokens)
-        return Verdict(name, judgement, tokens)
+        judge, simulator = Judge(scenario.credit), _LazySimulator(self)
+        history = self._prepare(judge, simulator, of_run=rule is None) if judge.may_have_state else []
+        before = simulator.spent_tokens
+        judgement = self._judge(judge, simulator, self.trajectories)
+        if judge.has_state and history:
+            self.notes.append(f"{name} has a state: it {' and '.join(history)}")
+        policies = {role: settings.policy for role, settings in self.scenario.roles.items()}
+        record = judgement.record(self.trajectories, policies)
+        return RejudgedStep(name, record, judgement.metrics, simulator.spent_tokens - before)
+
+    def _recorded_judgement(self, name: str) -> RejudgedStep:
+        metrics = next((row for row in self._home.rows() if row["step"] == self.step), {})
+        return RejudgedStep(name, self._home.judgement(self.step), metrics, int(metrics.get("credit/tokens", 0)))
 
     @cached_property
-    def weights(self) -> Run:
-        """The run's parts, with the weights nearest to those that played the step, at or before it."""
-        meant = self.step - 1
-        step = min([0, *(s for s in self._whole if s <= self.step)], key=lambda s: (abs(s - meant), s))
-        if step != meant:
+    def run(self) -> Run:
+        """Return the run's parts, with the weights nearest to those that played the step, at or before it."""
+        played = self.step - 1
+        step = min([0, *(s for s in self._whole if s <= self.step)], key=lambda s: (abs(s - played), s))
+        if step != played:
             self.notes.append(
-                f"step {self.step} was played with the weights after step {meant}, of which there is no checkpoint; "
+                f"step {self.step} was played with the weights after step {played}, of which there is no checkpoint; "
                 f"what was played or read here is by those {f'after step {step}' if step else 'before training'}"
             )
         return _restored(self._home, self.scenario, step)
@@ -97,15 +92,15 @@ class Recredit:
             raise ScenarioError(f"--step {step}: no trajectories of this step were recorded; there are: {ranges(have)}")
         return have[-1] if step is None else step
 
-    def _prepare(self, judge: Judge, play: _Later, *, own: bool) -> list[str]:
-        """Bring a rule's state to where it was before the step; returns what is to be said of that."""
-        saved = max((s for s in self._whole if own and s < self.step), default=0)
+    def _prepare(self, judge: Judge, simulator: _LazySimulator, *, of_run: bool) -> list[str]:
+        """Bring a rule's state to where it was before the step; return remarks on how."""
+        saved = max((s for s in self._whole if of_run and s < self.step), default=0)
         if saved:
             self._restore(judge, saved)
         seen = [s for s in self._recorded if saved < s < self.step]
         for step in seen:
-            self._judge(judge, play, self._home.episodes(step))
-            if not judge.remembers:
+            self._judge(judge, simulator, self._home.episodes(step))
+            if not judge.has_state:
                 return []
         lost = sorted(set(range(saved + 1, self.step)) - set(seen))
         shown = [f"was shown the recorded steps before first ({ranges(seen)})"] if seen else []
@@ -120,68 +115,37 @@ class Recredit:
                 f"{error}; name a rule with --with"
             ) from error
 
-    def _judge(self, judge: Judge, play: _Later, trajectories: Sequence[Trajectory]) -> Judgement:
-        play.hold(trajectories)
+    def _judge(self, judge: Judge, simulator: _LazySimulator, trajectories: Sequence[Trajectory]) -> Judgement:
         readings = {}
         if judge.needs:
-            self.weights.judge = judge
-            readings = self.weights.read(trajectories)
-        return judge(evidence(self.scenario, trajectories, readings, play))
+            self.run.judge = judge
+            readings = self.run.read(trajectories)
+        return judge(make_evidence(self.scenario, trajectories, readings, cast(Simulator, simulator)))
 
 
-class _Later:
-    """A simulator that is made when it is first asked for something, so that no weight is loaded in vain."""
+class _LazySimulator:
+    """A simulator that is built when it is first asked for something, so that no weight is loaded in vain."""
 
-    def __init__(self, source: Recredit) -> None:
-        self._source = source
-        self._held: list[Trajectory] = []
-        self._made: Table | None = None
-
-    @property
-    def tokens(self) -> int:
-        """Sampled or scored so far."""
-        return self._made.tokens["credit"] if self._made else 0
+    def __init__(self, rejudge: Rejudge) -> None:
+        self._rejudge = rejudge
+        self._built: RolloutSimulator | None = None
 
     @property
-    def _table(self) -> Table:
-        if self._made is None:
+    def spent_tokens(self) -> int:
+        """Return the number of tokens sampled or scored so far."""
+        return self._built.tokens["credit"] if self._built else 0
+
+    def __getattr__(self, name: str) -> Any:
+        if self._built is None:
             # One of its own, so that of several rules each plays what it would play alone.
-            table = self._source.weights.table
-            self._made = table.beside(table.cast)
-            self._made.tokens = Counter()
-            self._made.hold(self._held)
-        return self._made
-
-    def hold(self, trajectories: Sequence[Trajectory]) -> None:
-        """Make these episodes ready to be forked."""
-        self._held = list(trajectories)
-        if self._made:
-            self._made.hold(self._held)
-
-    def play(self, deals: Sequence[Deal]) -> list[Trajectory]:
-        return self._table.play(deals)
-
-    def fork(self, turn_id: TurnId, n: int, action: str | None = None) -> list[Trajectory]:
-        return self._table.fork(turn_id, n, action)
-
-    def branch(self, forks: Sequence[Fork]) -> list[list[Trajectory]]:
-        return self._table.branch(forks)
-
-    def score(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Completion | Failure]:
-        return self._table.score(requests, purpose)
-
-    def greedy(self) -> Simulator:
-        return self._table.greedy()
-
-    def address(self, turn: Turn) -> Request:
-        return self._table.address(turn)
-
-    def question(self, role: str, agent: str, text: str) -> Request:
-        return self._table.question(role, agent, text)
+            simulator = self._rejudge.run.simulator
+            self._built = simulator.beside(simulator.casting)
+            self._built.tokens = Counter()
+        return getattr(self._built, name)
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """`1-3, 7` for 1, 2, 3, 7, which must be in order."""
+    """Return `1-3, 7` for 1, 2, 3, 7, which must be in order."""
     return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in _runs(list(numbers)))
 
 
@@ -196,7 +160,7 @@ def _with(scenario: Scenario, rule: str) -> Scenario:
 
 
 def _settings(rule: str) -> dict[str, Any]:
-    """What stands under `credit:`."""
+    """Return the data that would stand under `credit:`."""
     try:
         value = yaml.safe_load(rule)
     except yaml.YAMLError as error:
@@ -213,7 +177,7 @@ def _settings(rule: str) -> dict[str, Any]:
 
 
 def _restored(home: RunFolder, scenario: Scenario, step: int) -> Run:
-    """The parts of a run as they were after `step`."""
+    """Return the parts of a run as they were after `step`."""
     if not step:
         return build(scenario.model_copy(update={"experience": Rollouts()}))
     saved = home.checkpoints / f"{step:06d}" / "policies"
@@ -221,7 +185,7 @@ def _restored(home: RunFolder, scenario: Scenario, step: int) -> Run:
     run = build(scenario.model_copy(update={"experience": Rollouts(), "policies": policies}))
     state = checkpoint.read(home.checkpoints, step)[1]
     for name, learner in run.learners.items():
-        # A learner knows more than the weights that speak, such as a critic.
+        # A learner has more than the weights that it publishes, such as a critic.
         learner.load_state_dict(state["learners"][name])
     return run
 

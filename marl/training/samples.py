@@ -1,4 +1,4 @@
-"""Judged trajectories -> samples per policy."""
+"""Turn judged trajectories into samples, by policy."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ def collect(
     roles: Mapping[str, RoleConfig],
     readings: Mapping[TurnId, Reading],
 ) -> dict[str, list[Sample]]:
-    """Samples by policy. Left out: turns of frozen roles, turns nobody judged, turns without tokens of a model; and a
-    turn that several forks inherited counts once."""
+    """Return policy -> its samples.
+
+    Left out are turns of frozen roles, turns that were not judged, and turns without a model's tokens. A turn that
+    several forks inherited counts once.
+    """
     batches: dict[str, list[Sample]] = {role.policy: [] for role in roles.values() if role.trainable}
     seen: set[TurnId] = set()
     for trajectory in trajectories:
@@ -38,7 +41,7 @@ def collect(
 
 
 def _sample(turn: Turn, start: str, end: End, judgement: Judgement, reading: Reading | None) -> Sample:
-    said = turn.completion
+    completion = turn.completion
     return Sample(
         turn.id,
         turn.agent,
@@ -46,13 +49,13 @@ def _sample(turn: Turn, start: str, end: End, judgement: Judgement, reading: Rea
         start,
         turn.nth,
         end,
-        said.prompt_ids,
-        said.token_ids,
-        said.logprobs,
+        completion.prompt_ids,
+        completion.token_ids,
+        completion.logprobs,
         turn.request.sampling,
-        said.versions,
+        completion.versions,
         judgement.earned.get(turn.id, _NOT_JUDGED).value,
         judgement.credit[turn.id],
         reading,
-        finish=said.finish,
+        finish=completion.finish,
     )

@@ -1,61 +1,171 @@
-"""One sitting of training: the loop, followed on the console, in event files and by trackers."""
+"""One sitting of training: begin a run or resume one, and follow it on the console, in event files and by trackers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from marl.metrics.alarms import Collapse
+from marl.runs import checkpoint
+from marl.runs.best_checkpoint import Best
 from marl.runs.run_folder import RunFolder
+from marl.scenario.load import ScenarioError
 from marl.scenario.schema import Scenario
-from marl.training.loop import Monitor
-from marl.training.resume import Start, train
+from marl.training.build import build
+from marl.training.loop import Interrupt, Monitor, Training
 from marl.types import Metrics
-from marl.view.closing_report import closing
-from marl.view.console import follow
-from marl.view.trackers import Events, Tracked
+from marl.view.closing_report import closing_report
+from marl.view.console import console_monitor
+from marl.view.trackers import EventFiles, Tracker
+
+
+def train(scenario: Scenario, folder: Path, start: RunStart, monitors: Sequence[Monitor]) -> bool:
+    """Train a scenario in a folder, which is locked meanwhile; return True if it went to the end."""
+    home = RunFolder(folder)
+    start.expect(home)
+    with home.held():
+        return _train(scenario, home, start, monitors)
+
+
+def _train(scenario: Scenario, home: RunFolder, start: RunStart, monitors: Sequence[Monitor]) -> bool:
+    step = start.prepare(home, scenario)
+    if step >= scenario.schedule.steps:
+        home.rewind(step)
+        best = Best.of(scenario.evaluate, home.rows())
+        checkpoint.tidy(home.checkpoints, checkpoint.Retention(scenario.checkpoint.keep, best.step))
+        with _followed(home, monitors, [*start.notes, f"complete at step {step}: nothing to do"]):
+            return True
+    # Weights are loaded before anything is cut back: what cannot be loaded changes no file.
+    training = Training(build(scenario), home, monitors)
+    training.resume(step)
+    # Weights and libraries are there to stay: the collector need not walk them again at every step's garbage.
+    gc.collect()
+    gc.freeze()
+    with _followed(home, monitors, start.notes), Interrupt() as stop:
+        return training(stop)
+
+
+@contextmanager
+def _followed(home: RunFolder, monitors: Sequence[Monitor], notes: Sequence[str]) -> Iterator[None]:
+    with ExitStack() as opened:
+        for monitor in monitors:
+            monitor.begin(home)
+            opened.callback(monitor.close)
+            for note in notes:
+                monitor.say(note)
+        yield
+
+
+class RunStart:
+    """Way in which a run starts: `resume` is None (begin), "auto" or a step's checkpoint folder."""
+
+    def __init__(self, resume: str | None = None, *, force: bool = False, overwrite: bool = False) -> None:
+        if resume is not None and overwrite:
+            raise ScenarioError("--resume goes on with a run and --overwrite removes it: give one of them")
+        self._resume, self._force, self._overwrite = resume, force, overwrite
+        self.notes: list[str] = []
+
+    def expect(self, folder: RunFolder) -> None:
+        """Check the folder before anything is made there.
+
+        Raises:
+            ScenarioError: if a checkpoint is asked for where there is no run.
+        """
+        if self._resume not in (None, "auto") and not folder.started:
+            raise ScenarioError(f"--resume {self._resume}: no run in {folder.path}")
+
+    def prepare(self, folder: RunFolder, scenario: Scenario) -> int:
+        """Make or check the folder; return the step to go on from.
+
+        Raises:
+            ScenarioError: if a run is in the way, or was another one; says what changed.
+            CheckpointError: if the checkpoint to go on from is damaged.
+            FolderError: if the folder cannot be written.
+        """
+        if folder.started and self._overwrite:
+            folder.clear()
+        if not folder.started:
+            folder.create(scenario)
+            return 0
+        if self._resume is None:
+            raise ScenarioError(
+                f"{folder.path} holds a run: go on with --resume auto, start over with --overwrite, "
+                "or choose another folder with --out"
+            )
+        changed = self._changes(folder, scenario)
+        step = self._step(folder)
+        if changed:
+            folder.create(scenario)
+        self.notes.append(f"going on from step {step}")
+        return step
+
+    def _changes(self, folder: RunFolder, scenario: Scenario) -> list[str]:
+        changed = folder.changes(scenario)
+        if changed and not self._force:
+            lines = "\n".join(f"  {line}" for line in changed)
+            raise ScenarioError(
+                f"{folder.path} was started with another scenario (--force goes on all the same):\n{lines}"
+            )
+        return changed
+
+    def _step(self, folder: RunFolder) -> int:
+        if self._resume == "auto":
+            step, problems = folder.latest()
+            self.notes += [f"WARNING: {problem}; it is set aside" for problem in problems]
+            return step
+        wanted = Path(str(self._resume))
+        elsewhere = len(wanted.parts) > 1 and wanted.parent.resolve() != folder.checkpoints.resolve()
+        if not wanted.name.isdigit() or elsewhere:
+            raise ScenarioError(
+                f"--resume {self._resume}: give 'auto', or a checkpoint of this run such as {folder.checkpoints}/000100"
+            )
+        step = int(wanted.name)
+        checkpoint.inspect(folder.checkpoints / f"{step:06d}")
+        return step
 
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """A function that wants every step's metrics."""
+    """Monitor that hands every step's metrics to a function."""
 
     function: Callable[[int, Metrics], None]
 
     def begin(self, folder: RunFolder) -> None:
-        """Steps that were done before are not repeated."""
+        """Do nothing: steps that were done before are not repeated."""
 
     def log(self, step: int, metrics: Metrics) -> None:
         self.function(step, metrics)
 
     def say(self, message: str) -> None:
-        """Numbers only."""
+        """Do nothing: the function gets numbers only."""
 
     def close(self) -> None:
-        """Nothing to put away."""
+        """Do nothing: nothing was opened."""
 
 
 def session(
-    scenario: Scenario, folder: Path, start: Start, on_step: Callable[[int, Metrics], None] | None = None
+    scenario: Scenario, folder: Path, start: RunStart, on_step: Callable[[int, Metrics], None] | None = None
 ) -> bool:
-    """Train with everything a person expects to see; returns whether it went to the end.
+    """Train with progress on the console, event files and trackers; return True if it went to the end.
 
-    Ctrl-C ends it with a checkpoint, a second one (or one before the first step) at once, without.
+    Ctrl-C ends it with a checkpoint; a second one, or one before the first step, ends it at once, without.
     """
     home = RunFolder(folder)
-    watch = follow(Console(), scenario.schedule.steps, home.path.name)
-    monitors: list[Monitor] = [watch, Events()]
-    monitors += [Tracked(name) for name in scenario.track]
+    watch = console_monitor(Console(), scenario.schedule.steps, home.path.name)
+    monitors: list[Monitor] = [watch, EventFiles()]
+    monitors += [Tracker(name) for name in scenario.track]
     monitors += [Callback(on_step)] if on_step else []
     try:
         finished = train(scenario, home.path, start, monitors)
     except KeyboardInterrupt:
         finished = False
     except Collapse:
-        watch.say(closing(home, False, scenario.evaluate))
+        watch.say(closing_report(home, False, scenario.evaluate))
         raise
-    watch.say(closing(home, finished, scenario.evaluate))
+    watch.say(closing_report(home, finished, scenario.evaluate))
     return finished

@@ -1,4 +1,4 @@
-"""When each policy learns, and the samples that wait until then."""
+"""Schedule of updates: the steps in which each policy learns, and the samples that wait until then."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from marl.scenario.schema import PolicyConfig
 from marl.types import Sample
 
 
-class Pace:
-    """Hands a policy's samples on when it is its turn. Its weights do not change meanwhile, so all are on-policy."""
+class UpdateSchedule:
+    """Hands a policy's samples on when it learns. Its weights do not change meanwhile, so all are on-policy."""
 
     def __init__(self, policies: Mapping[str, PolicyConfig]) -> None:
         self._policies = {name: policy for name, policy in policies.items() if policy.learner}
         self._waiting: dict[str, list[list[Sample]]] = {name: [] for name in self._policies}
-        """Policy -> its samples, a list for each step it has gathered in."""
+        """Policy -> its samples, a list for each step in which it gathered some."""
 
     def __call__(self, step: int, batches: Mapping[str, list[Sample]]) -> dict[str, list[Sample]]:
-        """Policies that learn at the end of `step` -> what from. The samples of those that sit it out are left out."""
+        """Return the policies that learn at the end of `step` with their samples; the samples of others are dropped."""
         due = {}
         for name, policy in self._policies.items():
             if not policy.learns_in(step):

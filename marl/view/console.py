@@ -1,4 +1,4 @@
-"""A run's progress on the console: a live table on a terminal, plain lines elsewhere."""
+"""Progress of a run on the console: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rich.table import Table
 from marl.metrics.summaries import held_out_measures
 from marl.runs.run_folder import RunFolder
 from marl.types import Metrics
-from marl.view.chart import spark
+from marl.view.curves import spark
 
 _SHOWN = ("eval/nashconv", "eval/legal_mass", "eval/optimal", "eval/random/win", "eval/minimax/draw")
 _QUIET_S = 5.0
 
 
 def notable(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The few numbers of a step that a person looks at first."""
+    """Return the few metrics of a step that a person looks at first."""
     names = [name for name in _SHOWN if name in metrics]
     names += held_out_measures(metrics)
     names += sorted(n for n in metrics if n.startswith(("episode/measure/", "alarm/")))
@@ -41,18 +41,18 @@ class PlainLines:
 
     def log(self, step: int, metrics: Metrics) -> None:
         now = time.monotonic()
-        measured = any(name.startswith("eval/") for name in metrics)
-        if not measured and step < self._steps and now - self._shown < _QUIET_S:
+        evaluated = any(name.startswith("eval/") for name in metrics)
+        if not evaluated and step < self._steps and now - self._shown < _QUIET_S:
             return
         self._shown = now
         figures = "  ".join(f"{name} {value:.4g}" for name, value in notable(metrics).items())
-        self._console.print(f"step {step}/{self._steps}  {figures}", markup=False, highlight=False, soft_wrap=True)
+        self.say(f"step {step}/{self._steps}  {figures}")
 
     def say(self, message: str) -> None:
         self._console.print(message, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Nothing to put away."""
+        """Close nothing: there is nothing open."""
 
 
 class LiveTable:
@@ -91,8 +91,8 @@ class LiveTable:
         self._live.stop()
 
 
-class Teaching:
-    """What a person sees while a made model is taught its format: one line, and a bar on a terminal."""
+class WarmUpProgress:
+    """Progress of the warm-up of a new tiny model: one line, and a bar on a terminal."""
 
     def __init__(self, policy: str, steps: int) -> None:
         console = Console(stderr=True)
@@ -108,7 +108,7 @@ class Teaching:
         self._progress.update(self._task, completed=step)
 
     def say(self, message: str) -> None:
-        """The line above says it."""
+        """Show no messages of the warm-up's run."""
 
     def close(self) -> None:
         self._progress.stop()
@@ -119,6 +119,6 @@ def _bar(console: Console) -> Progress:
     return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
 
 
-def follow(console: Console, steps: int, title: str) -> PlainLines | LiveTable:
-    """What suits the console: live on a terminal, lines in a pipe or a log file."""
+def console_monitor(console: Console, steps: int, title: str) -> PlainLines | LiveTable:
+    """Return a live table on a terminal, plain lines in a pipe or a log file."""
     return LiveTable(console, steps, title) if console.is_terminal else PlainLines(console, steps)

@@ -1,8 +1,9 @@
-"""`marl plot`: learning curves of one or more runs."""
+"""Learning curves: as text for a terminal, and as a picture (`marl plot`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +11,23 @@ from marl.evaluation.evaluate import EXACT, counts
 from marl.metrics.summaries import held_out_measures
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
-from marl.view.chart import Curve, chart, draw
 
+_BARS = "▁▂▃▄▅▆▇█"
 _DEFAULTS = ("eval/nashconv", "eval/optimal", "eval/random/win", "eval/minimax/draw", "eval/legal_mass")
+Curve = Sequence[tuple[int, float]]
+"""(step, value) of a metric."""
 
 
 def plot(runs: Sequence[Path], metrics: Sequence[str], out: Path | None) -> str:
-    """Draw a PNG, a panel per metric and a line per run; returns the first curve in text and the file's name.
+    """Draw a PNG with a panel per metric and a line per run; return the first curve in text and the file's name.
 
     Raises:
         ScenarioError: if a folder holds no run, or no run has the metric; names those there are.
     """
-    rows = {_label(run): _rows(run) for run in runs}
+    rows = {run.resolve().name: _rows(run) for run in runs}
     known = sorted({name for lines in rows.values() for row in lines for name in row if name != "step"})
-    usual = [name for name in _DEFAULTS if name in known] + held_out_measures(known)
-    chosen = list(metrics) or usual or known[:4]
+    defaults = [name for name in _DEFAULTS if name in known] + held_out_measures(known)
+    chosen = list(metrics) or defaults or known[:4]
     for name in chosen:
         if name not in known:
             raise ScenarioError(f"--metric {name}: not in these runs; they have: {', '.join(known) or 'nothing yet'}")
@@ -38,17 +41,75 @@ def plot(runs: Sequence[Path], metrics: Sequence[str], out: Path | None) -> str:
     return f"{name}\n{chart(next(iter(first.values())))}\n{file}"
 
 
-def _label(run: Path) -> str:
-    return run.resolve().name
-
-
 def _rows(run: Path) -> list[dict[str, Any]]:
-    folder = RunFolder(run)
     if not (run / "scenario.yaml").is_file():
         raise ScenarioError(f"{run}: no run here (no scenario.yaml)")
-    return list(folder.rows()) if folder.metrics.is_file() else []
+    return list(RunFolder(run).rows())
 
 
 def _curve(rows: Sequence[dict[str, Any]], name: str) -> Curve:
-    """Where the metric was measured; an exact figure only where it counts."""
+    """Return the steps in which the metric was measured; of an exact figure, only those with enough legal mass."""
     return [(row["step"], row[name]) for row in rows if name in row and (name not in EXACT or counts(row))]
+
+
+def spark(values: Sequence[float], width: int) -> str:
+    """Return one line of bars: the values, averaged into at most `width` bins; "" without values."""
+    if not values:
+        return ""
+    bins = _bins(values, width)
+    low, high = min(bins), max(bins)
+    span = (high - low) or 1.0
+    return "".join(_BARS[min(7, int((value - low) / span * 8))] for value in bins)
+
+
+def _bins(values: Sequence[float], width: int) -> list[float]:
+    width = min(width, len(values))
+    edges = [round(i * len(values) / width) for i in range(width + 1)]
+    return [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+
+
+def chart(curve: Curve, width: int = 60, height: int = 10) -> str:
+    """Return a curve drawn in text, with its scale on the left and its steps below; sizes are in characters."""
+    bins = _bins([value for _, value in curve], width)
+    low, high = min(0.0, *bins), max(0.0, *bins)
+    span = (high - low) or 1.0
+    rows = []
+    for row in range(height, 0, -1):
+        label = f"{low + span * row / height:8.3f}" if row in (1, height) or row == (height + 1) // 2 else " " * 8
+        rows.append(f"{label} ┤" + "".join(_cell((value - low) / span * height - (row - 1)) for value in bins))
+    first, last = str(curve[0][0]), str(curve[-1][0]) if len(curve) > 1 else ""
+    below = f"{' ' * 9}└{'─' * len(bins)}\n{' ' * 10}{first}{last.rjust(max(len(bins) - len(first), len(last) + 1))}"
+    return "\n".join([*rows, below])
+
+
+def _cell(fill: float) -> str:
+    return _BARS[min(7, int(fill * 8))] if fill > 0 else " "
+
+
+def draw(path: Path, curves: Mapping[str, Mapping[str, Curve]]) -> None:
+    """Write a PNG with a panel per metric and a line per run; `curves`: metric -> run -> curve."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    columns = min(2, len(curves))
+    rows = -(-len(curves) // columns)
+    figure, axes = pyplot.subplots(rows, columns, figsize=(6.5 * columns, 3.6 * rows), squeeze=False)
+    for axis, (metric, runs) in zip(axes.flat, curves.items(), strict=False):
+        _panel(axis, metric, runs)
+    for axis in list(axes.flat)[len(curves) :]:
+        axis.set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def _panel(axis: Any, metric: str, runs: Mapping[str, Curve]) -> None:
+    for run, curve in runs.items():
+        axis.plot([step for step, _ in curve], [value for _, value in curve], label=run, linewidth=1.4)
+    axis.set_title(metric, fontsize=10)
+    axis.set_xlabel("step")
+    axis.grid(alpha=0.25)
+    if len(runs) > 1:
+        axis.legend(fontsize=8)

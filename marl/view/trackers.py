@@ -1,4 +1,4 @@
-"""Where metrics go beside metrics.jsonl: TensorBoard event files, and trackers that are installed."""
+"""Copies of the metrics beside metrics.jsonl: TensorBoard event files, and trackers that are installed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import time
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from marl.errors import Writing
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from marl.runs.run_folder import RunFolder
 
 
-class Events:
+class EventFiles:
     """TensorBoard event files. They follow from metrics.jsonl, so a resumed run writes them anew from its rows."""
 
     _folder: Path
@@ -56,15 +55,15 @@ class Events:
             self._writer.flush()
 
     def say(self, message: str) -> None:
-        """Event files hold numbers only."""
+        """Write no messages: event files hold numbers only."""
 
     def close(self) -> None:
         with Writing(self._folder):
             self._writer.close()
 
 
-class Tracked:
-    """Sends metrics to wandb, mlflow or trackio, under the run folder's name.
+class Tracker:
+    """Client of wandb, mlflow or trackio, which gets the metrics under the run folder's name.
 
     Raises:
         ValueError: if it is not installed.
@@ -72,7 +71,10 @@ class Tracked:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._library = _library(name)
+        try:
+            self._library = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            raise ValueError(f"track: {name!r} is not installed; pip install 'marl[tracking]'") from error
         self._run: Any = None
 
     def begin(self, folder: RunFolder) -> None:
@@ -94,14 +96,7 @@ class Tracked:
             self._library.log(metrics, step=step)
 
     def say(self, message: str) -> None:
-        """Trackers get numbers only."""
+        """Send no messages: trackers get numbers only."""
 
     def close(self) -> None:
         (self._library.end_run if self._run is None else self._library.finish)()
-
-
-def _library(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ValueError(f"track: {name!r} is not installed; pip install 'marl[tracking]'") from error

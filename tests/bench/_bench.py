@@ -1,4 +1,4 @@
-"""What the measurements here share: their command line, a stopwatch, and a report that says where it comes from."""
+"""Shared by all measurements: command line, stopwatch, and a report that holds its own command, commit and machine."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 _LOAD = os.getloadavg()
-"""When the measurement began, so that a figure from a busy machine can be told."""
+"""Load when the measurement began, which shows whether other work disturbed it."""
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """A command line with `--out FILE`; `description` is the script's docstring."""
+    """Return a command line with `--out FILE`; `description` is the script's docstring."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--out", type=Path, help="write the report here as well")
     return made
 
 
 def seconds(task: Callable[[], object]) -> float:
-    """Wall time of one call."""
+    """Return the wall time of one call, in seconds."""
     started = time.perf_counter()
     task()
     return time.perf_counter() - started
 
 
 def spread(values: Sequence[float], digits: int = 3) -> dict[str, float]:
-    """Median, least and greatest."""
+    """Return median, least and greatest value."""
     figures = {"median": statistics.median(values), "min": min(values), "max": max(values)}
     return {name: round(value, digits) for name, value in figures.items()}
 
@@ -52,32 +52,45 @@ def silent() -> Iterator[None]:
 
 def report(figures: Mapping[str, Any], out: Path | None, *, seeds: Sequence[int], **settings: Any) -> None:
     """Print one JSON object, and write it to `out`."""
-    said = {
-        "command": shlex.join(["python", os.path.relpath(sys.argv[0], ROOT), *sys.argv[1:]]),
+    record = {
+        "command": command(),
         "commit": commit(),
         "seeds": list(seeds),
         "machine": machine(),
         "settings": settings,
         "figures": dict(figures),
     }
-    text = json.dumps(said, indent=2)
+    text = json.dumps(record, indent=2)
     print(text)
     if out is not None:
         out.write_text(text + "\n")
 
 
+def command() -> str:
+    """Return the command that measured this, with paths that hold on any machine: relative to the checkout."""
+    return shlex.join(["python", *map(_relative, [os.path.abspath(sys.argv[0]), *sys.argv[1:]])])
+
+
+def _relative(argument: str) -> str:
+    """Return an absolute path relative to the checkout, or without its folder if it lies elsewhere."""
+    path = Path(argument)
+    if not path.is_absolute():
+        return argument
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
+
+
 def commit() -> str:
-    """The checked-out commit, with a `+` if files that a figure may depend on are changed."""
-    where = ["git", "-C", str(ROOT)]
-    found = subprocess.run([*where, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
-    if found.returncode:
+    """Return the checked-out commit, with a `+` if files that a figure may depend on are changed."""
+    git = ["git", "-C", str(ROOT)]
+    head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
+    if head.returncode:
         return "unknown"
-    changed = subprocess.run([*where, "status", "--porcelain", "--", "*.py", "*.yaml"], capture_output=True, check=True)
-    return found.stdout.strip() + "+" * bool(changed.stdout)
+    changed = subprocess.run([*git, "status", "--porcelain", "--", "*.py", "*.yaml"], capture_output=True, check=True)
+    return head.stdout.strip() + "+" * bool(changed.stdout)
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were taken on."""
+    """Return the hardware and the versions that the figures were taken on; it names no host."""
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),

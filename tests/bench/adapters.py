@@ -28,7 +28,8 @@ from torch import Tensor
 from games.base import TextGame, TextGameConfig
 from marl.protocols import Evidence, RoleConfig, View
 from marl.scenario.load import validate
-from marl.training.run import Run, build
+from marl.training.build import build
+from marl.training.run import Run
 from marl.training.samples import collect
 from marl.types import Message
 
@@ -112,7 +113,7 @@ def scenario(model: dict[str, Any], separate: bool, at_once: bool, how: Any) -> 
 def built(*settings: Any) -> Run:
     """A run in which nothing ends early."""
     run = build(scenario(*settings))
-    engines: Any = run.table.engines.values()
+    engines: Any = run.simulator.engines.values()
     for engine in engines:
         engine._ends_E = np.array([], np.int64)
     return run
@@ -120,9 +121,9 @@ def built(*settings: Any) -> Run:
 
 def step(run: Run) -> None:
     """What the training loop does between two evaluations."""
-    trajectories = run.experience.gather(run.deal(run.step), run.table)
+    trajectories = run.experience.gather(run.step, run.deals, run.simulator)
     readings = run.read(trajectories)
-    judgement = run.judge(Evidence(trajectories, "relay", readings, run.table))
+    judgement = run.judge(Evidence(trajectories, "relay", readings, run.simulator))
     batches = collect(trajectories, judgement, run.scenario.roles, readings)
     for name, learner in run.learners.items():
         learner.update(batches[name])
@@ -141,7 +142,7 @@ def times(model: dict[str, Any], at_once: bool, how: Any) -> dict[str, Any]:
             started = time.perf_counter(), time.process_time()
             step(run)
             taken[separate].append((time.perf_counter() - started[0], time.process_time() - started[1]))
-    said = {separate: sum(run.table.tokens.values()) for separate, run in runs.items()}
+    said = {separate: sum(run.simulator.tokens.values()) for separate, run in runs.items()}
     assert said[False] == said[True] == (how.repeats + 1) * 2 * how.episodes * how.tokens
     pairs = list(zip(taken[False], taken[True], strict=True))
     return {
@@ -155,7 +156,7 @@ def times(model: dict[str, Any], at_once: bool, how: Any) -> dict[str, Any]:
 def held(run: Run) -> dict[str, int]:
     """Bytes by what they are for, each stretch of memory once; the learners' own first."""
     learners: Any = run.learners.values()
-    engines: Any = {id(engine): engine for engine in run.table.engines.values()}.values()
+    engines: Any = {id(engine): engine for engine in run.simulator.engines.values()}.values()
     kinds: dict[str, list[Tensor]] = {
         "parameters": [p for each in learners for p in each.model.parameters()]
         + [t for each in engines for t in _tensors(each.network.model)],
@@ -185,7 +186,7 @@ def memory(model: dict[str, Any], how: Any) -> dict[str, Any]:
         run = built(model, separate, False, how)
         step(run)
         figures[name] = held(run)
-        sampler: Any = run.table.engines[next(iter(run.learners))]
+        sampler: Any = run.simulator.engines[next(iter(run.learners))]
         figures["base_parameters"] = sum(p.numel() for p in sampler.network.model.parameters())
     one, two = (figures[name] for name in ("one_adapter", "two_adapters"))
     figures["added"] = round(two["total"] / one["total"] - 1, 4)

@@ -23,11 +23,11 @@ from functools import partial
 from typing import Any
 
 from _bench import parser, report
+from marl.judging.map_rewards import repaid
 
 from marl.config import Sampling
 from marl.graph import Trajectory
 from marl.judging.judge import Judge
-from marl.judging.map_rewards import repaid
 from marl.protocols import Evidence
 from marl.scenario.schema import CreditConfig, CreditRule
 from marl.types import Completion, Deal, Message, Reading, Request, Reward, Turn, TurnId
@@ -53,19 +53,19 @@ ASSIGN: dict[str, dict[str, Any]] = {
     **{f"gae, {level}": {"kind": GAE, "level": level, "lam": 0.95} for level in ("token", "turn", "bi_level")},
     **{f"chain_gae, {level}": {"kind": CHAIN, "level": level, "lam": 0.95} for level in ("token", "turn")},
 }
-PEERS, WHITEN = "credit.baselines.agents", "credit.baselines.whiten"
+PEERS, WHITEN = "credit.baselines.group", "credit.baselines.whiten"
 BASELINES: dict[str, dict[str, Any]] = {
-    "none": {"kind": "credit.baselines.group:Nothing"},
+    "none": {"kind": "credit.baselines.reinforce:Nothing"},
     "group": {"kind": "credit.baselines.group:Group"},
     "group, prompt": {"kind": "credit.baselines.group:Group", "like": "prompt"},
     "group, problem": {"kind": "credit.baselines.group:Group", "like": "problem"},
-    "leave_one_out": {"kind": "credit.baselines.reinforce:LeaveOneOut"},
-    "role_average": {"kind": "credit.baselines.group:RoleAverage"},
+    "rloo": {"kind": "credit.baselines.group:RlooBaseline"},
+    "role_average": {"kind": "credit.baselines.reinforce:RoleAverage"},
     "agent_turn_group": {"kind": f"{PEERS}:AgentTurnGroup"},
     "agent_group": {"kind": f"{PEERS}:AgentGroup"},
     "task_role": {"kind": f"{PEERS}:TaskRole"},
-    "joint": {"kind": "credit.baselines.joint:Joint"},
-    "opo": {"kind": "credit.baselines.reinforce:LengthWeighted"},
+    "joint": {"kind": "credit.baselines.group:Joint"},
+    "opo": {"kind": "credit.baselines.group:LengthWeighted"},
     "whiten": {"kind": f"{WHITEN}:Whiten"},
     "whiten, start": {"kind": f"{WHITEN}:Whiten", "like": "start"},
     "decoupled": {"kind": f"{WHITEN}:Decoupled"},

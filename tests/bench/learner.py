@@ -35,7 +35,7 @@ from _bench import parser, report, silent, spread
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from marl.config import Sampling
-from marl.protocols import Brief
+from marl.protocols import LearnerContext
 from marl.types import Advantage, Sample
 from trainers.settings import Grpo
 
@@ -145,7 +145,7 @@ def clock(device: str) -> float:
 def ours(size: Size, given: list[Sample], how: dict[str, Any], updates: int, device: str) -> dict[str, float]:
     micro_tokens = size.micro_rows * (size.prompt + size.longest)
     settings = Grpo(lr=1e-5, micro_tokens=micro_tokens, **how)
-    learner = settings.build(Brief("actor", Random(size, device), 100, 0))
+    learner = settings.build(LearnerContext("actor", Random(size, device), 100, 0))
     return measured(lambda: learner.update(given), updates, device)
 
 
@@ -183,7 +183,7 @@ def trl_trainer(size: Size, given: list[Sample], folder: Path, updates: int, dev
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    from marl.models.tiny_tokenizer import make_tokenizer
+    from marl.models.tiny_build import make_tokenizer
 
     class Given(GRPOTrainer):
         def _generate_and_score_completions(self, inputs: Any) -> Any:

@@ -25,11 +25,12 @@ from _bench import ROOT, parser, report, silent
 import marl
 from marl.graph import write_trajectories
 from marl.models.tiny import Tiny
+from marl.protocols import WarmUp
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
-from marl.training.restore import measure
-from marl.training.warm_up import WarmUp, lesson, random_play
+from marl.commands.evaluate import measure
+from marl.training.warm_up import corpus, lesson, random_play
 
 GAMES_OF = {
     **{"kuhn": "kuhn_self_play", "nim": "nim_self_play", "tic_tac_toe": "tic_tac_toe_self_play"},
@@ -140,11 +141,11 @@ def imitate(seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
     settings = WarmUp(episodes=16384, steps=round(250 * budget), lr=3e-3, seed=seed)
     tiny = team.policies["solver"].model
     assert isinstance(tiny, Tiny)
-    base = Path(tiny.model_copy(update={"warm_up": None}).prepare(team, ("solver",)).path)
+    base = tiny.folder(corpus(team, ("solver",), tiny.seed))
     home = RUNS / f"sft_{seed}"
     home.mkdir(parents=True, exist_ok=True)
     write_trajectories(home / "recorded.jsonl.zst", random_play(team, settings.episodes, seed))
-    taught = validate(lesson(settings, (team, ("solver",)), (base, home / "recorded.jsonl.zst")), "sft")
+    taught = validate(lesson(team, ("solver",), settings, base, home / "recorded.jsonl.zst"), "sft")
     with silent():
         marl.train(taught, home / "run", overwrite=True)
     return {"seed": seed, "steps": settings.steps, **learnt(list(RunFolder(home / "run").rows()))}

@@ -23,7 +23,7 @@ import marl
 KINDS = {
     "vdn": "credit.assign.value_decomposition:Vdn",
     "qmix": "credit.assign.value_decomposition:Qmix",
-    "coma": "credit.assign.coma:Coma",
+    "coma": "credit.assign.value_decomposition:Coma",
 }
 WARM = 5
 

@@ -23,6 +23,7 @@ import torch
 from _bench import parser, report
 
 from marl.config import Sampling
+from marl.engines.transformers.policy_weights import SinglePolicy
 from marl.engines.transformers.sampler import Sampler
 from marl.engines.transformers.settings import Transformers
 from marl.models.tiny import Tiny
@@ -94,13 +95,13 @@ def seconds(task: Callable[[], None]) -> float:
 
 
 def measured(folder: Path, repeats: int) -> dict[str, dict[str, float]]:
-    checkpoint = SETTINGS.checkpoint("actor", folder)
+    checkpoint = SETTINGS.source("actor", folder)
     model, tokenizer = checkpoint.model(), checkpoint.tokenizer()
     # Nothing may end early on either side.
     model.generation_config.eos_token_id = None
     figures: dict[str, dict[str, float]] = {}
     for name, work in works(np.random.default_rng(0)).items():
-        sampler = Sampler(model, tokenizer, Transformers(slots=work.slots))
+        sampler = Sampler(SinglePolicy(model, checkpoint), tokenizer, Transformers(slots=work.slots))
         sampler._ends_E = np.array([], np.int64)
         times = [(seconds(lambda: ours(sampler, work)), seconds(lambda: theirs(model, tokenizer, work)))  # noqa: B023
                  for _ in range(repeats + 1)][1:]  # fmt: skip

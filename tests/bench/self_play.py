@@ -31,7 +31,7 @@ from _bench import ROOT, parser, report, silent, spread
 import marl
 from marl.engines.transformers.settings import Transformers
 from marl.models.chat_template import Prompt
-from marl.protocols import Brief, Source
+from marl.protocols import LearnerContext, Source
 from marl.scenario.schema import Scenario
 from marl.types import Metrics
 from trainers.settings import Grpo
@@ -86,9 +86,9 @@ class ClockedEngine(Transformers):
         for name in ("submit", "step", "load_weights"):
             setattr(sampler, name, clocked("engine", getattr(sampler, name)))
         if not self.share:
-            known = sampler.prompts.prompt
+            known = sampler.chat_tokenizer.prompt
             # Prompts are told apart by identity, so a copy is another prompt.
-            sampler.prompts.prompt = lambda *asked: Prompt(known(*asked).ids)
+            sampler.chat_tokenizer.prompt = lambda *asked: Prompt(known(*asked).ids)
         return sampler
 
 
@@ -98,7 +98,7 @@ class ClockedLearner(Grpo):
     kind: str = f"{__name__}:ClockedLearner"
     share: bool = True
 
-    def build(self, brief: Brief) -> Any:
+    def build(self, brief: LearnerContext) -> Any:
         learner: Any = super().build(brief)
         learner.update = update = clocked("learner", learner.update)
         if not self.share:

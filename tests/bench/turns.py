@@ -30,16 +30,16 @@ from marl.graph import Trajectory, write_trajectories
 from marl.judging.judge import Judge, Judgement
 from marl.metrics.summaries import summarize
 from marl.protocols import Evidence, GameConfig
-from marl.rollout.casting import Cast
-from marl.rollout.simulator import Table
+from marl.rollout.casting import RoleCasting
+from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import CreditConfig
 from marl.seeds import seed_of
 from marl.training.samples import collect
 from marl.types import Completion, Deal, Failure, Request, Ticket
-from roles.player import Player
+from roles.answering import PlayerRole
 
 AGENTS = ("player_0", "player_1")
-ROLES = {"player": Player(policy="actor")}
+ROLES = {"player": PlayerRole(policy="actor")}
 
 
 class Metronome(TextGame):
@@ -102,8 +102,8 @@ class Instant:
         raise AssertionError("nothing is ever learnt here")
 
 
-def table(game: GameConfig, engine: Instant) -> Table:
-    return Table(game, Cast(ROLES, 0), {"actor": engine})
+def table(game: GameConfig, engine: Instant) -> RolloutSimulator:
+    return RolloutSimulator(game, RoleCasting(ROLES, 0), {"actor": engine})
 
 
 def kuhn(steps: int) -> dict[str, float]:

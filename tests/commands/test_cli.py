@@ -59,8 +59,16 @@ def test_check_notes_what_is_no_error_but_rarely_meant(run: Any) -> None:
     status, said, _ = run("check", KUHN, to_go, "credit.baseline=group")
     assert status == 0
     assert "note: credit: 'outcome' gives an agent's turns different worths and 'group' compares whole episodes" in said
-    for other in ("{kind: group, like: prompt}", "leave_one_out"):
+    for other in ("{kind: group, like: prompt}", "rloo"):
         assert "note" not in run("check", KUHN, to_go, f"credit.baseline={other}")[1]
+
+
+def test_check_notes_kinds_that_were_renamed_and_other_commands_warn_of_them_in_one_line(run: Any) -> None:
+    message = "kind 'leave_one_out' of baselines is now called 'rloo'\n"
+    status, out, _ = run("check", KUHN, "credit.baseline=leave_one_out")
+    assert (status, out.splitlines(keepends=True)[1:]) == (0, [f"note: {message}"])
+    done = python("-m", "marl", "play", KUHN, "credit.baseline=leave_one_out", "--random")
+    assert (done.returncode, done.stderr) == (0, f"marl: {message}")
 
 
 def test_check_loads_no_heavy_library() -> None:

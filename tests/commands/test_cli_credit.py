@@ -13,7 +13,7 @@ from real_runs import Desk
 
 from marl.commands import cli
 from marl.runs.run_folder import RunFolder
-from marl.training.rejudge import Recredit, ranges
+from marl.training.rejudge import Rejudge, ranges
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_table_names_every_role_and_agent(run: Any, whole: Desk, step: int) ->
     assert rule == "outcome/none"
     assert headings.split()[:6] == ["role", "agent", "turns", "earned", "std", "advantage"]
     assert headings.split()[6:] == ["std", "zero", "conserved", "purity", "bias", "t"]
-    paid = [t.returns["player_1"] for t in Recredit(whole.run, step).trajectories if len(t.turns) > 1]
+    paid = [t.returns["player_1"] for t in Rejudge(whole.run, step).trajectories if len(t.turns) > 1]
     rows = [line.split() for line in (first, second)]
     assert [row[:2] for row in rows] == [["player", "player_0"], ["player", "player_1"]]
     # player_1 takes one turn, the second, in every hand in which the first move could be read.
@@ -77,7 +77,7 @@ def test_options_may_come_first_and_the_command_may_be_named(run: Any, whole: De
 def test_every_turn_is_written(run: Any, whole: Desk, tmp_path: Path, step: int, ending: str) -> None:
     out = tmp_path / f"turns{ending}"
     status, said, _ = run("credit", whole.run, "--with", "flow/none", "--step", step, "--out", out)
-    again = Recredit(whole.run, step)
+    again = Rejudge(whole.run, step)
     credit = again("flow/none").judgement.credit
     assert (status, said.splitlines()[-1]) == (0, f"{out}: {len(credit)} turns")
     text = out.read_text()

@@ -11,15 +11,15 @@ import typer
 from typer.testing import CliRunner
 
 from credit.validation import estimands, report
-from credit.validation.check import Checked, Plan, check, chosen_tasks
+from credit.validation.check import CheckPlan, CheckResults, check, chosen_tasks
 from credit.validation.command import credit_check
-from credit.validation.measure import Method, Row
-from credit.validation.tables import Fact, facts
-from credit.validation.world import World
+from credit.validation.enumeration import EnumeratedGame, Play
+from credit.validation.known_answers import KnownAnswer, known_answers
+from credit.validation.measure import Method, MethodResult
 from marl.protocols import AssignConfig, Evidence
-from marl.types import Advantage, Credit
+from marl.types import Advantage, Credit, Fork
 
-HONEST = ("outcome", "flow", "shapley", "leave_one_out", "difference (policy)", "replay", "outcome / leave_one_out")
+HONEST = ("outcome", "flow", "shapley", "leave_one_out", "difference (policy)", "replay", "outcome / rloo")
 
 
 class Muddled(AssignConfig):
@@ -31,7 +31,7 @@ class Muddled(AssignConfig):
         assert evidence.simulator
         credit: Credit = {}
         for trajectory in evidence.trajectories:
-            [other] = evidence.simulator.fork(trajectory.turns[0].id, 1)
+            [other] = evidence.simulator.play([Fork(trajectory, 0)], evidence.rewards)
             gain = sum(r.value for r in trajectory.rewards) / 2 - sum(r.value for r in other.rewards) / 2
             credit.update((turn.id, Advantage(gain)) for turn in trajectory.turns)
         return credit
@@ -43,33 +43,33 @@ def broken(claims: estimands.Estimand) -> Method:
 
 
 @pytest.fixture(scope="module")
-def rows() -> dict[str, Row]:
-    plan = Plan(chosen_tasks(["2B"]), HONEST, (broken(estimands.advantage),))
-    return {row.method: row for row in check(plan).rows}
+def rows() -> dict[str, MethodResult]:
+    plan = CheckPlan(chosen_tasks(["2B"]), HONEST, (broken(estimands.advantage),))
+    return {row.method: row for row in check(plan).methods}
 
 
-def test_rules_that_do_what_they_say_are_recovered(rows: dict[str, Row]) -> None:
+def test_rules_that_do_what_they_say_are_recovered(rows: dict[str, MethodResult]) -> None:
     for name in HONEST:
         assert rows[name].recovered, name
         assert rows[name].fewest >= 48
 
 
-def test_a_broken_rule_is_reported_as_not_recovered(rows: dict[str, Row]) -> None:
+def test_a_broken_rule_is_reported_as_not_recovered(rows: dict[str, MethodResult]) -> None:
     muddled = rows["muddled"]
     assert muddled.recovered is False
-    assert muddled.own is not None
-    assert muddled.own < 0.95
+    assert muddled.own_pearson is not None
+    assert muddled.own_pearson < 0.95
     # It is no noise: the same rule is right about what it really estimates.
-    plan = Plan(chosen_tasks(["2B"]), ("outcome",), (broken(_gain),))
-    assert [row.recovered for row in check(plan).rows] == [True, True]
+    plan = CheckPlan(chosen_tasks(["2B"]), ("outcome",), (broken(_gain),))
+    assert [row.recovered for row in check(plan).methods] == [True, True]
 
 
-def _gain(world: World) -> estimands.PerPlay:
-    """What was paid, minus what could be expected when the game began."""
-    return lambda play: [play.worth - world.value(play.choices[0].cell.history)] * len(play.choices)
+def _gain(game: EnumeratedGame, play: Play) -> estimands.PerTurn:
+    """Return the return minus the expected one when the game began."""
+    return [play.team_return - game.value(play.first)] * len(play.decisions)
 
 
-def test_what_a_rule_spends_is_counted_for_each_turn(rows: dict[str, Row]) -> None:
+def test_what_a_rule_spends_is_counted_for_each_turn(rows: dict[str, MethodResult]) -> None:
     assert rows["outcome"].generations == rows["outcome"].tokens == 0
     # Two agents move at once, so coalitions are settled without asking anybody.
     assert rows["shapley"].generations == rows["shapley"].tokens == 0
@@ -82,48 +82,48 @@ def test_what_a_rule_spends_is_counted_for_each_turn(rows: dict[str, Row]) -> No
     assert rows["difference (policy)"].tokens > 0
 
 
-def test_a_check_is_the_same_each_time(rows: dict[str, Row]) -> None:
-    again = check(Plan(chosen_tasks(["2B"]), ("replay", "shapley")))
-    assert again.rows == [rows["shapley"], rows["replay"]]
+def test_a_check_is_the_same_each_time(rows: dict[str, MethodResult]) -> None:
+    again = check(CheckPlan(chosen_tasks(["2B"]), ("replay", "shapley")))
+    assert again.methods == [rows["shapley"], rows["replay"]]
 
 
 @pytest.fixture(scope="module")
-def known() -> list[Fact]:
-    return list(facts((0,)))
+def known() -> list[KnownAnswer]:
+    return list(known_answers((0,)))
 
 
-def test_every_known_answer_is_recovered_but_for_two_rules_that_do_pay_for_going_on(known: list[Fact]) -> None:
-    missed = {(fact.case, fact.method) for fact in known if not fact.recovered}
+def test_every_known_answer_is_recovered_but_for_two_rules_that_do_pay_for_going_on(known: list[KnownAnswer]) -> None:
+    missed = {(answer.case, answer.method) for answer in known if not answer.recovered}
     assert missed == {("stopping bias", "process (prime_paper)"), ("stopping bias", "process (decoupled)")}
-    kinds = {fact.method for fact in known}
+    kinds = {answer.method for answer in known}
     assert {"shapley", "leave_one_out", "coma", "role_average", "vdn", "qmix", "difference"} <= kinds
 
 
 def test_a_fact_is_missed_by_one_wrong_number() -> None:
-    assert Fact("case", "rule", (1.0, 2.0), (1.0, 2.0), 1e-9).recovered
-    assert not Fact("case", "rule", (1.0, 2.0), (1.0, 2.1), 1e-9).recovered
-    assert not Fact("case", "rule", (1.0, 2.0), (1.0,), 1e-9).recovered
-    assert not Fact("case", "rule", (1.0,), (float("nan"),), 1e-9).recovered
+    assert KnownAnswer("case", "rule", (1.0, 2.0), (1.0, 2.0), 1e-9).recovered
+    assert not KnownAnswer("case", "rule", (1.0, 2.0), (1.0, 2.1), 1e-9).recovered
+    assert not KnownAnswer("case", "rule", (1.0, 2.0), (1.0,), 1e-9).recovered
+    assert not KnownAnswer("case", "rule", (1.0,), (float("nan"),), 1e-9).recovered
 
 
 def test_the_report_names_what_was_missed_and_where_it_was_measured(
-    rows: dict[str, Row], known: list[Fact], tmp_path: Path
+    rows: dict[str, MethodResult], known: list[KnownAnswer], tmp_path: Path
 ) -> None:
-    found = Checked(known, list(rows.values()))
-    said = report.text(found)
-    assert said.endswith("not recovered: " + "; ".join(_missed(known)))
-    assert f"{len(known) - 2} of {len(known)} known answers and {len(HONEST)} of {len(HONEST) + 1} estimands" in said
-    table = report.markdown(found)
+    results = CheckResults(known, list(rows.values()))
+    text = report.text(results)
+    assert text.endswith("not recovered: " + "; ".join(_missed(known)))
+    assert f"{len(known) - 2} of {len(known)} known answers and {len(HONEST)} of {len(HONEST) + 1} estimands" in text
+    table = report.markdown(results)
     assert "| `muddled` | 0 of 1 (not 2B " in table
     assert "| `shapley` | 1 of 1 | " in table
-    report.write(tmp_path / "figures.json", found, Plan(chosen_tasks(["2B"])), "marl credit-check")
+    report.write(tmp_path / "figures.json", results, CheckPlan(chosen_tasks(["2B"])), "marl credit-check")
     written = json.loads((tmp_path / "figures.json").read_text())
     assert set(written) == {"command", "commit", "seeds", "machine", "settings", "figures"}
     assert len(written["figures"]["methods"]) == len(rows)
 
 
-def _missed(known: list[Fact]) -> Iterator[str]:
-    yield from (f"{fact.case} ({fact.method})" for fact in known if not fact.recovered)
+def _missed(known: list[KnownAnswer]) -> Iterator[str]:
+    yield from (f"{answer.case} ({answer.method})" for answer in known if not answer.recovered)
     yield "muddled on 2B"
 
 
@@ -131,7 +131,7 @@ def test_what_is_not_there_is_named() -> None:
     with pytest.raises(ValueError, match="no task 'climb'; did you mean 'climbing'"):
         chosen_tasks(["climb"])
     with pytest.raises(ValueError, match="no method 'shaply'; did you mean 'shapley'"):
-        check(Plan(only=("shaply",)))
+        check(CheckPlan(only=("shaply",)))
 
 
 def test_the_command_prints_tables_and_writes_figures(tmp_path: Path) -> None:

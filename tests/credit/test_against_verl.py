@@ -15,9 +15,8 @@ from torch import Tensor
 
 from credit.assign.gae import Gae
 from credit.assign.outcome import Outcome
-from credit.baselines.agents import AgentTurnGroup
-from credit.baselines.group import Group
-from credit.baselines.reinforce import Greedy, LeaveOneOut, LengthWeighted
+from credit.baselines.group import AgentTurnGroup, Group, LengthWeighted, RlooBaseline
+from credit.baselines.reinforce import Greedy
 from credit.baselines.whiten import Decoupled, Whiten
 from games.kuhn_poker import KuhnPokerConfig
 from marl.graph import Trajectory
@@ -48,11 +47,11 @@ def ours(baseline: Baseline, paid_B: Tensor, **named: Tensor) -> list[float]:
         spoken(f"{i}", "a", start=f"{g}", lengths=[many], prompts=[(int(g),)])
         for i, (g, many) in enumerate(zip(GROUPS, LENGTHS, strict=True))
     ]
-    alone = {name: given(values) for name, values in named.items()}
-    return list(numbers(baseline(replace(evidence(*episodes), named=alone), given(paid_B))[0]).values())
+    alone = {name: as_credit(values) for name, values in named.items()}
+    return list(numbers(baseline(replace(evidence(*episodes), named=alone), as_credit(paid_B))[0]).values())
 
 
-def given(paid_B: Tensor) -> Credit:
+def as_credit(paid_B: Tensor) -> Credit:
     return {(f"{i}", 0): Advantage(value) for i, value in enumerate(paid_B.tolist())}
 
 
@@ -75,9 +74,9 @@ def test_grpo_and_dr_grpo(version: str, error: float, std: bool, seed: int) -> N
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("verls", ["compute_rloo_outcome_advantage", "compute_rloo_vectorized_outcome_advantage"])
-def test_leave_one_out(verls: str, seed: int) -> None:
+def test_rloo(verls: str, seed: int) -> None:
     expected, _ = getattr(algos, verls)(at_the_end(paid(seed)), MASK, GROUPS)
-    assert ours(LeaveOneOut(), paid(seed)) == pytest.approx(first(expected), rel=1e-9)
+    assert ours(RlooBaseline(), paid(seed)) == pytest.approx(first(expected), rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -112,9 +111,9 @@ def test_gdpo(seed: int) -> None:
 
 def test_remax() -> None:
     kuhn = KuhnPokerConfig()
-    laid = table(kuhn, Voice(bold))
-    episodes = laid.play([deal(f"{i}", kuhn, i, cards=cards) for i, cards in enumerate(("KQ", "QK", "JQ"))])
-    seen = replace(evidence(*episodes), simulator=laid)
+    simulator = table(kuhn, Voice(bold))
+    episodes = simulator.play([deal(f"{i}", kuhn, i, cards=cards) for i, cards in enumerate(("KQ", "QK", "JQ"))])
+    seen = replace(evidence(*episodes), simulator=simulator)
     credit, _ = Greedy()(seen, Outcome()(seen))
     # Bet and called, the pot is 2 each: what verl is told that a greedy answer was paid.
     for trajectory, greedy in zip(episodes, (2.0, -2.0, -2.0), strict=True):

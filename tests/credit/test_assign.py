@@ -7,7 +7,7 @@ from by_hand import episode, evidence, worths
 from credit_graphs import ROLES, forked, random_episode
 from small_games import Voice, deal, drawn, table
 
-from credit.assign.outcome import Flow, LastSpeaker, Outcome, Uniform
+from credit.assign.outcome import Flow, Outcome, LastSpeaker, Uniform
 from games.kuhn_poker import KuhnPokerConfig
 from marl.protocols import AssignConfig, Evidence
 
@@ -174,6 +174,6 @@ def test_a_rewards_pot_is_what_its_team_is_paid() -> None:
     t = random_episode(3)
     seen = Evidence([t], "a_game", rules=frozenset({"verifier"}))
     own = t.returns
-    assert dict(Flow().pots(t, seen)) == {frozenset({agent}): own.get(agent, 0.0) for agent in "abc"}
-    pots = dict(Flow(teams=TEAM).pots(t, seen))
-    assert pots[frozenset("ab")] == pytest.approx(own.get("a", 0.0) + own.get("b", 0.0))
+    assert dict(Flow().reward_pools(t, seen)) == {frozenset({agent}): own.get(agent, 0.0) for agent in "abc"}
+    reward_pools = dict(Flow(teams=TEAM).reward_pools(t, seen))
+    assert reward_pools[frozenset("ab")] == pytest.approx(own.get("a", 0.0) + own.get("b", 0.0))

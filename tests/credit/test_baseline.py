@@ -10,7 +10,8 @@ from by_hand import earned, episode, evidence, worths
 from trl.trainer.utils import nanstd
 
 from credit.assign.outcome import Outcome
-from credit.baselines.group import Group, Nothing, RoleAverage
+from credit.baselines.group import Group
+from credit.baselines.reinforce import Nothing, RoleAverage
 from marl.graph import Trajectory
 
 

@@ -8,11 +8,9 @@ from small_games import Voice, deal, drawn, table
 from spoken_by_hand import numbers, spoken, worth
 
 from credit.assign.outcome import Outcome
-from credit.baselines.agents import AgentGroup, AgentTurnGroup, TaskRole
-from credit.baselines.group import Group
-from credit.baselines.reinforce import LeaveOneOut, LengthWeighted
+from credit.baselines.group import AgentGroup, AgentTurnGroup, Group, LengthWeighted, RlooBaseline, TaskRole
 from games.tic_tac_toe import TicTacToeConfig
-from marl.types import Completion
+from marl.types import Completion, Fork
 
 # --- AT-GRPO ---------------------------------------------------------------------------------------------------------
 
@@ -21,8 +19,8 @@ def test_agents_and_turns_are_compared_each_by_themselves() -> None:
     # Both agents speak twice and are always asked the same. Worths of a's first turns 0, 2 and second ones 4, 8; of b's
     # 1, 5 and 0, 10.
     episodes = [spoken(f"{i}", "abab", prompts=[(1,)] * 4) for i in range(2)]
-    given = worth({"0": [0, 1, 4, 0], "1": [2, 5, 8, 10]})
-    credit, metrics = AgentTurnGroup(std=False)(evidence(*episodes), given)
+    assigned = worth({"0": [0, 1, 4, 0], "1": [2, 5, 8, 10]})
+    credit, metrics = AgentTurnGroup(std=False)(evidence(*episodes), assigned)
     assert [worths(credit, t) for t in episodes] == [[-1, -2, -2, -5], [1, 2, 2, 5]]
     assert metrics == {"credit/groups": 4.0, "credit/degenerate_groups": 0.0}
 
@@ -42,16 +40,16 @@ def test_turns_that_parted_are_not_compared_and_later_groups_may_be_smaller() ->
         spoken("2", "aa", prompts=[(1,), (7,)]),
         spoken("3", "a", prompts=[(1,)]),
     ]
-    given = worth({"0": [1, 2], "1": [2, 90], "2": [3, 6], "3": [6]})
-    credit, _ = AgentTurnGroup(std=False)(evidence(*episodes), given)
+    assigned = worth({"0": [1, 2], "1": [2, 90], "2": [3, 6], "3": [6]})
+    credit, _ = AgentTurnGroup(std=False)(evidence(*episodes), assigned)
     assert [worths(credit, t) for t in episodes] == [[-2, -2], [-1, 0], [0, 2], [3]]
 
 
 def test_episodes_from_other_starts_are_peers_only_where_the_problem_is_the_same() -> None:
     episodes = [spoken(f"{i}", "a", start=f"s{i}", prompts=[(1,)], problems=["p"]) for i in range(2)]
-    given = earned(episodes, 1.0, 3.0)
-    by_start, _ = AgentTurnGroup(std=False)(evidence(*episodes), given)
-    by_problem, _ = AgentTurnGroup(std=False, like="problem")(evidence(*episodes), given)
+    assigned = earned(episodes, 1.0, 3.0)
+    by_start, _ = AgentTurnGroup(std=False)(evidence(*episodes), assigned)
+    by_problem, _ = AgentTurnGroup(std=False, like="problem")(evidence(*episodes), assigned)
     assert [list(numbers(c).values()) for c in (by_start, by_problem)] == [[0, 0], [-1, 1]]
     unposed = spoken("2", "a", prompts=[(1,)])
     with pytest.raises(ValueError, match="like: 'problem', but role 'player' works on none"):
@@ -70,9 +68,9 @@ class Asking(Voice):
 
 def test_forks_of_a_real_game_are_compared_with_the_course_they_left() -> None:
     game = TicTacToeConfig()
-    laid = table(game, Asking(drawn))
-    [past] = laid.play([deal("e", game)])
-    episodes = [past, *laid.fork(past.turns[2].id, 5)]
+    simulator = table(game, Asking(drawn))
+    [past] = simulator.play([deal("e", game)])
+    episodes = [past, *simulator.play([Fork(past, 2, n=5)])]
     seen = evidence(*episodes)
     peers = AgentTurnGroup().peers(seen, Outcome()(seen))
     [candidates] = [group for group in peers.groups if past.turns[2].id in group]
@@ -87,14 +85,14 @@ def test_forks_of_a_real_game_are_compared_with_the_course_they_left() -> None:
 def test_every_turn_of_an_agent_counts() -> None:
     # a is worth 1, 1, 1 and 5: mean 2, where each episode counts once it is 3. b is judged by itself: 0 and 4.
     episodes = [spoken("0", "aaab"), spoken("1", "ab")]
-    given = worth({"0": [1, 1, 1, 0], "1": [5, 4]})
-    credit, metrics = AgentGroup(std=False)(evidence(*episodes), given)
+    assigned = worth({"0": [1, 1, 1, 0], "1": [5, 4]})
+    credit, metrics = AgentGroup(std=False)(evidence(*episodes), assigned)
     assert [worths(credit, t) for t in episodes] == [[-1, -1, -1, -2], [3, 2]]
     assert metrics == {"credit/groups": 2.0, "credit/degenerate_groups": 0.0}
-    each_once, _ = Group(std=False)(evidence(*episodes), given)
+    each_once, _ = Group(std=False)(evidence(*episodes), assigned)
     assert [worths(each_once, t) for t in episodes] == [[-2, -2, -2, -2], [2, 2]]
     # ddof 1: squares 3 * 1 + 9 = 12 over 3.
-    divided, _ = AgentGroup(epsilon=0.5)(evidence(*episodes), given)
+    divided, _ = AgentGroup(epsilon=0.5)(evidence(*episodes), assigned)
     assert divided["1", 0].value == pytest.approx(3 / (2 + 0.5), rel=1e-12)
 
 
@@ -108,8 +106,8 @@ def test_tasks_and_roles_have_a_mean_and_a_deviation_each() -> None:
     # 0, 1: mean 1/4, squares 3/16 + 9/16 = 3/4, variance 1/4.
     kinds = ("sum 1", "sum 2", "sort 1", "sort 2")
     episodes = [spoken(f"{i}", "pst", start=f"{i}", seats=SEATS, problems=["", k, k]) for i, k in enumerate(kinds)]
-    given = worth({"0": [0, 1, 0], "1": [1, 1, 0], "2": [1, 0, 0], "3": [0, 0, 1]})
-    credit, metrics = TaskRole(task=r"^\w+", epsilon=0)(evidence(*episodes), given)
+    assigned = worth({"0": [0, 1, 0], "1": [1, 1, 0], "2": [1, 0, 0], "3": [0, 0, 1]})
+    credit, metrics = TaskRole(task=r"^\w+", epsilon=0)(evidence(*episodes), assigned)
     half = 0.5 * 3**0.5
     assert [worths(credit, t) for t in episodes] == [
         pytest.approx([-half, half, -half]),
@@ -150,14 +148,14 @@ def test_a_problem_whose_task_cannot_be_told_is_named() -> None:
 def test_each_is_compared_with_the_others() -> None:
     # 1 - (2 + 6) / 2, 2 - (1 + 6) / 2, 6 - (1 + 2) / 2: 3 / 2 of the differences from the mean.
     episodes = [spoken(f"{i}", "aa") for i in range(3)]
-    credit, _ = LeaveOneOut()(evidence(*episodes), earned(episodes, 1, 2, 6))
+    credit, _ = RlooBaseline()(evidence(*episodes), earned(episodes, 1, 2, 6))
     assert [worths(credit, t) for t in episodes] == [[-3, -3], [-1.5, -1.5], [4.5, 4.5]]
 
 
 def test_a_turns_own_worth_may_differ_from_its_episodes() -> None:
     # Rewards to go: 4, 2 (mean 3) and 1. The others of the first episode's turns: 1; of the second's: 3.
     episodes = [spoken("0", "aa"), spoken("1", "a")]
-    credit, _ = LeaveOneOut()(evidence(*episodes), worth({"0": [4, 2], "1": [1]}))
+    credit, _ = RlooBaseline()(evidence(*episodes), worth({"0": [4, 2], "1": [1]}))
     assert [worths(credit, t) for t in episodes] == [[3, 1], [-2]]
 
 
@@ -170,7 +168,7 @@ def test_long_answers_make_the_baseline() -> None:
 
 def test_of_equal_lengths_the_baseline_is_the_mean_and_without_any_there_is_none() -> None:
     episodes = [spoken(f"{i}", "a", lengths=[7]) for i in range(3)]
-    given = earned(episodes, 1, 2, 6)
-    assert LengthWeighted()(evidence(*episodes), given) == Group(std=False)(evidence(*episodes), given)
+    assigned = earned(episodes, 1, 2, 6)
+    assert LengthWeighted()(evidence(*episodes), assigned) == Group(std=False)(evidence(*episodes), assigned)
     silent = [spoken(f"{i}", "a", lengths=[0]) for i in range(3)]
-    assert set(numbers(LengthWeighted()(evidence(*silent), given)[0]).values()) == {0.0}
+    assert set(numbers(LengthWeighted()(evidence(*silent), assigned)[0]).values()) == {0.0}

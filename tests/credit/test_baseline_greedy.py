@@ -26,14 +26,14 @@ def bold(request: Request) -> str:
 
 
 def played(voice: Voice) -> tuple[Any, list[Any]]:
-    laid = table(KUHN, voice)
-    return laid, laid.play([deal(f"{i}", KUHN, i, cards=cards) for i, cards in enumerate(CARDS)])
+    simulator = table(KUHN, voice)
+    return simulator, simulator.play([deal(f"{i}", KUHN, i, cards=cards) for i, cards in enumerate(CARDS)])
 
 
 def test_what_the_greedy_episode_pays_is_subtracted() -> None:
     # Bet and called, the pot is 2 each: K wins 2 against Q; J loses 2 to it.
-    laid, episodes = played(Voice(bold))
-    seen = replace(evidence(*episodes), simulator=laid)
+    simulator, episodes = played(Voice(bold))
+    seen = replace(evidence(*episodes), simulator=simulator)
     earned = Outcome()(seen)
     credit, metrics = Greedy()(seen, earned)
     for t, first in zip(episodes, (2.0, 2.0, -2.0), strict=True):
@@ -49,21 +49,21 @@ def test_one_episode_is_played_from_each_start_and_its_tokens_are_credits() -> N
         temperatures.append(request.sampling.temperature)
         return bold(request)
 
-    laid, episodes = played(Voice(noted))
+    simulator, episodes = played(Voice(noted))
     temperatures.clear()
-    seen = replace(evidence(*episodes), simulator=laid)
+    seen = replace(evidence(*episodes), simulator=simulator)
     Greedy()(seen, Outcome()(seen))
     # Two starts, in each a bet and a call; two tokens each.
     assert temperatures == [0.0] * 4
-    assert laid.tokens["credit"] == 8
+    assert simulator.tokens["credit"] == 8
 
 
 def test_options_and_seats_of_the_start_are_kept() -> None:
     game = PenniesConfig()
-    laid = table(game, Voice(bold))
-    episodes = laid.play([deal(f"{i}", game, i) for i in range(4)])
+    simulator = table(game, Voice(bold))
+    episodes = simulator.play([deal(f"{i}", game, i) for i in range(4)])
     assert {t.start for t in episodes} == {""}
-    seen = replace(evidence(*episodes), simulator=laid)
+    seen = replace(evidence(*episodes), simulator=simulator)
     credit, _ = Greedy()(seen, Outcome()(seen))
     # Heads twice: player_0 wins 1.
     for t in episodes:
@@ -72,10 +72,10 @@ def test_options_and_seats_of_the_start_are_kept() -> None:
 
 
 def test_the_greedy_episode_is_paid_in_the_scale_of_the_rule() -> None:
-    laid, episodes = played(Voice(bold))
+    simulator, episodes = played(Voice(bold))
     settings = {"assign": {"kind": "outcome"}, "baseline": {"kind": "credit.baselines.reinforce:Greedy"}}
     one, half = (
-        Judge(CreditConfig.model_validate({**settings, "scale": scale}))(replace(evidence(*episodes), simulator=laid))
+        Judge(CreditConfig.model_validate({**settings, "scale": scale}))(replace(evidence(*episodes), simulator=simulator))
         for scale in (1.0, 0.5)
     )
     assert {turn: a.value for turn, a in half.credit.items()} == {t: a.value / 2 for t, a in one.credit.items()}

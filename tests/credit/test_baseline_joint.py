@@ -5,7 +5,7 @@ from by_hand import evidence, worths
 from spoken_by_hand import numbers, sibling, spoken, worth
 
 from credit.assign.outcome import Outcome
-from credit.baselines.joint import Joint
+from credit.baselines.group import Joint
 from marl.types import Advantage, Reward
 
 EPISODES = [spoken(f"{i}", "abab") for i in range(3)]
@@ -37,11 +37,11 @@ def test_every_turn_of_a_team_has_the_joint_advantage(joint: Joint, expected: tu
 
 def test_teams_act_each_for_itself_and_who_is_in_none_alone() -> None:
     episodes = [spoken(f"{i}", "abc") for i in range(2)]
-    given = worth({"0": [0, 2, 10], "1": [4, 6, 30]})
-    credit, _ = Joint(teams=(("a", "b"),))(evidence(*episodes), given)
+    assigned = worth({"0": [0, 2, 10], "1": [4, 6, 30]})
+    credit, _ = Joint(teams=(("a", "b"),))(evidence(*episodes), assigned)
     assert [worths(credit, t) for t in episodes] == [[-2, -2, -10], [2, 2, 10]]
     with pytest.raises(ValueError, match="teams: no agent 'd' in this game; agents: a, b, c"):
-        Joint(teams=(("a", "d"),))(evidence(*episodes), given)
+        Joint(teams=(("a", "d"),))(evidence(*episodes), assigned)
     with pytest.raises(ValueError, match="teams: 'a' is in more than one"):
         Joint(teams=(("a", "b"), ("a", "c")))
 
@@ -68,8 +68,8 @@ def test_rounds_are_compared_where_all_members_were_asked_the_same() -> None:
     # First rounds always; second ones of episodes 0 and 1, for b was asked something else in the third.
     asked = [[(1,), (2,), (3,), (4,)], [(1,), (2,), (3,), (4,)], [(1,), (2,), (3,), (5,)]]
     episodes = [spoken(f"{i}", "abab", prompts=prompts) for i, prompts in enumerate(asked)]
-    given = worth({"0": [1, 3, 0, 2], "1": [3, 3, 4, 2], "2": [4, 4, 9, 9]})
-    credit, metrics = Joint(per="round")(evidence(*episodes), given)
+    assigned = worth({"0": [1, 3, 0, 2], "1": [3, 3, 4, 2], "2": [4, 4, 9, 9]})
+    credit, metrics = Joint(per="round")(evidence(*episodes), assigned)
     # Rounds' joint returns: 2, 3, 4 (mean 3); 1, 3 (mean 2); 9 alone.
     assert [worths(credit, t) for t in episodes] == [[-1, -1, -1, -1], [0, 0, 1, 1], [1, 1, 0, 0]]
     assert metrics == {"credit/groups": 3.0, "credit/degenerate_groups": pytest.approx(1 / 3)}
@@ -83,11 +83,11 @@ def test_rounds_of_a_tree_have_the_papers_returns() -> None:
     episodes = [past, sibling(past, 2, spoken("1", "abab", prompts=asked)), spoken("2", "abab", prompts=asked)]
     for t, (first, second) in zip(episodes, [(1, 2), (1, 4), (0, 0)], strict=True):
         t.rewards = [Reward(a, float(v), t.turns[i].id) for i, v in ((1, first), (3, second)) for a in "ab"]
-    given = {turn.id: Advantage(4.0) for turn in past.turns[:2]}  # the mean of what the courses that hold them earned
-    given |= {turn.id: Advantage(2.0) for turn in past.turns[2:]}
-    given |= {turn.id: Advantage(4.0) for turn in episodes[1].turns[2:]}
-    given |= {turn.id: Advantage(0.0) for turn in episodes[2].turns}
-    credit, metrics = Joint(per="round")(evidence(*episodes), given)
+    assigned = {turn.id: Advantage(4.0) for turn in past.turns[:2]}  # the mean of what the courses that hold them earned
+    assigned |= {turn.id: Advantage(2.0) for turn in past.turns[2:]}
+    assigned |= {turn.id: Advantage(4.0) for turn in episodes[1].turns[2:]}
+    assigned |= {turn.id: Advantage(0.0) for turn in episodes[2].turns}
+    credit, metrics = Joint(per="round")(evidence(*episodes), assigned)
     # Round 1: 4 and 0, the shared one once. Round 2: 2, 4 and 0.
     assert numbers(credit) == {
         **{("0", 0): 2.0, ("0", 1): 2.0, ("2", 0): -2.0, ("2", 1): -2.0},
@@ -98,8 +98,8 @@ def test_rounds_of_a_tree_have_the_papers_returns() -> None:
 
 def test_what_differs_within_a_team_is_lost_tokens_included() -> None:
     episodes = [spoken(f"{i}", "ab", lengths=[2, 2]) for i in range(2)]
-    given = {(f"{i}", j): Advantage(float(i + j), (0.0, 5.0), (7.0,)) for i in range(2) for j in range(2)}
-    credit, _ = Joint()(evidence(*episodes), given)
+    assigned = {(f"{i}", j): Advantage(float(i + j), (0.0, 5.0), (7.0,)) for i in range(2) for j in range(2)}
+    credit, _ = Joint()(evidence(*episodes), assigned)
     assert credit["1", 0] == credit["1", 1] == Advantage(0.5, (), (7.0,))
 
 

@@ -12,10 +12,8 @@ from by_hand import earned, evidence
 from spoken_by_hand import numbers, sibling, spoken, worth
 
 from credit.assign.outcome import Outcome
-from credit.baselines.agents import AgentGroup, AgentTurnGroup, TaskRole
-from credit.baselines.group import Group, Nothing, RoleAverage
-from credit.baselines.joint import Joint
-from credit.baselines.reinforce import LeaveOneOut, LengthWeighted
+from credit.baselines.group import AgentGroup, AgentTurnGroup, Group, Joint, LengthWeighted, RlooBaseline, TaskRole
+from credit.baselines.reinforce import Nothing, RoleAverage
 from credit.baselines.whiten import Decoupled, Whiten
 from marl.graph import Trajectory
 from marl.protocols import Baseline, BaselineConfig
@@ -30,7 +28,7 @@ DIVIDING = {
     "agent turn, problem": AgentTurnGroup(like="problem", epsilon=0),
     "agent": AgentGroup(epsilon=0),
     "joint std": Joint(std=True, epsilon=0),
-    "loo whiten": LeaveOneOut(whiten=True, whiten_epsilon=0),
+    "loo whiten": RlooBaseline(whiten=True, whiten_epsilon=0),
     "decoupled": Decoupled(epsilon=0, group_epsilon=0),
     "decoupled verl": Decoupled(unit="token", guard="variance", epsilon=0, group_epsilon=0),
     "whiten groups": Whiten(like="start", epsilon=0),
@@ -40,7 +38,7 @@ DIVIDING = {
 """Within groups, with a division."""
 PLAIN = {
     "group mean": Group(std=False),
-    "loo": LeaveOneOut(),
+    "loo": RlooBaseline(),
     "opo": LengthWeighted(),
     "joint": Joint(),
     "joint loo": Joint(against="leave_one_out", common="sum"),
@@ -76,9 +74,9 @@ def step(groups: int = 3, size: int = 4) -> list[Trajectory]:
     ]
 
 
-def judge(baseline: Baseline, episodes: list[Trajectory], given: Credit) -> dict:
-    seen = replace(evidence(*episodes), named={"outcome": given})
-    return numbers(baseline(seen, given)[0])
+def judge(baseline: Baseline, episodes: list[Trajectory], assigned: Credit) -> dict:
+    seen = replace(evidence(*episodes), named={"outcome": assigned})
+    return numbers(baseline(seen, assigned)[0])
 
 
 def drawn(episodes: list[Trajectory], seed: int = 0) -> Credit:
@@ -97,26 +95,26 @@ def test_where_all_are_worth_the_same_everybody_gets_exactly_0(kind: str, value:
 @pytest.mark.parametrize("value", [0.1, 0.3, 0.7])
 def test_a_constant_group_gets_exactly_0_whatever_the_other_groups_do(kind: str, value: float) -> None:
     episodes = step()
-    given = drawn(episodes) | earned(episodes[4:8], *[value] * 4)
-    found = judge(GROUPED[kind].build(), episodes, given)
-    assert {found[turn.id] for t in episodes[4:8] for turn in t.turns} == {0.0}
-    assert any(found.values())
+    assigned = drawn(episodes) | earned(episodes[4:8], *[value] * 4)
+    advantages = judge(GROUPED[kind].build(), episodes, assigned)
+    assert {advantages[turn.id] for t in episodes[4:8] for turn in t.turns} == {0.0}
+    assert any(advantages.values())
 
 
 @pytest.mark.parametrize("kind", GROUPED)
 def test_who_has_no_peers_gets_exactly_0(kind: str) -> None:
     episodes = [*step(1, 3), *step(3, 1)[1:]]
-    found = judge(GROUPED[kind].build(), episodes, drawn(episodes))
-    assert {found[turn.id] for t in episodes[3:] for turn in t.turns} == {0.0}
-    assert any(found.values())
+    advantages = judge(GROUPED[kind].build(), episodes, drawn(episodes))
+    assert {advantages[turn.id] for t in episodes[3:] for turn in t.turns} == {0.0}
+    assert any(advantages.values())
 
 
 @pytest.mark.parametrize("kind", ALL)
 def test_one_episode_alone_is_judged_without_a_division_by_0(kind: str) -> None:
     [alone] = step(1, 1)
-    found = judge(ALL[kind].build(), [alone], earned([alone], 0.3))
-    assert set(found) == {turn.id for turn in alone.turns}
-    assert not any(found.values())
+    advantages = judge(ALL[kind].build(), [alone], earned([alone], 0.3))
+    assert set(advantages) == {turn.id for turn in alone.turns}
+    assert not any(advantages.values())
     assert judge(ALL[kind].build(), [], {}) == {}
 
 
@@ -124,18 +122,18 @@ def test_one_episode_alone_is_judged_without_a_division_by_0(kind: str) -> None:
 @pytest.mark.parametrize("kind", [kind for kind in GROUPED if kind != "group batch"])
 def test_what_a_whole_group_is_paid_alike_changes_nothing(kind: str) -> None:
     episodes = step()
-    given, extra = drawn(episodes), {"0": 3.0, "1": -0.5, "2": 100.0}
-    more = {turn: Advantage(worth.value + extra[turn[0][0]]) for turn, worth in given.items()}
-    before, after = (judge(GROUPED[kind].build(), episodes, worths) for worths in (given, more))
+    assigned, extra = drawn(episodes), {"0": 3.0, "1": -0.5, "2": 100.0}
+    more = {turn: Advantage(worth.value + extra[turn[0][0]]) for turn, worth in assigned.items()}
+    before, after = (judge(GROUPED[kind].build(), episodes, worths) for worths in (assigned, more))
     assert after == pytest.approx(before, abs=1e-9)
 
 
 @pytest.mark.parametrize("kind", ALL)
 def test_what_all_are_paid_alike_changes_nothing(kind: str) -> None:
     episodes = step()
-    given = drawn(episodes)
-    more = {turn: Advantage(worth.value - 5.5) for turn, worth in given.items()}
-    before, after = (judge(ALL[kind].build(), episodes, worths) for worths in (given, more))
+    assigned = drawn(episodes)
+    more = {turn: Advantage(worth.value - 5.5) for turn, worth in assigned.items()}
+    before, after = (judge(ALL[kind].build(), episodes, worths) for worths in (assigned, more))
     assert after == pytest.approx(before, abs=1e-9)
 
 
@@ -143,9 +141,9 @@ def test_what_all_are_paid_alike_changes_nothing(kind: str) -> None:
 @pytest.mark.parametrize("factor", [0.01, 7.0])
 def test_only_those_that_divide_do_without_the_unit_of_rewards(kind: str, factor: float) -> None:
     episodes = step()
-    given = drawn(episodes)
-    more = {turn: Advantage(worth.value * factor) for turn, worth in given.items()}
-    before, after = (judge(ALL[kind].build(), episodes, worths) for worths in (given, more))
+    assigned = drawn(episodes)
+    more = {turn: Advantage(worth.value * factor) for turn, worth in assigned.items()}
+    before, after = (judge(ALL[kind].build(), episodes, worths) for worths in (assigned, more))
     unit = factor if kind in PLAIN else 1.0
     assert after == pytest.approx({turn: value * unit for turn, value in before.items()}, abs=1e-9)
 
@@ -154,11 +152,11 @@ def test_only_those_that_divide_do_without_the_unit_of_rewards(kind: str, factor
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
 def test_a_number_that_is_not_finite_is_left_for_the_learner_to_refuse(kind: str, bad: float) -> None:
     episodes = step()
-    given = drawn(episodes) | earned(episodes[:1], bad)
-    found = judge(ALL[kind].build(), episodes, given)
-    broken = [found[turn.id] for turn in episodes[0].turns]
+    assigned = drawn(episodes) | earned(episodes[:1], bad)
+    advantages = judge(ALL[kind].build(), episodes, assigned)
+    broken = [advantages[turn.id] for turn in episodes[0].turns]
     assert not any(map(math.isfinite, broken))
-    assert all(math.isfinite(found[turn.id]) for t in episodes[4:] for turn in t.turns)
+    assert all(math.isfinite(advantages[turn.id]) for t in episodes[4:] for turn in t.turns)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ALL if not kind.startswith("joint")])
@@ -166,36 +164,36 @@ def test_numbers_for_tokens_are_shifted_and_scaled_like_their_turn(kind: str) ->
     episodes = step()
     turns = {turn.id: turn for t in episodes for turn in t.turns}
     plain = drawn(episodes)
-    given = {
+    assigned = {
         turn: Advantage(w.value, (w.value,) * len(turns[turn].completion.token_ids), (9.0,))
         for turn, w in plain.items()
     }
-    seen = replace(evidence(*episodes), named={"outcome": given})
-    credit, _ = ALL[kind].build()(seen, given)
+    seen = replace(evidence(*episodes), named={"outcome": assigned})
+    credit, _ = ALL[kind].build()(seen, assigned)
     for turn, advantage in credit.items():
-        assert advantage.tokens == pytest.approx((advantage.value,) * len(given[turn].tokens), abs=1e-12)
+        assert advantage.tokens == pytest.approx((advantage.value,) * len(assigned[turn].tokens), abs=1e-12)
         assert advantage.returns == (9.0,)
 
 
 def test_tokens_of_a_turn_keep_their_differences() -> None:
     episodes = [spoken(f"{i}", "a", lengths=[2]) for i in range(2)]
-    given = {("0", 0): Advantage(2.0, (1.5, 2.5)), ("1", 0): Advantage(4.0, (4.0, 5.0))}
+    assigned = {("0", 0): Advantage(2.0, (1.5, 2.5)), ("1", 0): Advantage(4.0, (4.0, 5.0))}
     # Mean 3, deviation of 2 and 4 with ddof 1: sqrt(2).
-    credit, _ = Group(epsilon=0)(evidence(*episodes), given)
+    credit, _ = Group(epsilon=0)(evidence(*episodes), assigned)
     assert [credit[f"{i}", 0].tokens for i in range(2)] == [
         pytest.approx((-1.5 / 2**0.5, -0.5 / 2**0.5)),
         pytest.approx((1 / 2**0.5, 2 / 2**0.5)),
     ]
     # Averages of the past: 0 before the first episode, (1 - 0.75) 2 = 0.5 before the second.
-    credit, _ = RoleAverage(alpha=0.75).build()(evidence(*episodes), given)
+    credit, _ = RoleAverage(alpha=0.75).build()(evidence(*episodes), assigned)
     assert [credit[f"{i}", 0].tokens for i in range(2)] == [(1.5, 2.5), (3.5, 4.5)]
-    assert Nothing()(evidence(*episodes), given)[0] == given
+    assert Nothing()(evidence(*episodes), assigned)[0] == assigned
 
 
 def test_tokens_of_equal_turns_get_exactly_0() -> None:
     episodes = [spoken(f"{i}", "a", lengths=[2]) for i in range(2)]
-    given = {(f"{i}", 0): Advantage(0.1, (0.0, 0.2)) for i in range(2)}
-    credit, _ = Group()(evidence(*episodes), given)
+    assigned = {(f"{i}", 0): Advantage(0.1, (0.0, 0.2)) for i in range(2)}
+    credit, _ = Group()(evidence(*episodes), assigned)
     assert {advantage.tokens for advantage in credit.values()} == {(0.0, 0.0)}
 
 
@@ -210,11 +208,11 @@ def test_batch_deviation_is_that_of_all_worths_of_the_step() -> None:
 @pytest.mark.parametrize("kind", ALL)
 def test_seats_that_answer_by_rule_are_no_peers(kind: str) -> None:
     episodes = step()
-    given = drawn(episodes)
-    seen = replace(evidence(*episodes), named={"outcome": given}, rules=frozenset({"y"}))
+    assigned = drawn(episodes)
+    seen = replace(evidence(*episodes), named={"outcome": assigned}, rules=frozenset({"y"}))
     alone = {turn.id for t in episodes for turn in t.turns if turn.role == "x"}
-    own = {turn: worth for turn, worth in given.items() if turn in alone}
-    credit, _ = ALL[kind].build()(seen, given)
+    own = {turn: worth for turn, worth in assigned.items() if turn in alone}
+    credit, _ = ALL[kind].build()(seen, assigned)
     assert set(credit) == alone
     assert numbers(credit) == judge(ALL[kind].build(), episodes, own)
 
@@ -238,19 +236,19 @@ LIKE = {
 def test_peers_are_those_whose_worth_makes_a_difference(kind: str) -> None:
     # Each turn's worth is changed in its turn; whose advantage then changes must be a peer of that turn.
     episodes = step(2, 3)
-    given = drawn(episodes)
-    seen = replace(evidence(*episodes), named={"outcome": given})
-    peers = ALL[kind].peers(seen, given)
+    assigned = drawn(episodes)
+    seen = replace(evidence(*episodes), named={"outcome": assigned})
+    peers = ALL[kind].peers(seen, assigned)
     assert peers is not None
     assert peers.like == LIKE.get(kind, "start")
-    assert sorted(chain(*peers.groups)) == sorted(given)
+    assert sorted(chain(*peers.groups)) == sorted(assigned)
     if kind in ("group batch", "loo whiten", *(kind for kind in ALL if kind.startswith(("whiten g", "decoupled")))):
         return  # their last step is no comparison with peers: it divides by what all differ
     groups = {turn: set(group) for group in peers.groups for turn in group}
-    before = judge(ALL[kind].build(), episodes, given)
-    for turn in given:
-        after = judge(ALL[kind].build(), episodes, given | {turn: Advantage(17.0)})
-        moved = {other for other in given if abs(before[other] - after[other]) > 1e-12}
+    before = judge(ALL[kind].build(), episodes, assigned)
+    for turn in assigned:
+        after = judge(ALL[kind].build(), episodes, assigned | {turn: Advantage(17.0)})
+        moved = {other for other in assigned if abs(before[other] - after[other]) > 1e-12}
         if kind.startswith("joint"):  # what one member is worth moves its whole team
             moved = {other for other in moved if other[1] == turn[1]}
         assert moved <= groups[turn]
@@ -264,14 +262,14 @@ def test_only_those_that_take_peers_ask_for_groups() -> None:
 def test_what_the_rule_declares_is_so() -> None:
     # Beside the first turn, episodes part: the second turns' prompts differ.
     episodes = [spoken(f"{i}", "aa", prompts=[(1,), (2, i)], problems=["p", "q"]) for i in range(3)]
-    given = earned(episodes, 1.0, 2.0, 4.0)
+    assigned = earned(episodes, 1.0, 2.0, 4.0)
     turns = {turn.id: turn for t in episodes for turn in t.turns}
     for baseline in (Group(like="prompt"), AgentTurnGroup(), Joint(per="round")):
-        peers = baseline.peers(evidence(*episodes), given)
+        peers = baseline.peers(evidence(*episodes), assigned)
         assert sorted(map(len, peers.groups)) == [1, 1, 1, 3]
         assert all(len({turns[t].completion.prompt_ids for t in group}) == 1 for group in peers.groups)
     for baseline in (Group(), AgentGroup(), Joint()):
-        assert [len(group) for group in baseline.peers(evidence(*episodes), given).groups] == [6]
+        assert [len(group) for group in baseline.peers(evidence(*episodes), assigned).groups] == [6]
 
 
 # --- the stopping bias -----------------------------------------------------------------------------------------------
@@ -298,11 +296,11 @@ def gradient(baseline: Baseline, to_go: bool) -> float:
     total = 0.0
     for (one, other), (x, y) in product(product(OVER, OVER), product(NOISE, NOISE)):
         pair = [course("0", one, x), course("1", other, y)]
-        given = Outcome(to_go=to_go)(evidence(*pair))
-        found = judge(baseline, pair, given)
+        assigned = Outcome(to_go=to_go)(evidence(*pair))
+        advantages = judge(baseline, pair, assigned)
         slopes = [(said == "continue") - CHANCES["continue"] for said in (*one, *other)]
         chance = math.prod(CHANCES[said] for said in (*one, *other)) / 4
-        total += chance * sum(map(mul, slopes, (found[turn.id] for t in pair for turn in t.turns)))
+        total += chance * sum(map(mul, slopes, (advantages[turn.id] for t in pair for turn in t.turns)))
     return total
 
 
@@ -330,8 +328,8 @@ def fork_of_three() -> tuple[list[Trajectory], Credit]:
     """Two turns each; the first one is shared, the second ones are candidates with one prompt."""
     past = spoken("0", "ab", prompts=[(1,), (2,)])
     rest = [spoken(f"{i}", "ab", prompts=[(1,), (2,)]) for i in (1, 2)]
-    given = worth({"0": [3.0, 1.0]}) | {("1", 1): Advantage(2.0), ("2", 1): Advantage(6.0)}
-    return [past, *(sibling(past, 1, course) for course in rest)], given
+    assigned = worth({"0": [3.0, 1.0]}) | {("1", 1): Advantage(2.0), ("2", 1): Advantage(6.0)}
+    return [past, *(sibling(past, 1, course) for course in rest)], assigned
 
 
 @pytest.mark.parametrize(
@@ -340,24 +338,24 @@ def fork_of_three() -> tuple[list[Trajectory], Credit]:
     ids=["prompt", "agent turn", "joint"],
 )
 def test_candidates_are_compared_and_what_they_share_enters_once(baseline: BaselineConfig) -> None:
-    episodes, given = fork_of_three()
-    credit, metrics = baseline.build()(evidence(*episodes), given)
+    episodes, assigned = fork_of_three()
+    credit, metrics = baseline.build()(evidence(*episodes), assigned)
     # Candidates 1, 2, 6 have mean 3; the shared turn has no peers.
     assert numbers(credit) == {("0", 0): 0.0, ("0", 1): -2.0, ("1", 1): -1.0, ("2", 1): 3.0}
     assert metrics == {"credit/groups": 2.0, "credit/degenerate_groups": 0.5}
 
 
 def test_a_turn_that_all_inherited_has_no_others() -> None:
-    episodes, given = fork_of_three()
-    credit, _ = LeaveOneOut()(evidence(*episodes), given)
+    episodes, assigned = fork_of_three()
+    credit, _ = RlooBaseline()(evidence(*episodes), assigned)
     # 1 - (2 + 6) / 2, 2 - (1 + 6) / 2, 6 - (1 + 2) / 2
     assert numbers(credit) == {("0", 0): 0.0, ("0", 1): -3.0, ("1", 1): -1.5, ("2", 1): 4.5}
 
 
 def test_a_turn_that_some_inherited_is_compared_with_the_others() -> None:
-    episodes, given = fork_of_three()
+    episodes, assigned = fork_of_three()
     other = spoken("3", "ab", prompts=[(1,), (3,)])
-    given |= worth({"3": [5.0, 9.0]})
-    credit, _ = LeaveOneOut()(evidence(*episodes, other), given)
+    assigned |= worth({"3": [5.0, 9.0]})
+    credit, _ = RlooBaseline()(evidence(*episodes, other), assigned)
     # Agent a: the shared turn is worth 3 in three episodes, of which none may count for it; the other episode's is 5.
     assert (credit["0", 0].value, credit["3", 0].value) == (-2.0, 2.0)

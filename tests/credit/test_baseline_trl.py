@@ -17,8 +17,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.rloo_trainer import RLOOTrainer
 from trl.trainer.utils import nanstd
 
-from credit.baselines.group import Group
-from credit.baselines.reinforce import LeaveOneOut
+from credit.baselines.group import Group, RlooBaseline
 from credit.baselines.whiten import Decoupled
 from marl.protocols import Baseline
 from marl.types import Advantage, Credit
@@ -59,8 +58,8 @@ def rloo(rewards: Tensor, normalize: bool) -> Tensor:
 def ours(baseline: Baseline, rewards: Tensor, weights: Tensor) -> list[float]:
     """Single turns, a group for each prompt; the named rewards are what each would have earned alone."""
     episodes = [spoken(f"{i}", "a", start=f"{i // SIZE}", lengths=[1 + i]) for i in range(len(rewards))]
-    given = {(f"{i}", 0): Advantage(total) for i, total in enumerate((rewards * weights).sum(1).tolist())}
-    credit, _ = baseline(replace(evidence(*episodes), named=alone(rewards)), given)
+    assigned = {(f"{i}", 0): Advantage(total) for i, total in enumerate((rewards * weights).sum(1).tolist())}
+    credit, _ = baseline(replace(evidence(*episodes), named=alone(rewards)), assigned)
     return [credit[f"{i}", 0].value for i in range(len(rewards))]
 
 
@@ -90,10 +89,10 @@ def test_group(seed: int, theirs: str, std: bool | str) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("whiten", [False, True])
-def test_leave_one_out(seed: int, whiten: bool) -> None:
+def test_rloo(seed: int, whiten: bool) -> None:
     rewards, weights = drawn(seed)
     expected = rloo((rewards * weights).sum(1), whiten)
-    assert ours(LeaveOneOut(whiten=whiten), rewards, weights) == pytest.approx(expected.tolist(), rel=1e-6, abs=1e-9)
+    assert ours(RlooBaseline(whiten=whiten), rewards, weights) == pytest.approx(expected.tolist(), rel=1e-6, abs=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(3))

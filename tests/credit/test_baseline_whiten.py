@@ -22,8 +22,8 @@ def rows(*lengths: int, group: int = 100) -> list[Trajectory]:
 
 def whitened(baseline: Whiten, lengths: tuple[int, ...], *values: float, group: int = 100) -> list[float]:
     episodes = rows(*lengths, group=group)
-    given = worth({f"{i}": [value] for i, value in enumerate(values)})
-    return list(numbers(baseline(evidence(*episodes), given)[0]).values())
+    assigned = worth({f"{i}": [value] for i, value in enumerate(values)})
+    return list(numbers(baseline(evidence(*episodes), assigned)[0]).values())
 
 
 def test_long_answers_weigh_more_unless_sequences_are_whitened() -> None:
@@ -57,8 +57,8 @@ def test_whitening_with_ddof_0_is_torchs_layer_norm_over_all_tokens(seed: int) -
 def test_numbers_for_tokens_are_whitened_one_by_one() -> None:
     # Tokens 0, 1, 2 and 5: mean 2, squares 4 + 1 + 0 + 9 = 14; the turns' own values, 1 and 5, have no say.
     episodes = rows(3, 1)
-    given = {("0", 0): Advantage(1.0, (0.0, 1.0, 2.0)), ("1", 0): Advantage(5.0)}
-    credit, _ = Whiten(epsilon=0)(evidence(*episodes), given)
+    assigned = {("0", 0): Advantage(1.0, (0.0, 1.0, 2.0)), ("1", 0): Advantage(5.0)}
+    credit, _ = Whiten(epsilon=0)(evidence(*episodes), assigned)
     std = (14 / 3) ** 0.5
     assert credit["0", 0].tokens == pytest.approx((-2 / std, -1 / std, 0))
     assert (credit["0", 0].value, credit["1", 0].value) == pytest.approx((-1 / std, 3 / std))
@@ -76,28 +76,28 @@ def test_reinforce_plus_plus_baseline_takes_the_groups_mean_first() -> None:
     assert whitened(paper, (3, 1, 1, 1), 4, 0, 1, 1, group=2) == pytest.approx([2 / std, -2 / std, 0, 0])
     # Tokens 2, 2, 2, -2, 0, 0: mean 2 / 3, squares 16 - 6 * 4 / 9 = 40 / 3, variance 8 / 3. The constant group stays 0.
     tokens = Whiten(like="start", epsilon=0)
-    found = whitened(tokens, (3, 1, 1, 1), 4, 0, 1, 1, group=2)
-    assert found == pytest.approx([4 / 3 / std, -8 / 3 / std, 0, 0])
-    assert found[2:] == [0.0, 0.0]
+    advantages = whitened(tokens, (3, 1, 1, 1), 4, 0, 1, 1, group=2)
+    assert advantages == pytest.approx([4 / 3 / std, -8 / 3 / std, 0, 0])
+    assert advantages[2:] == [0.0, 0.0]
     # ms-swift: divided by std + 1e-4, not centred again.
     swift = Whiten(like="start", unit="sequence", guard="std", epsilon=1e-4, centre=False)
-    found = whitened(swift, (3, 1, 1), 4, 0, 1, group=2)
+    advantages = whitened(swift, (3, 1, 1), 4, 0, 1, group=2)
     std = (8 / 2) ** 0.5 + 1e-4
-    assert found == pytest.approx([2 / std, -2 / std, 0])
+    assert advantages == pytest.approx([2 / std, -2 / std, 0])
 
 
 def test_the_metrics_are_those_of_the_groups() -> None:
     episodes = rows(1, 1, 1, 1, group=2)
-    given = worth({"0": [4], "1": [0], "2": [1], "3": [1]})
-    assert Whiten()(evidence(*episodes), given)[1] == {}
-    _, metrics = Whiten(like="start")(evidence(*episodes), given)
+    assigned = worth({"0": [4], "1": [0], "2": [1], "3": [1]})
+    assert Whiten()(evidence(*episodes), assigned)[1] == {}
+    _, metrics = Whiten(like="start")(evidence(*episodes), assigned)
     assert metrics == {"credit/groups": 2.0, "credit/degenerate_groups": 0.5}
 
 
 def test_roles_can_be_whitened_each_by_itself() -> None:
     episodes = [spoken(f"{i}", "ab", seats={"a": "x", "b": "y"}) for i in range(2)]
-    given = worth({"0": [1, 100], "1": [3, 500]})
-    credit, _ = Whiten(epsilon=0, over="role")(evidence(*episodes), given)
+    assigned = worth({"0": [1, 100], "1": [3, 500]})
+    credit, _ = Whiten(epsilon=0, over="role")(evidence(*episodes), assigned)
     half = 0.5**0.5  # the deviation of a pair that differs by 2 is sqrt(2)
     assert list(numbers(credit).values()) == pytest.approx([-half, half, -half, half])
 
@@ -139,21 +139,21 @@ def test_verl_whitens_tokens() -> None:
     # One reward, 1 and 0: +-1/sqrt(2). Over tokens (3 and 1): mean u/2 with u = 1/sqrt(2), squares 3 (u/2)^2 + (3u/2)^2
     # = 3 u^2, variance u^2: 1/2 and -3/2.
     episodes = rows(3, 1)
-    given = worth({"0": [1], "1": [0]})
-    seen = replace(evidence(*episodes), named={"r": given})
+    assigned = worth({"0": [1], "1": [0]})
+    seen = replace(evidence(*episodes), named={"r": assigned})
     verl = Decoupled(unit="token", guard="variance", epsilon=0, group_epsilon=0)
-    assert list(numbers(verl(seen, given)[0]).values()) == pytest.approx([0.5, -1.5])
+    assert list(numbers(verl(seen, assigned)[0]).values()) == pytest.approx([0.5, -1.5])
 
 
 def test_one_reward_alone_is_plain_grpo_where_nvlabs_code_is_followed() -> None:
     episodes = rows(1, 1, 1, 1, group=2)
-    given = worth({"0": [1], "1": [0], "2": [0.5], "3": [0.5]})
-    seen = replace(evidence(*episodes), named={"r": given})
+    assigned = worth({"0": [1], "1": [0], "2": [0.5], "3": [0.5]})
+    seen = replace(evidence(*episodes), named={"r": assigned})
     plain = Decoupled(alone="group", weights={"r": 1.0})
-    assert plain(seen, given)[0] == Group(epsilon=1e-4)(seen, given)[0]
-    assert Decoupled()(seen, given)[0] != plain(seen, given)[0]
+    assert plain(seen, assigned)[0] == Group(epsilon=1e-4)(seen, assigned)[0]
+    assert Decoupled()(seen, assigned)[0] != plain(seen, assigned)[0]
     # Paid or not, a second reward that has a weight is another one.
-    assert Decoupled(alone="group", weights={"r": 1.0, "other": 1.0})(seen, given) == Decoupled()(seen, given)
+    assert Decoupled(alone="group", weights={"r": 1.0, "other": 1.0})(seen, assigned) == Decoupled()(seen, assigned)
 
 
 def test_rewards_that_cancel_out_leave_exactly_0() -> None:
@@ -181,16 +181,16 @@ def test_metrics_say_which_reward_has_nothing_left_to_tell() -> None:
 
 def test_a_reward_without_a_weight_is_named() -> None:
     episodes = rows(1, 1)
-    given = worth({"0": [1], "1": [0]})
-    seen = replace(evidence(*episodes), named={"correct": given, "format": given})
+    assigned = worth({"0": [1], "1": [0]})
+    seen = replace(evidence(*episodes), named={"correct": assigned, "format": assigned})
     with pytest.raises(ValueError, match=r"weights: reward 'format' has none; weights: correct, fromat"):
-        Decoupled(weights={"correct": 1.0, "fromat": 0.5})(seen, given)
+        Decoupled(weights={"correct": 1.0, "fromat": 0.5})(seen, assigned)
 
 
 def test_nobody_said_what_each_reward_alone_would_have_earned() -> None:
     [alone] = rows(1)
-    given = worth({"0": [1]})
-    assert numbers(Decoupled()(evidence(alone), given)[0]) == {("0", 0): 0.0}  # nothing was ever paid
+    assigned = worth({"0": [1]})
+    assert numbers(Decoupled()(evidence(alone), assigned)[0]) == {("0", 0): 0.0}  # nothing was ever paid
     alone.rewards = [Reward("a", 1.0, ("0", 0))]
     with pytest.raises(ValueError, match="what each reward alone would have earned"):
-        Decoupled()(evidence(alone), given)
+        Decoupled()(evidence(alone), assigned)

@@ -11,17 +11,16 @@ import pytest
 import torch
 from by_hand import episode
 from by_hand import evidence as by_hand
+from credit.mixing.advantages import counterfactual
+from games.simultaneous import MatrixConfig, TwoStepConfig
 from pydantic import ValidationError
 from small_games import Voice, deal, table
 
-from credit.assign.coma import Coma
-from credit.mixing.advantages import counterfactual
-from games.matrix import MatrixConfig
-from games.two_step import TwoStepConfig
+from credit.assign.value_decomposition import Coma
 from marl.engines.scripted import Random, Tabular
 from marl.graph import Trajectory
 from marl.protocols import EngineConfig, Evidence
-from marl.rollout.simulator import Table
+from marl.rollout.simulator import RolloutSimulator
 from marl.state import load_state, save_state
 from marl.types import Failure, Reading, Request, TurnId
 
@@ -31,7 +30,7 @@ GAME = MatrixConfig(table="qmix_2b")
 FIT = {"lr": 1e-2, "updates": 200, "memory": 1}
 
 
-def play(engine: EngineConfig, episodes: int, game: Any = GAME) -> tuple[Table, list[Trajectory]]:
+def play(engine: EngineConfig, episodes: int, game: Any = GAME) -> tuple[RolloutSimulator, list[Trajectory]]:
     laid = table(game, engine.build(None))
     return laid, laid.play([deal(f"{i}", game) for i in range(episodes)])
 

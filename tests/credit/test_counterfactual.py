@@ -6,22 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from games.simultaneous import CoalitionConfig, MatrixConfig, TwoStepConfig
+from marl.judging.map_rewards import repaid
 from other_courses import assigned, at_once, by_agent, episodes, expected, scripted, walked
 from pydantic import ValidationError
 from small_games import FragileConfig, PenniesConfig, Voice, deal, drawn, table
 from sums import dealt, seated, team
 
 from credit.assign.counterfactual import Difference, LeaveOneOut
-from games.coalition import CoalitionConfig
 from games.hint import HintConfig
 from games.kuhn_poker import KuhnPokerConfig
-from games.matrix import MatrixConfig
-from games.two_step import TwoStepConfig
 from marl.engines.scripted import Tabular
-from marl.judging.map_rewards import repaid
 from marl.protocols import AssignConfig, Evidence
 from marl.types import Fork, Request
-from roles.player import Player
+from roles.answering import PlayerRole
 
 POLICY = Difference(against="policy", common="mean")
 
@@ -279,7 +277,7 @@ def test_a_game_that_breaks_leaves_those_turns_without_an_entry_that_depend_on_i
 
 def test_a_replaced_turn_has_no_tokens_from_which_its_agent_could_go_on() -> None:
     game = PenniesConfig(rounds=2)
-    laid = table(game, Voice(drawn), player=Player(policy="actor", history="append"))
+    laid = table(game, Voice(drawn), player=PlayerRole(policy="actor", history="append"))
     [trajectory] = laid.play([deal("e", game)])
     with pytest.raises(ValueError, match=r"role 'player' \(history: append\).*choices: each: agent"):
         assigned(Difference(default="heads"), laid, trajectory)

@@ -10,12 +10,13 @@ from small_teams import small
 
 from marl.scenario.schema import Scenario
 from marl.state import load_state, save_state
-from marl.training.run import Run, build
+from marl.training.build import build
+from marl.training.run import Run
 from marl.types import Credit, Metrics
 
 VDN = "credit.assign.value_decomposition:Vdn"
 QMIX = "credit.assign.value_decomposition:Qmix"
-COMA = "credit.assign.coma:Coma"
+COMA = "credit.assign.value_decomposition:Coma"
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +26,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, made: Path) -> None:
 
 def judged(run: Run) -> tuple[Credit, Metrics]:
     """One step, without learning."""
-    played = run.experience.gather(run.deal(run.step), run.table)
+    played = run.experience.gather(run.step, run.deals, run.simulator)
     readings = run.read(played)
     assert all(reading.hidden is not None for reading in readings.values())
     judgement = run.judge(run.evidence(played, readings))
@@ -56,5 +57,5 @@ def test_listed_moves_are_weighed_by_the_models_own_probabilities() -> None:
     scenario = Scenario.model_validate(kuhn(credit={"assign": {"kind": COMA}, "baseline": {"kind": "none"}}))
     run = build(scenario)
     earned, _ = judged(run)
-    assert run.table.tokens["credit"] > 0
+    assert run.simulator.tokens["credit"] > 0
     assert len(set(earned.values())) > 10

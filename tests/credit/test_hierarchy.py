@@ -17,7 +17,7 @@ from credit.assign.outcome import LastSpeaker, Uniform
 from credit.assign.trajectory import Hierarchy
 from marl.graph import Trajectory
 from marl.protocols import Assign, AssignConfig, Evidence
-from marl.scenario.explain import explain
+from marl.scenario.load import explain
 from marl.types import Advantage, Credit, Metrics
 
 RULES = frozenset({"verifier"})

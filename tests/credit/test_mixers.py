@@ -11,6 +11,7 @@ import pytest
 import torch
 from by_hand import episode
 from by_hand import evidence as by_hand
+from games.simultaneous import MatrixConfig, TwoStepConfig
 from joint_moves import every_course, paid, whole
 from pydantic import ValidationError
 from small_games import CircleConfig, Voice, deal, drawn, table
@@ -18,8 +19,6 @@ from small_games import CircleConfig, Voice, deal, drawn, table
 from credit.assign.value_decomposition import Decomposition, Qmix, Vdn
 from credit.mixing.mixer import Mixer
 from credit.mixing.networks import Monotonic, Sum
-from games.matrix import MatrixConfig
-from games.two_step import TwoStepConfig
 from marl.graph import Trajectory
 from marl.protocols import Evidence, GameConfig
 from marl.state import load_state, save_state

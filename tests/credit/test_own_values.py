@@ -23,7 +23,8 @@ from marl.evaluation.game_tree import Node, Situation, grow
 from marl.protocols import Evidence
 from marl.scenario.load import validate
 from marl.state import load_state, save_state
-from marl.training.run import Run, build
+from marl.training.build import build
+from marl.training.run import Run
 from marl.types import Reading, Reward
 
 # --- the regression ---------------------------------------------------------------------------------------------------
@@ -118,7 +119,7 @@ def judged(part: Any, at: Any, seen: Evidence) -> dict[Any, float]:
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.kind)
 def test_before_the_first_step_everything_is_worth_0(part: Any) -> None:
     source, seen = OwnValues(0.9), step(0)
-    assert set(source.of(seen).values()) == {(0.0,)}
+    assert set(source.values(seen).values()) == {(0.0,)}
     if part.kind != "chain_gae":
         assert judged(part, part.build(), seen) == {turn: one.value for turn, one in Outcome()(seen).items()}
 
@@ -216,9 +217,9 @@ def test_what_a_state_holds_does_not_change_when_learning_goes_on() -> None:
 
 def exact(run: Run) -> dict[tuple[str, str], float]:
     """(agent, information state) -> what the agent can expect there, by walking every history of Kuhn poker."""
-    tree = grow(run.scenario.game, run.table.cast, run.scenario.seats)
-    asked = list(tree.requests)
-    strategy = dict(zip(asked, move_probabilities(run.table, list(tree.requests.values())), strict=True))
+    tree = grow(run.scenario.game, run.simulator.casting, run.scenario.seats)
+    situations = list(tree.requests)
+    strategy = dict(zip(situations, move_probabilities(run.simulator, list(tree.requests.values())), strict=True))
     sums: dict[Situation, list[float]] = defaultdict(lambda: [0.0, 0.0])
 
     def walk(node: Node, reach: float, agent: str) -> float:
@@ -250,7 +251,7 @@ def kuhn_run(made: Path) -> Iterator[tuple[Run, list[Evidence]]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MARL_CACHE", str(made))
         run = build(validate(kuhn(credit=credit, schedule=schedule)))
-        played = [run.experience.gather(run.deal(index), run.table) for index in range(8)]
+        played = [run.experience.gather(index, run.deals, run.simulator) for index in range(8)]
         yield run, [run.evidence(one, run.read(one)) for one in played]
 
 
@@ -262,14 +263,14 @@ def test_a_real_models_prompts_come_to_be_worth_what_enumeration_says(
     at = part.build()
     for seen in steps:
         advantages = judged(part, at, seen)
-    found = {
+    estimates = {
         (turn.agent, turn.request.state): one.returns.get(turn.agent, 0.0) - advantages[turn.id]
         for one in steps[-1].trajectories
         for turn in one.turns
     }
     truth = exact(run)
-    assert found.keys() == truth.keys(), "all 12 information states were met"
-    ours, theirs = (np.array([values[key] for key in sorted(truth)]) for values in (found, truth))
+    assert estimates.keys() == truth.keys(), "all 12 information states were met"
+    ours, theirs = (np.array([values[key] for key in sorted(truth)]) for values in (estimates, truth))
     assert np.std(theirs) > 0.7
     assert np.corrcoef(ours, theirs)[0, 1] > 0.98
     assert np.sqrt(np.mean((ours - theirs) ** 2)) < 0.15

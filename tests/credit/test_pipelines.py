@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from small_games import deal, table
 
-from credit.assign.coma import Coma
+from credit.assign.value_decomposition import Coma
 from credit.assign.value_decomposition import FittedAssign, Qmix, Vdn
 from games.hint import HintConfig
 from marl.engines.scripted import Tabular
 from marl.protocols import Evidence
-from marl.rollout.simulator import Table
+from marl.rollout.simulator import RolloutSimulator
 
 SAYS = {"red": {"one": 0.8, "two": 0.2}, "green": {"one": 0.2, "two": 0.8}}
 GUESSES = {"one": {"red": 0.7, "green": 0.3}, "two": {"red": 0.3, "green": 0.7}}
 
 
 @cache
-def steps() -> tuple[Table, list[Evidence]]:
+def steps() -> tuple[RolloutSimulator, list[Evidence]]:
     game = HintConfig()
     laid = table(game, Tabular(table=SAYS | GUESSES).build(None))
     played = [laid.play([deal(f"{step}.{i}", game, 1000 * step + i) for i in range(128)]) for step in range(3)]

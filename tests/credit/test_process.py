@@ -17,13 +17,12 @@ from credit.assign.combining import Mix, Row, normalised, prime_paper, prime_rel
 from credit.assign.outcome import Uniform
 from credit.assign.process import Process
 from credit.assign.process_rewards import paid_on_the_way
-from games.verifiers.form import Format
-from games.verifiers.text import Exact
-from marl.cases import state_of
+from games.verifiers.text import ExactVerifier, FormatVerifier
 from marl.engines.workers.settings import Verifiers
 from marl.graph import Trajectory
 from marl.protocols import Evidence
-from marl.scenario.explain import explain
+from marl.protocols.tasks import state_of
+from marl.scenario.load import explain
 from marl.types import Credit, Problem, Reward
 
 RULES = frozenset({"verifier"})
@@ -270,7 +269,7 @@ def saying(t: Trajectory, texts: Sequence[str], problem: str = "") -> Trajectory
 
 
 def test_checks_look_at_every_turn_and_one_that_does_not_end_scores_0() -> None:
-    checks = {"form": Format(requires=("<a>",)), "endless": Endless(timeout_s=0.3)}
+    checks = {"form": FormatVerifier(requires=("<a>",)), "endless": Endless(timeout_s=0.3)}
     t = saying(episode("e", "aba", [("a", 8.0, 2)]), ["<a> quick", "quick", "slow <a>"])
     rule = Process(verifiers=Verifiers(checks=checks, workers=1), weights={"endless": 10.0}, discount=0.0).build()
     assert worths(rule(Evidence([t], "a_game")), t) == [8.0 + 11.0, 8.0 + 10.0, 8.0 + 1.0]
@@ -288,7 +287,7 @@ def test_checks_of_answers_need_a_verifier_at_the_table_that_was_told_the_right_
     checked = Trajectory(t.deal, t.start)
     for turn in t.turns:
         checked.add(replace(turn, request=told) if turn.agent == "v" else turn, ())
-    rule = Process(verifiers=Verifiers(checks={"right": Exact()}, workers=1), discount=0.0).build()
+    rule = Process(verifiers=Verifiers(checks={"right": ExactVerifier()}, workers=1), discount=0.0).build()
     found = rule(Evidence([checked], "a_game", rules=RULES))
     assert {turn[1]: advantage.value for turn, advantage in found.items()} == {0: 1.0, 1: 0.0}
     with pytest.raises(ValueError, match=r"credit.assign.verifiers.checks.right: 'exact' compares with a right answer"):
@@ -297,7 +296,9 @@ def test_checks_of_answers_need_a_verifier_at_the_table_that_was_told_the_right_
 
 def test_checks_may_look_at_some_roles_only() -> None:
     t = saying(episode("e", "ab", seats={"a": "planner", "b": "solver"}), ["<a>", "<a>"])
-    rule = Process(verifiers=Verifiers(checks={"form": Format(requires=("<a>",))}, workers=1), roles=("solver",))
+    rule = Process(
+        verifiers=Verifiers(checks={"form": FormatVerifier(requires=("<a>",))}, workers=1), roles=("solver",)
+    )
     assert worths(rule.build()(Evidence([t], "a_game")), t) == [0.0, 1.0]
 
 

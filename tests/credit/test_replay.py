@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from games.simultaneous import MatrixConfig, TwoStepConfig
 from other_courses import assigned, by_agent, episodes, expected, scripted, walked
 from pydantic import ValidationError
 from small_games import PAIR, FragileConfig, PenniesConfig, Voice, deal, drawn, table
@@ -18,12 +19,10 @@ from sums import dealt, seated, team
 from credit.assign.replay import Replay
 from games.hint import HintConfig
 from games.kuhn_poker import KuhnPokerConfig
-from games.matrix import MatrixConfig
-from games.two_step import TwoStepConfig
 from marl.engines.scripted import Tabular
 from marl.graph import Trajectory
 from marl.protocols import Evidence, GameConfig
-from marl.rollout.simulator import Table
+from marl.rollout.simulator import RolloutSimulator
 from marl.types import Fork, Request, TurnId
 
 Rows = Mapping[str, Mapping[str, float]]
@@ -36,7 +35,7 @@ HINTS: Rows = {
 }
 
 
-def world(game: GameConfig, rows: Rows) -> tuple[Table, Before]:
+def world(game: GameConfig, rows: Rows) -> tuple[RolloutSimulator, Before]:
     """Players with a table, and what a team (default: all) can expect before each turn of an episode and at its end."""
     laid = scripted(game, Tabular.model_validate({"table": rows}))
     tree, strategy = walked(laid, game, rows)
@@ -50,7 +49,7 @@ def world(game: GameConfig, rows: Rows) -> tuple[Table, Before]:
     return laid, before
 
 
-def hinted(many: int) -> tuple[Table, Before, list[Trajectory]]:
+def hinted(many: int) -> tuple[RolloutSimulator, Before, list[Trajectory]]:
     game = HintConfig(symbols=3)
     laid, before = world(game, HINTS)
     return laid, before, episodes(laid, game, many)

@@ -5,7 +5,7 @@ import pytest
 from by_hand import evidence
 from test_mixers import pairs
 
-from credit.assign.coma import Coma
+from credit.assign.value_decomposition import Coma
 from credit.assign.value_decomposition import FittedAssign, Qmix, Vdn
 
 LEARNT = {"updates": 300, "lr": 1e-2, "memory": 1}

@@ -17,10 +17,10 @@ from transformers import (
 )
 
 from credit.assign.process import Process
-from marl.conversations import conversations
 from marl.engines.reward_model.engine import Scorer
-from marl.engines.reward_model.settings import RewardModel
-from marl.models.tiny_tokenizer import make_tokenizer
+from marl.engines.reward_model.settings import RewardModelSettings
+from marl.graph import conversations
+from marl.models.tiny_build import make_tokenizer
 from marl.types import Message
 
 CORPUS = ["yes no maybe 1 2 3", "a plan for the solver"]
@@ -72,7 +72,7 @@ def by_transformers(folder: Path, longest: int = 128) -> list[list[float]]:
 @pytest.mark.parametrize("micro_tokens", [1, 10_000], ids=["one_by_one", "padded"])
 @pytest.mark.parametrize("labels", [1, 2])
 def test_scores_are_those_of_transformers_own_forward(folders: dict[int, Path], labels: int, micro_tokens: int) -> None:
-    settings = RewardModel(path=str(folders[labels]), max_tokens=128, micro_tokens=micro_tokens, device="cpu")
+    settings = RewardModelSettings(path=str(folders[labels]), max_tokens=128, micro_tokens=micro_tokens, device="cpu")
     expected = [
         logits[0] if labels == 1 else torch.tensor(logits).softmax(-1)[1].item()
         for logits in by_transformers(folders[labels])
@@ -85,22 +85,22 @@ def test_scores_are_those_of_transformers_own_forward(folders: dict[int, Path], 
 def test_a_model_that_knows_no_padding_reads_one_text_at_a_time(tmp_path: Path) -> None:
     folder = _made(tmp_path, 1, pad=False)
     expected = [logits[0] for logits in by_transformers(folder)]
-    assert Scorer(RewardModel(path=str(folder), max_tokens=128, device="cpu"))(CHATS) == pytest.approx(
+    assert Scorer(RewardModelSettings(path=str(folder), max_tokens=128, device="cpu"))(CHATS) == pytest.approx(
         expected, abs=1e-5
     )
 
 
 def test_too_long_a_text_loses_its_beginning(folders: dict[int, Path]) -> None:
     chats = [(Message("user", "1 2 3 " * 40), *CHATS[0]), (Message("user", "3 2 1 " * 30), *CHATS[0])]
-    few = Scorer(RewardModel(path=str(folders[1]), max_tokens=4, device="cpu"))(chats)
-    many = Scorer(RewardModel(path=str(folders[1]), max_tokens=128, device="cpu"))(chats)
+    few = Scorer(RewardModelSettings(path=str(folders[1]), max_tokens=4, device="cpu"))(chats)
+    many = Scorer(RewardModelSettings(path=str(folders[1]), max_tokens=128, device="cpu"))(chats)
     assert few[0] == few[1]
     assert many[0] != many[1]
 
 
 def test_turns_are_paid_what_the_model_says(folders: dict[int, Path]) -> None:
     t = episode("e", "aba", [("a", 1.0, 2)])
-    settings = RewardModel(path=str(folders[1]), max_tokens=128, device="cpu")
+    settings = RewardModelSettings(path=str(folders[1]), max_tokens=128, device="cpu")
     rule = Process(model=settings, discount=0.0, weights={"model": 2.0})
     said = [(*turn.request.messages, Message("assistant", turn.completion.text)) for turn in t.turns]
     expected = [2 * score + 1 for score in Scorer(settings)(said)]
@@ -119,15 +119,15 @@ def test_it_reads_an_agents_whole_conversation_where_prompts_go_on_from_earlier_
 
 def test_what_is_no_reward_model_is_refused(folders: dict[int, Path], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"reward model '.*' has 3 labels; a reward model has 1 or 2"):
-        Scorer(RewardModel(path=str(folders[3]), max_tokens=128))
+        Scorer(RewardModelSettings(path=str(folders[3]), max_tokens=128))
     with pytest.raises(ValueError, match="reads 128 tokens, but max_tokens is 2048"):
-        Scorer(RewardModel(path=str(folders[1])))
+        Scorer(RewardModelSettings(path=str(folders[1])))
     language = LlamaForCausalLM(LlamaForSequenceClassification.from_pretrained(folders[1]).config)
     language.save_pretrained(tmp_path)
     make_tokenizer(64, CORPUS).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"has no weights for score.weight"):
-        Scorer(RewardModel(path=str(tmp_path)))
-    assert [*Process(model=RewardModel(path=str(tmp_path / "none"))).missing()] == [
+        Scorer(RewardModelSettings(path=str(tmp_path)))
+    assert [*Process(model=RewardModelSettings(path=str(tmp_path / "none"))).missing()] == [
         f"model.path: '{tmp_path}{os.sep}none' there is no such folder"
     ]
 
@@ -138,4 +138,4 @@ def test_weights_that_are_pickled_are_not_read(folders: dict[int, Path], tmp_pat
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     make_tokenizer(64, CORPUS).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="cannot be loaded"):
-        Scorer(RewardModel(path=str(tmp_path), max_tokens=128))
+        Scorer(RewardModelSettings(path=str(tmp_path), max_tokens=128))

@@ -12,19 +12,19 @@ import pytest
 import torch
 from by_hand import episode
 from by_hand import evidence as by_hand
+from credit.mixing.encoding import Encoder
+from credit.mixing.record import Layout
+from credit.mixing.targets import Returns
+from credit.mixing.texts import hashed, situation
+from games.simultaneous import TwoStepConfig
 from joint_moves import every_course
 from small_games import CircleConfig, Voice, deal, table
 
 from credit.assign.teams import Team
 from credit.assign.value_decomposition import Vdn
-from credit.mixing.encoding import Encoder
 from credit.mixing.mixer import Mixer
 from credit.mixing.networks import Batch, Mixture, Sum
-from credit.mixing.record import Layout
 from credit.mixing.rounds import Round, rounds
-from credit.mixing.targets import Returns
-from credit.mixing.texts import hashed, situation
-from games.two_step import TwoStepConfig
 from marl.graph import Trajectory
 
 AB = Team(frozenset("ab"))

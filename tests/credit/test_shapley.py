@@ -8,18 +8,16 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from games.simultaneous import CoalitionConfig, MatrixConfig, TwoStepConfig
 from other_courses import assigned, at_once, by_agent, episodes, saying, scripted
 from pydantic import ValidationError
 from small_games import CircleConfig, Voice, deal, drawn, table
 
 from credit.assign.counterfactual import Shapley
 from credit.assign.shapley import Coalition, arcs, random_circles, sampled_shapley_values, shapley_values, subsets
-from games.coalition import CoalitionConfig
 from games.hint import HintConfig
-from games.matrix import MatrixConfig
-from games.two_step import TwoStepConfig
 from marl.types import Credit, Failure, Request
-from roles.player import Player
+from roles.answering import PlayerRole
 
 COMMON: dict[str, Any] = {"common": "mean", "default": "out"}
 """The coalition game pays all alike; who is muted stays out."""
@@ -238,7 +236,7 @@ def test_a_coalition_that_is_played_more_often_is_worth_the_mean() -> None:
 def test_only_the_named_roles_are_players_and_the_others_are_always_there() -> None:
     game = CoalitionConfig(values=(0, 1, 10, 15, 100, 105, 120, 127))
     roles = {f"agent_{place}": f"role_{place}" for place in range(3)}
-    cast = {role: Player(policy="actor") for role in roles.values()}
+    cast = {role: PlayerRole(policy="actor") for role in roles.values()}
     laid = table(game, saying(dict.fromkeys(roles, "in")), **cast)
     [trajectory] = laid.play([replace(deal("e", game), seats=roles)])
     credit, metrics = assigned(Shapley(**COMMON, roles=("role_0", "role_1")), laid, trajectory)

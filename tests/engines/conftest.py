@@ -1,31 +1,5 @@
-from __future__ import annotations
+"""Tiny models for the tests of this room."""
 
-import pytest
-import torch
+from tiny_models import bytewise, one_thread, words
 
-from marl.models.pretrained import Checkpoint
-from marl.models.tiny import Tiny
-from marl.models.tiny_build import build_tiny
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_thread() -> None:
-    """Models this small gain nothing from more, and wait for each other on a busy machine."""
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session")
-def words(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    """A one-layer Llama that knows the words of Kuhn poker."""
-    folder = tmp_path_factory.mktemp("models") / "words"
-    build_tiny(Tiny(), folder, ["card J Q K . betting check bet fold call . moves [check] [bet]"])
-    return Tiny().checkpoint("actor", folder)
-
-
-@pytest.fixture(scope="session")
-def bytewise(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    """A two-layer Qwen3 with shared key heads that reads any text."""
-    settings = Tiny(architecture="qwen3", hidden=48, layers=2, heads=4, kv_heads=2, head_dim=16, vocabulary="bytes")
-    folder = tmp_path_factory.mktemp("models") / "bytes"
-    build_tiny(settings, folder, ())
-    return settings.checkpoint("actor", folder)
+__all__ = ["bytewise", "one_thread", "words"]

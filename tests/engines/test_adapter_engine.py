@@ -18,15 +18,15 @@ from transformers import AutoModelForCausalLM, GPT2Config
 
 from marl.engines.transformers.sampler import Sampler
 from marl.models import lora
-from marl.models.adapter import Adapted
+from marl.models.adapter import AdapterSource
 from marl.models.lora import adapter_tensors
-from marl.models.pretrained import Checkpoint
+from marl.models.pretrained import PretrainedSource
 from marl.types import Completion, Request
 
 FEW = ("q_proj", "down_proj")
 
 
-def team(base: Checkpoint) -> dict[str, Adapted]:
+def team(base: PretrainedSource) -> dict[str, AdapterSource]:
     """Adapters that are unlike each other in every way, and one that changes nothing."""
     return {
         "solver": adapted(base, "solver", rank=4, alpha=8),
@@ -36,7 +36,7 @@ def team(base: Checkpoint) -> dict[str, Adapted]:
     }
 
 
-def taught(sources: dict[str, Adapted], **settings: Any) -> tuple[Sampler, dict[str, dict[str, torch.Tensor]]]:
+def taught(sources: dict[str, AdapterSource], **settings: Any) -> tuple[Sampler, dict[str, dict[str, torch.Tensor]]]:
     """One engine for all of them, and the weights that all but the frozen one were given."""
     sampler = serving(*sources.values(), **settings)
     weights = {policy: noise(sources[policy], seed) for seed, policy in enumerate(sources) if policy != "frozen"}
@@ -45,7 +45,7 @@ def taught(sources: dict[str, Adapted], **settings: Any) -> tuple[Sampler, dict[
     return sampler, weights
 
 
-def questions(policies: dict[str, Adapted], count: int = 24, **more: Any) -> list[Request]:
+def questions(policies: dict[str, AdapterSource], count: int = 24, **more: Any) -> list[Request]:
     """Everybody is asked the same, in turn."""
     names = list(policies)
     texts = ["w" * (1 + number // len(names) % 3 * 4) for number in range(count)]
@@ -55,11 +55,11 @@ def questions(policies: dict[str, Adapted], count: int = 24, **more: Any) -> lis
     ]
 
 
-def model_of(policy: str, sources: dict[str, Adapted], weights: dict[str, dict[str, torch.Tensor]]) -> Any:
+def model_of(policy: str, sources: dict[str, AdapterSource], weights: dict[str, dict[str, torch.Tensor]]) -> Any:
     return speaking(sources[policy], weights[policy]) if policy in weights else sources[policy].model()
 
 
-def test_rows_of_all_policies_say_what_peft_says_of_each(bytewise: Checkpoint) -> None:
+def test_rows_of_all_policies_say_what_peft_says_of_each(bytewise: PretrainedSource) -> None:
     sources = team(bytewise)
     sampler, weights = taught(sources, slots=7)
     requests = questions(sources)
@@ -68,7 +68,7 @@ def test_rows_of_all_policies_say_what_peft_says_of_each(bytewise: Checkpoint) -
         assert said.logprobs == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_mixed_batch_says_what_engines_of_their_own_say(bytewise: Checkpoint) -> None:
+def test_a_mixed_batch_says_what_engines_of_their_own_say(bytewise: PretrainedSource) -> None:
     sources = team(bytewise)
     sampler, weights = taught(sources, slots=9)
     requests = questions(sources, 40)
@@ -83,7 +83,7 @@ def test_a_mixed_batch_says_what_engines_of_their_own_say(bytewise: Checkpoint) 
             assert said.logprobs == pytest.approx(mixed[number].logprobs, abs=1e-5)
 
 
-def test_forced_texts_are_scored_by_the_policy_that_is_asked(bytewise: Checkpoint) -> None:
+def test_forced_texts_are_scored_by_the_policy_that_is_asked(bytewise: PretrainedSource) -> None:
     sources = team(bytewise)
     sampler, weights = taught(sources, prefill_tokens=64)
     requests = questions(sources, forced="some text")
@@ -94,7 +94,7 @@ def test_forced_texts_are_scored_by_the_policy_that_is_asked(bytewise: Checkpoin
     assert len({said.logprobs for said in scored[:4]}) == 4
 
 
-def test_an_adapter_without_weights_says_what_the_base_says(bytewise: Checkpoint) -> None:
+def test_an_adapter_without_weights_says_what_the_base_says(bytewise: PretrainedSource) -> None:
     requests = [ask("hello", seed=seed, max_tokens=9) for seed in range(12)]
     for one, other in zip(
         answers(serving(adapted(bytewise)), requests), answers(engine(bytewise), requests), strict=True
@@ -103,7 +103,7 @@ def test_an_adapter_without_weights_says_what_the_base_says(bytewise: Checkpoint
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-6)
 
 
-def test_layers_that_are_no_plain_linear_ones_are_adapted_too(bytewise: Checkpoint, tmp_path: Path) -> None:
+def test_layers_that_are_no_plain_linear_ones_are_adapted_too(bytewise: PretrainedSource, tmp_path: Path) -> None:
     config = GPT2Config(vocab_size=259, n_embd=32, n_layer=2, n_head=4, n_positions=128, eos_token_id=1,
                         bos_token_id=1, initializer_range=0.3)  # fmt: skip
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "gpt2")
@@ -119,7 +119,7 @@ def test_layers_that_are_no_plain_linear_ones_are_adapted_too(bytewise: Checkpoi
 
 @pytest.mark.parametrize("targets", ["all-linear", FEW], ids=str)
 def test_a_saved_folder_says_the_same_in_peft_in_transformers_and_merged(
-    bytewise: Checkpoint, tmp_path: Path, targets: Any
+    bytewise: PretrainedSource, tmp_path: Path, targets: Any
 ) -> None:
     source = adapted(bytewise, "solver", rank=4, targets=targets)
     weights = noise(source, 1)
@@ -144,14 +144,14 @@ def test_a_saved_folder_says_the_same_in_peft_in_transformers_and_merged(
             assert completion.logprobs == pytest.approx(expected, abs=1e-5), name
 
 
-def test_a_folder_that_was_saved_is_where_another_adapter_starts(bytewise: Checkpoint, tmp_path: Path) -> None:
+def test_a_folder_that_was_saved_is_where_another_adapter_starts(bytewise: PretrainedSource, tmp_path: Path) -> None:
     weights = noise(adapted(bytewise), 3)
     folder = saved(adapted(bytewise), weights, tmp_path / "adapter")
     again = adapted(bytewise, path=str(folder))
     assert bits(adapter_tensors(again.model())) == bits(weights)
 
 
-def test_the_base_is_in_memory_once(bytewise: Checkpoint) -> None:
+def test_the_base_is_in_memory_once(bytewise: PretrainedSource) -> None:
     sources = team(bytewise)
     sampler = serving(*sources.values())
     learners = [source.model() for source in sources.values()]
@@ -166,25 +166,25 @@ def test_the_base_is_in_memory_once(bytewise: Checkpoint) -> None:
     assert all(p.requires_grad == ("lora" in name) for name, p in learners[0].named_parameters())
 
 
-def test_a_base_that_nobody_holds_is_forgotten(bytewise: Checkpoint) -> None:
+def test_a_base_that_nobody_holds_is_forgotten(bytewise: PretrainedSource) -> None:
     alone = replace(bytewise, policy="", attention="eager")
     source = adapted(alone)
     sampler = serving(source)
-    assert alone in lora._HELD
+    assert alone in lora._BASES
     del source, sampler
     gc.collect()
-    assert alone not in lora._HELD
+    assert alone not in lora._BASES
 
 
-def test_loading_one_policys_weights_moves_no_other_byte(bytewise: Checkpoint) -> None:
+def test_loading_one_policys_weights_moves_no_other_byte(bytewise: PretrainedSource) -> None:
     sources = team(bytewise)
     sampler, _ = taught(sources)
     base = bits(dict(sources["solver"].base.named_parameters()))
-    before = [bits(tensors) for tensors in sampler.voices._tensors]
+    before = [bits(sampler.policy_weights.tensors(policy)) for policy in sources]
     requests = [replace(ask("hello", seed=seed), policy=name) for seed in range(3) for name in sources]
     said = answers(sampler, requests)
     sampler.load_weights("planner", noise(sources["planner"], 99).items(), 2)
-    after = [bits(tensors) for tensors in sampler.voices._tensors]
+    after = [bits(sampler.policy_weights.tensors(policy)) for policy in sources]
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False, True, True]
     assert bits(dict(sources["solver"].base.named_parameters())) == base
     for request, one, other in zip(requests, said, answers(sampler, requests), strict=True):
@@ -196,7 +196,7 @@ def test_loading_one_policys_weights_moves_no_other_byte(bytewise: Checkpoint) -
             assert other.logprobs == pytest.approx(one.logprobs, abs=1e-5)
 
 
-def test_weights_that_arrive_midway_are_noted_for_their_policy_alone(bytewise: Checkpoint) -> None:
+def test_weights_that_arrive_midway_are_noted_for_their_policy_alone(bytewise: PretrainedSource) -> None:
     sources = {name: adapted(bytewise, name) for name in ("solver", "planner")}
     sampler = serving(*sources.values(), slots=2)
     for ticket, policy in enumerate(("solver", "planner", "solver", "planner")):
@@ -209,7 +209,7 @@ def test_weights_that_arrive_midway_are_noted_for_their_policy_alone(bytewise: C
     assert versions == [(0, 5), (0, 0), (5, 5), (0, 0)]
 
 
-def test_a_prompt_is_read_once_by_each_policy(bytewise: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_is_read_once_by_each_policy(bytewise: PretrainedSource, monkeypatch: pytest.MonkeyPatch) -> None:
     sampler, _ = taught(team(bytewise), slots=32)
     read: list[Any] = []
     plain = sampler.network.prefill
@@ -218,7 +218,7 @@ def test_a_prompt_is_read_once_by_each_policy(bytewise: Checkpoint, monkeypatch:
     assert len(read) == 4
 
 
-def test_who_has_no_adapter_here_is_refused(bytewise: Checkpoint) -> None:
+def test_who_has_no_adapter_here_is_refused(bytewise: PretrainedSource) -> None:
     sampler = serving(adapted(bytewise, "solver"), adapted(bytewise, "planner"))
     with pytest.raises(ValueError, match=r"'critic' has no adapter here.*solver, planner"):
         sampler.submit(0, replace(ask("x"), policy="critic"))
@@ -236,19 +236,19 @@ def test_who_has_no_adapter_here_is_refused(bytewise: Checkpoint) -> None:
     ],
     ids=["missing", "unknown", "shape", "nan"],
 )
-def test_weights_that_do_not_fit_change_nothing(bytewise: Checkpoint, edit: Any, error: Any, said: str) -> None:
+def test_weights_that_do_not_fit_change_nothing(bytewise: PretrainedSource, edit: Any, error: Any, said: str) -> None:
     source = adapted(bytewise, "solver")
     sampler = serving(source, adapted(bytewise, "planner"))
-    before = bits(sampler.voices._tensors[0])
+    before = bits(sampler.policy_weights.tensors("solver"))
     given = noise(source, 1)
     edit(given)
     with pytest.raises(error, match=said):
         sampler.load_weights("solver", given.items(), 1)
-    assert sampler.voices.versions == [0, 0]
-    assert bits(sampler.voices._tensors[0]) == before
+    assert sampler.policy_weights.versions == [0, 0]
+    assert bits(sampler.policy_weights.tensors("solver")) == before
 
 
-def test_adapters_are_float32_on_a_base_that_is_not(bytewise: Checkpoint) -> None:
+def test_adapters_are_float32_on_a_base_that_is_not(bytewise: PretrainedSource) -> None:
     source = adapted(replace(bytewise, dtype="bfloat16", device="cpu"), "solver")
     assert {tensor.dtype for tensor in adapter_tensors(source.model()).values()} == {torch.float32}
     sampler, weights = serving(source), noise(source, 1)
@@ -259,7 +259,7 @@ def test_adapters_are_float32_on_a_base_that_is_not(bytewise: Checkpoint) -> Non
         assert said.logprobs == pytest.approx(expected, abs=0.1)
 
 
-def test_first_weights_depend_on_the_seed_alone(bytewise: Checkpoint) -> None:
+def test_first_weights_depend_on_the_seed_alone(bytewise: PretrainedSource) -> None:
     def first(seed: int, before: int) -> dict[str, bytes]:
         torch.manual_seed(before)
         return bits(adapter_tensors(adapted(bytewise, seed=seed).model()))
@@ -269,7 +269,7 @@ def test_first_weights_depend_on_the_seed_alone(bytewise: Checkpoint) -> None:
 
 
 @pytest.mark.parametrize("targets", [("q_proj", "query"), ("self_attn",), ("norm",), "q_proj", ()], ids=str)
-def test_layers_that_cannot_be_adapted_are_named(bytewise: Checkpoint, targets: str | tuple[str, ...]) -> None:
+def test_layers_that_cannot_be_adapted_are_named(bytewise: PretrainedSource, targets: str | tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match=r"policy 'solver'.*targets: .*choices: down_proj, .*q_proj.*all-linear"):
         adapted(bytewise, "solver", targets=targets).model()
 
@@ -290,7 +290,7 @@ def test_layers_that_cannot_be_adapted_are_named(bytewise: Checkpoint, targets: 
     ids=str,
 )
 def test_what_is_wrong_with_a_folder_is_said(
-    bytewise: Checkpoint, tmp_path: Path, spoil: dict[str, Any], said: str
+    bytewise: PretrainedSource, tmp_path: Path, spoil: dict[str, Any], said: str
 ) -> None:
     folder = saved(adapted(bytewise), noise(adapted(bytewise), 1), tmp_path / "adapter")
     weights, config = folder / "adapter_model.safetensors", folder / "adapter_config.json"
@@ -301,12 +301,12 @@ def test_what_is_wrong_with_a_folder_is_said(
     elif spoil.keys() & {"peft_type", "use_dora", "use_rslora", "rank_pattern"}:
         config.write_text(json.dumps(json.loads(config.read_text()) | spoil))
     settings = {"path": str(folder)} | {key: spoil[key] for key in spoil if key in ("path", "rank", "alpha")}
-    [problem] = adapted(bytewise, **settings).settings.missing()
+    [problem] = adapted(bytewise, **settings).adapter.missing()
     assert problem.startswith("path: ")
     assert said.replace("\\", "") in problem
 
 
-def test_a_folder_made_for_other_layers_is_refused(bytewise: Checkpoint, tmp_path: Path) -> None:
+def test_a_folder_made_for_other_layers_is_refused(bytewise: PretrainedSource, tmp_path: Path) -> None:
     few = adapted(bytewise, targets=FEW)
     folder = saved(few, noise(few, 1), tmp_path / "adapter")
     with pytest.raises(ValueError, match=r"policy 'actor': adapter on .*missing: .*k_proj"):
@@ -316,7 +316,7 @@ def test_a_folder_made_for_other_layers_is_refused(bytewise: Checkpoint, tmp_pat
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-3), ("bfloat16", 0.15)])
-def test_mixed_rows_hold_on_a_gpu(bytewise: Checkpoint, dtype: Any, tolerance: float) -> None:
+def test_mixed_rows_hold_on_a_gpu(bytewise: PretrainedSource, dtype: Any, tolerance: float) -> None:
     sources = team(replace(bytewise, dtype=dtype, device="cuda"))
     sampler, weights = taught(sources, slots=7)
     requests = questions(sources)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from engine_helpers import answers, ask, plain_logprobs, raw_answers
+from engine_helpers import answers, ask, plain_logprobs, raw_answers, sampler_of
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
@@ -23,9 +23,10 @@ from transformers import (
     Qwen3NextConfig,
 )
 
+from marl.engines.transformers.policy_weights import SinglePolicy
 from marl.engines.transformers.sampler import Sampler
 from marl.engines.transformers.settings import Transformers
-from marl.models.pretrained import Checkpoint
+from marl.models.pretrained import PretrainedSource
 
 SMALL: dict[str, Any] = {
     "vocab_size": 259,
@@ -60,27 +61,27 @@ def model_of(config: PreTrainedConfig) -> Any:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_cached_rows_agree_with_a_plain_forward(family: str, bytewise: Checkpoint) -> None:
+def test_cached_rows_agree_with_a_plain_forward(family: str, bytewise: PretrainedSource) -> None:
     model = model_of(FAMILIES[family])
-    sampler = Sampler(model, bytewise.tokenizer(), Transformers(slots=3))
+    sampler = sampler_of(model, bytewise, slots=3)
     requests = [ask("w" * (1 + seed % 5 * 4), seed=seed, max_tokens=4 + seed * 2) for seed in range(10)]
     for request, completion in zip(requests, answers(sampler, requests), strict=True):
         assert completion.logprobs == pytest.approx(plain_logprobs(model, completion, request.sampling), abs=2e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_forced_rows_agree_with_a_plain_forward(family: str, bytewise: Checkpoint) -> None:
+def test_forced_rows_agree_with_a_plain_forward(family: str, bytewise: PretrainedSource) -> None:
     model = model_of(FAMILIES[family])
-    sampler = Sampler(model, bytewise.tokenizer(), Transformers(slots=3))
+    sampler = sampler_of(model, bytewise, slots=3)
     requests = [ask("w" * (1 + seed % 5 * 4), forced="xyz" * seed) for seed in range(8)]
     for request, completion in zip(requests, answers(sampler, requests), strict=True):
         assert completion.logprobs == pytest.approx(plain_logprobs(model, completion, request.sampling), abs=2e-5)
 
 
-def test_eager_attention_works_too(bytewise: Checkpoint) -> None:
+def test_eager_attention_works_too(bytewise: PretrainedSource) -> None:
     model = model_of(FAMILIES["qwen3"])
     model.set_attn_implementation("eager")
-    sampler = Sampler(model, bytewise.tokenizer(), Transformers(slots=3))
+    sampler = sampler_of(model, bytewise, slots=3)
     requests = [ask("w" * (1 + seed), seed=seed, max_tokens=9) for seed in range(8)]
     for request, completion in zip(requests, answers(sampler, requests), strict=True):
         assert completion.logprobs == pytest.approx(plain_logprobs(model, completion, request.sampling), abs=2e-5)
@@ -99,25 +100,29 @@ def test_eager_attention_works_too(bytewise: Checkpoint) -> None:
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_models_with_another_kind_of_memory_are_refused(
-    config: PreTrainedConfig, said: str, bytewise: Checkpoint
+    config: PreTrainedConfig, said: str, bytewise: PretrainedSource
 ) -> None:
     with pytest.raises(ValueError, match=said):
-        Sampler(model_of(config), bytewise.tokenizer(), Transformers())
+        sampler_of(model_of(config), bytewise)
 
 
-def test_a_context_beyond_the_models_is_refused(bytewise: Checkpoint) -> None:
+def test_a_context_beyond_the_models_is_refused(bytewise: PretrainedSource) -> None:
     with pytest.raises(ValueError, match="max_context: 999"):
-        Sampler(model_of(FAMILIES["gpt2"]), bytewise.tokenizer(), Transformers(max_context=999))
+        sampler_of(model_of(FAMILIES["gpt2"]), bytewise, max_context=999)
 
 
-def test_a_vocabulary_that_the_model_lacks_is_refused(bytewise: Checkpoint) -> None:
+def test_a_vocabulary_that_the_model_lacks_is_refused(bytewise: PretrainedSource) -> None:
     with pytest.raises(ValueError, match="259"):
-        Sampler(model_of(LlamaConfig(**SMALL | {"vocab_size": 100})), bytewise.tokenizer(), Transformers())
+        Sampler(
+            SinglePolicy(model_of(LlamaConfig(**SMALL | {"vocab_size": 100})), bytewise),
+            bytewise.tokenizer(),
+            Transformers(),
+        )
 
 
-def test_without_a_chat_template_messages_are_joined_by_newlines(bytewise: Checkpoint) -> None:
+def test_without_a_chat_template_messages_are_joined_by_newlines(bytewise: PretrainedSource) -> None:
     tokenizer = bytewise.tokenizer()
     tokenizer.chat_template = None
-    sampler = Sampler(model_of(FAMILIES["llama"]), tokenizer, Transformers())
+    sampler = Sampler(SinglePolicy(model_of(FAMILIES["llama"]), bytewise), tokenizer, Transformers())
     [answer] = raw_answers(sampler, [ask("hi", max_tokens=1)])
     assert tokenizer.decode(answer.prompt_ids) == "hi\n"  # type: ignore[union-attr]

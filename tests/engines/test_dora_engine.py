@@ -13,9 +13,9 @@ from engine_helpers import answers, ask, plain_logprobs
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, GPT2Config, Qwen2Config
 
-from marl.models.adapter import Adapted, Adapter
-from marl.models.lora import adapter_layers, adapter_tensors, bare
-from marl.models.pretrained import Checkpoint
+from marl.models.adapter import Adapter, AdapterSource
+from marl.models.lora import adapter_layers, adapter_tensors, unadapted_base
+from marl.models.pretrained import PretrainedSource
 from marl.types import Request
 
 SIZES: dict[str, Any] = {"vocab_size": 259, "eos_token_id": 1, "bos_token_id": 1, "initializer_range": 0.15}
@@ -29,7 +29,7 @@ ENDS = {"qwen2, biased, untied": ("embed_tokens", "lm_head"), "gpt2, turned, tie
 
 
 @pytest.fixture(scope="module", params=BASES)
-def base(request: pytest.FixtureRequest, bytewise: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def base(request: pytest.FixtureRequest, bytewise: PretrainedSource, tmp_path_factory: pytest.TempPathFactory) -> Any:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(BASES[request.param])
     for name, parameter in model.named_parameters():
@@ -41,7 +41,7 @@ def base(request: pytest.FixtureRequest, bytewise: Checkpoint, tmp_path_factory:
     return replace(bytewise, path=str(folder)), ENDS[request.param]
 
 
-def team(checkpoint: Checkpoint, ends: tuple[str, ...]) -> dict[str, Adapted]:
+def team(checkpoint: PretrainedSource, ends: tuple[str, ...]) -> dict[str, AdapterSource]:
     kinds: dict[str, dict[str, Any]] = {
         "dora": {"rank": 4, "alpha": 8, "use_dora": True},
         "plain": {"rank": 3},
@@ -60,7 +60,7 @@ def questions(policies: list[str], count: int = 20, **more: Any) -> list[Request
     ]
 
 
-def moved(source: Adapted, seed: int) -> dict[str, torch.Tensor]:
+def moved(source: AdapterSource, seed: int) -> dict[str, torch.Tensor]:
     """Weights with which it matters; magnitudes stay positive."""
     first, off = adapter_tensors(source.model()), noise(source, seed)
     return {
@@ -96,8 +96,8 @@ def test_folders_hold_all_of_it(base: Any, name: str, tmp_path: Path) -> None:
     source = team(*base)[name]
     weights = moved(source, 3)
     folder = saved(source, weights, tmp_path / "adapter")
-    again = replace(source, settings=source.settings.model_copy(update={"path": str(folder)}))
-    assert not list(again.settings.missing())
+    again = replace(source, adapter=source.adapter.model_copy(update={"path": str(folder)}))
+    assert not list(again.adapter.missing())
     assert bits(adapter_tensors(again.model())) == bits(weights)
     sampler = serving(source)
     sampler.load_weights(name, folder, 1)
@@ -110,23 +110,23 @@ def test_folders_hold_all_of_it(base: Any, name: str, tmp_path: Path) -> None:
 def test_the_base_comes_back_out_of_an_adapter_that_changes_nothing(base: Any) -> None:
     for source in team(*base).values():
         model = source.model()
-        alone = bare(model)
+        alone = unadapted_base(model)
         assert not list(adapter_layers(alone))
         shared = {p.data_ptr() for p in model.parameters() if not p.requires_grad}
         assert {p.data_ptr() for p in alone.parameters()} == shared
         ids = torch.tensor([[3, 5, 7, 11]])
         assert torch.equal(alone(ids).logits, base[0].model()(ids).logits)
-        assert bare(speaking(source, moved(source, 1))) is None
+        assert unadapted_base(speaking(source, moved(source, 1))) is None
 
 
-def test_a_dora_on_a_bfloat16_base_changes_nothing_at_first(bytewise: Checkpoint) -> None:
+def test_a_dora_on_a_bfloat16_base_changes_nothing_at_first(bytewise: PretrainedSource) -> None:
     source = adapted(replace(bytewise, dtype="bfloat16", device="cpu"), use_dora=True)
     model, ids = source.model(), torch.tensor([[3, 5, 7, 11]])
-    alone = bare(model)
+    alone = unadapted_base(model)
     assert alone is not None
     assert torch.equal(alone(ids).logits, model(ids).logits)
 
 
-def test_a_pattern_that_is_none_is_refused(bytewise: Checkpoint) -> None:
+def test_a_pattern_that_is_none_is_refused(bytewise: PretrainedSource) -> None:
     with pytest.raises(ValueError, match=r"targets(.|\n)*'\*proj' is neither all-linear"):
         Adapter.model_validate({"base": {"path": bytewise.path}, "targets": "*proj"})

@@ -1,4 +1,4 @@
-"""A teammate at the other end of a connection, and all that can go wrong on the way."""
+"""The OpenAI engine against endpoints that behave and endpoints that do not."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def ask(text: str = "what now?", seed: int = 1, **more: Any) -> Request:
 
 
 def answers(mate: Endpoint, *requests: Request) -> list[Completion | Failure]:
-    """Of all requests, in order."""
+    """Return the answers to all requests, in order."""
     for ticket, request in enumerate(requests):
         mate.submit(ticket, request)
-    found: dict[int, Completion | Failure] = {}
+    answered: dict[int, Completion | Failure] = {}
     until = time.monotonic() + DEADLINE_S
-    while len(found) < len(requests):
+    while len(answered) < len(requests):
         assert time.monotonic() < until, "an answer is overdue"
-        found.update(mate.step(0.1))
-    return [found[ticket] for ticket in range(len(requests))]
+        answered.update(mate.step(0.1))
+    return [answered[ticket] for ticket in range(len(requests))]
 
 
 # --- what is sent, and what comes back ---
@@ -118,15 +118,15 @@ def test_without_a_key_no_authorization_is_sent(serve: Serve) -> None:
     [("stop", "stop"), ("length", "length"), ("content_filter", "aborted"), ("eos", "stop"), (None, "stop")],
 )
 def test_why_it_ended_is_translated(reason: str | None, finish: str, serve: Serve) -> None:
-    [said] = answers(engine(serve(says("text", finish=reason))), ask())
-    assert said.finish == finish
+    [answer] = answers(engine(serve(says("text", finish=reason))), ask())
+    assert answer.finish == finish
 
 
 def test_a_refusal_and_an_answer_cut_before_it_began_are_answers(serve: Serve) -> None:
     server = serve(says(None, refusal="I must not"), says(None, finish="length"), says(""))
     mate = engine(server)
-    said = [answers(mate, ask())[0] for _ in range(3)]
-    assert [(s.text, s.finish) for s in said if isinstance(s, Completion)] == [
+    completions = [answers(mate, ask())[0] for _ in range(3)]
+    assert [(answer.text, answer.finish) for answer in completions if isinstance(answer, Completion)] == [
         ("I must not", "aborted"),
         ("", "length"),
         ("", "stop"),
@@ -142,7 +142,7 @@ def test_calls_of_tools_are_spelled_as_local_models_say_them(serve: Serve) -> No
         says(None, tool_calls=broken),
     )
     mate = engine(server)
-    texts = [said.text for said in (answers(mate, ask())[0] for _ in range(3)) if isinstance(said, Completion)]
+    texts = [answer.text for answer in (answers(mate, ask())[0] for _ in range(3)) if isinstance(answer, Completion)]
     call = '<tool_call>{"name": "python", "arguments": {"code": "1+1"}}</tool_call>'
     assert texts[:2] == [call, f"Let me see.\n{call}"]
     assert texts[2] == '<tool_call>{"name": "python", "arguments": "{\\"code\\": "}</tool_call>'
@@ -185,9 +185,9 @@ FAULTS: dict[str, tuple[Act, str]] = {
 def test_a_fault_that_passes_is_overcome(fault: str, serve: Serve) -> None:
     server = serve(FAULTS[fault][0], says("at last"))
     mate = engine(server)
-    [said] = answers(mate, ask())
-    assert isinstance(said, Completion)
-    assert said.text == "at last"
+    [answer] = answers(mate, ask())
+    assert isinstance(answer, Completion)
+    assert answer.text == "at last"
     assert mate.spent["mate"].tries == len(server.bodies) == 2
 
 
@@ -222,9 +222,9 @@ def test_what_no_retry_can_mend_is_not_tried_again(status: int, serve: Serve) ->
     "body", [b'{"error": {"code": "context_length_exceeded"}}', b"This model's maximum context length is 16"]
 )
 def test_a_prompt_that_is_too_long_is_an_overflow_and_ends_no_run(body: bytes, serve: Serve) -> None:
-    [said] = answers(engine(serve(sends(body, 400))), ask())
-    assert isinstance(said, Failure)
-    assert said.finish == "overflow"
+    [answer] = answers(engine(serve(sends(body, 400))), ask())
+    assert isinstance(answer, Failure)
+    assert answer.finish == "overflow"
 
 
 def test_a_wait_that_is_asked_for_is_kept(serve: Serve) -> None:
@@ -248,9 +248,9 @@ def test_one_that_may_be_skipped_is_an_unreadable_turn_until_there_are_too_many(
     server = serve(sends(b"no", 500))
     mate = engine(server, retries=1, on_failure="skip", max_failures=2)
     for _ in range(2):
-        [said] = answers(mate, ask())
-        assert isinstance(said, Failure)
-        assert (said.finish, said.usage) == ("aborted", Usage(tries=2, failed=1))
+        [answer] = answers(mate, ask())
+        assert isinstance(answer, Failure)
+        assert (answer.finish, answer.usage) == ("aborted", Usage(tries=2, failed=1))
     with pytest.raises(
         EndpointError, match=r"HTTP 500: 'no'; 3 requests were given up so far \(engine.max_failures: 2\)$"
     ):
@@ -318,7 +318,7 @@ print("done")
 # --- money ---
 
 PRICE = {"prompt": 0.0, "completion": 1e6}
-"""One a token."""
+"""1 per completion token."""
 
 
 def test_a_budget_is_never_exceeded_however_many_are_in_flight(serve: Serve) -> None:
@@ -333,15 +333,15 @@ def test_a_budget_is_never_exceeded_however_many_are_in_flight(serve: Serve) -> 
 
 def test_an_answer_that_does_not_say_what_it_took_counts_as_much_as_it_may_have_taken(serve: Serve) -> None:
     mate = engine(serve(says(usage=None)), price=PRICE)
-    [said] = answers(mate, ask())
-    assert said.usage is not None
-    assert (said.usage.completion_tokens, said.usage.cost) == (9, 9.0)
+    [answer] = answers(mate, ask())
+    assert answer.usage is not None
+    assert (answer.usage.completion_tokens, answer.usage.cost) == (9, 9.0)
 
 
 def test_tries_that_were_paid_for_in_vain_are_counted(serve: Serve) -> None:
     mate = engine(serve(says(None, usage=(3, 2)), says("now")), price=PRICE)
-    [said] = answers(mate, ask())
-    assert said.usage == Usage(6, 4, 4.0, tries=2)
+    [answer] = answers(mate, ask())
+    assert answer.usage == Usage(6, 4, 4.0, tries=2)
 
 
 # --- settings ---

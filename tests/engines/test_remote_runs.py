@@ -1,4 +1,4 @@
-"""Whole runs with a teammate at the other end of a connection: they go on, or stop with a message and a checkpoint."""
+"""Whole runs with a remote teammate: they go on, or stop with a message and a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from marl.engines.openai.settings import OpenAI
 from marl.errors import EndpointError
 from marl.graph import read_trajectories
 from marl.protocols import Engine
-from marl.rollout.casting import Cast
-from marl.rollout.simulator import Table
+from marl.rollout.casting import RoleCasting
+from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import ScenarioError, validate
 from marl.types import Completion, Deal, Failure, Ticket, Usage
-from roles.player import Player
+from roles.answering import PlayerRole
 
 LEGAL = "[check] [call]"
 """One of them always is."""
@@ -44,7 +44,7 @@ def scenario(server: Server | str, schedule: dict[str, Any] | None = None, **eng
         "roles": {"pupil": {"kind": "player", "policy": "pupil"}, "mate": {"kind": "player", "policy": "mate"}},
         "policies": {
             "pupil": {
-                "model": {"kind": "outside.softmax:Table"},
+                "model": {"kind": "outside.softmax:TableModel"},
                 "engine": {"kind": "outside.softmax:Softmax"},
                 "learner": {"kind": "outside.softmax:Reinforce"},
             },
@@ -62,7 +62,7 @@ def rows(run: Path) -> list[dict[str, float]]:
 
 
 def after(good: int, bad: Act) -> list[Act]:
-    """So many answers as they should be, then what is bad, for ever."""
+    """Return `good` legal answers, then `bad` for ever."""
     return [*[says(LEGAL)] * good, bad]
 
 
@@ -70,15 +70,15 @@ def test_a_run_with_a_teammate_learns_records_what_it_said_and_adds_up_its_cost(
     with serving(says(LEGAL, usage=(10, 4))) as server:
         prices = {"prompt": 1e5, "completion": 1e6}
         assert marl.train(validate(scenario(server, price=prices)), tmp_path / "run")
-        asked = len(server.bodies)
+        n_requests = len(server.bodies)
     steps = rows(tmp_path / "run")[1:]
     for name, each in {"cost": 5.0, "prompt_tokens": 10, "completion_tokens": 4, "tries": 1}.items():
         spent = [step[f"policy/mate/{name}"] for step in steps]
-        assert sum(spent) == asked * each
+        assert sum(spent) == n_requests * each
         assert [step[f"policy/mate/total_{name}"] for step in steps] == [sum(spent[:n]) for n in (1, 2, 3)]
     [first, *_] = read_trajectories(tmp_path / "run" / "trajectories" / "000001.jsonl.zst")
-    said = next(turn.completion for turn in first.turns if turn.agent == "player_1")
-    assert (said.text, said.usage) == (LEGAL, Usage(10, 4, 5.0, tries=1))
+    completion = next(turn.completion for turn in first.turns if turn.agent == "player_1")
+    assert (completion.text, completion.usage) == (LEGAL, Usage(10, 4, 5.0, tries=1))
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,9 @@ def test_a_budget_holds_across_a_resume(tmp_path: Path) -> None:
         for how in (None, "auto"):
             with pytest.raises(EndpointError, match=r"policy 'mate': \d+ of 300 are spent \(engine.budget\)"):
                 marl.train(validate(data), tmp_path / "run", resume=how)
-            asked = len(server.bodies)
+            n_requests = len(server.bodies)
             # One more may cost 256 (max_tokens).
-            assert 300 - 256 < asked * 2 <= 300
+            assert 300 - 256 < n_requests * 2 <= 300
     assert rows(tmp_path / "run")[-1]["step"] >= 1
 
 
@@ -198,10 +198,10 @@ def mute(server: Server) -> Engine:
     return OpenAI(base_url=server.url, model="m", key_env=None, timeout_s=30.0).build(None)
 
 
-def seated(first: Engine, second: Engine, deadline_s: float = 5.0) -> Table:
+def seated(first: Engine, second: Engine, deadline_s: float = 5.0) -> RolloutSimulator:
     """Two policies of these names, a role for each."""
-    cast = Cast({"first": Player(policy="first"), "second": Player(policy="second")}, 0)
-    return Table(KuhnPokerConfig(), cast, {"first": first, "second": second}, deadline_s)
+    cast = RoleCasting({"first": PlayerRole(policy="first"), "second": PlayerRole(policy="second")}, 0)
+    return RolloutSimulator(KuhnPokerConfig(), cast, {"first": first, "second": second}, deadline_s)
 
 
 SEATS = {"player_0": "first", "player_1": "second"}
@@ -211,9 +211,9 @@ BOTH = [Deal("a", "g", 0, SEATS), Deal("b", "g", 1, {"player_0": "second", "play
 
 def test_the_deadline_names_the_address_that_is_waited_for() -> None:
     with serving(never) as server:
-        laid = seated(Voice(drawn), mute(server), 0.2)
+        simulator = seated(Voice(drawn), mute(server), 0.2)
         with pytest.raises(TimeoutError, match=rf"open requests by policy: second: 2 \(of {server.url}\)$"):
-            laid.play(BOTH)
+            simulator.play(BOTH)
 
 
 def test_an_engine_that_waits_never_sleeps_while_another_computes() -> None:
@@ -231,8 +231,8 @@ def test_engines_that_only_wait_sleep_in_turns() -> None:
 
 def test_two_engines_that_only_wait_take_little_of_the_processor() -> None:
     with serving(never) as server, serving(never) as other:
-        laid = seated(mute(server), mute(other), 0.8)
+        simulator = seated(mute(server), mute(other), 0.8)
         before = time.process_time()
         with pytest.raises(TimeoutError, match=r"first: 1 \(of .*, second: 1 \(of "):
-            laid.play(BOTH)
+            simulator.play(BOTH)
         assert time.process_time() - before < 0.5

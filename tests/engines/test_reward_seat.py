@@ -14,15 +14,14 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 import marl
 from games.team.settings import TeamConfig
 from marl.config import Sampling
-from marl.conversations import conversations
 from marl.engines.reward_model.engine import RatingEngine, Scorer
-from marl.engines.reward_model.settings import RewardModel, RewardSeat
-from marl.graph import read_trajectories
-from marl.models.tiny_tokenizer import make_tokenizer
+from marl.engines.reward_model.settings import RewardModelSettings, RewardSeat
+from marl.graph import conversations, read_trajectories
+from marl.models.tiny_build import make_tokenizer
 from marl.protocols import View
 from marl.scenario.load import validate
 from marl.types import Completion, Info, Message, Request, Turn
-from roles.verifier import Rater
+from roles.rule_seats import RaterRole
 
 YES = (Message("user", "is it so"), Message("assistant", "yes"))
 NO = (Message("user", "is it so"), Message("assistant", "no never"))
@@ -31,7 +30,7 @@ NO = (Message("user", "is it so"), Message("assistant", "no never"))
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A classifier of random weights that knows any text."""
-    made = tmp_path_factory.mktemp("models") / "rater"
+    path = tmp_path_factory.mktemp("models") / "rater"
     tokenizer = make_tokenizer("bytes")
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = LlamaConfig(
@@ -45,44 +44,44 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        LlamaForSequenceClassification(config).save_pretrained(made)
-    tokenizer.save_pretrained(made)
-    return made
+        LlamaForSequenceClassification(config).save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
 
 
 def seat(folder: Path, **changes: str) -> RewardSeat:
     return RewardSeat(path=str(folder), max_tokens=256, device="cpu", **changes)
 
 
-def asked(*messages: Message) -> Request:
+def request(*messages: Message) -> Request:
     return Request("rater", messages, Sampling())
 
 
-def scored(said: object, name: str = "reward") -> float:
-    assert isinstance(said, Completion)
-    assert (said.prompt_ids, said.token_ids) == ((), ())
-    return json.loads(said.text)["scores"][name]
+def scored(completion: object, name: str = "reward") -> float:
+    assert isinstance(completion, Completion)
+    assert (completion.prompt_ids, completion.token_ids) == ((), ())
+    return json.loads(completion.text)["scores"][name]
 
 
 def test_it_says_what_the_scorer_says_all_at_once(folder: Path) -> None:
     engine = seat(folder).build(None)
     for ticket, chat in enumerate((YES, NO, YES)):
-        engine.submit(ticket, asked(*chat))
-    said = dict(engine.step(0.0))
-    scorer = Scorer(RewardModel(path=str(folder), max_tokens=256, device="cpu"))
+        engine.submit(ticket, request(*chat))
+    completions = dict(engine.step(0.0))
+    scorer = Scorer(RewardModelSettings(path=str(folder), max_tokens=256, device="cpu"))
     expected = scorer([YES, NO])
-    assert [scored(said[ticket]) for ticket in range(3)] == pytest.approx([*expected, expected[0]], abs=1e-5)
+    assert [scored(completions[ticket]) for ticket in range(3)] == pytest.approx([*expected, expected[0]], abs=1e-5)
     assert engine.step(0.0) == []
 
 
 def test_a_question_that_was_taken_back_gets_no_answer(folder: Path) -> None:
     engine = seat(folder, name="liking").build(None)
-    engine.submit(0, asked(*YES))
-    engine.submit(1, asked(*NO))
+    engine.submit(0, request(*YES))
+    engine.submit(1, request(*NO))
     engine.cancel([0])
-    ((ticket, said),) = engine.step(0.0)
+    ((ticket, completion),) = engine.step(0.0)
     assert ticket == 1
-    assert isinstance(scored(said, "liking"), float)
+    assert isinstance(scored(completion, "liking"), float)
 
 
 def test_it_takes_no_weights(folder: Path) -> None:
@@ -96,13 +95,13 @@ def test_a_score_that_is_no_number_is_an_error(folder: Path, tmp_path: Path) -> 
     model.save_pretrained(tmp_path)
     make_tokenizer("bytes").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"reward model '.*' scores 'is it so<assistant>yes<eos>' with nan"):
-        Scorer(RewardModel(path=str(tmp_path), max_tokens=256, device="cpu"))([YES])
+        Scorer(RewardModelSettings(path=str(tmp_path), max_tokens=256, device="cpu"))([YES])
 
 
-def turn(index: int, agent: str, asked: str, said: str) -> Turn:
-    completion = Completion(said, (1,), (2,), (-1.0,), "stop")
-    request = Request("actor", (Message("user", asked),), Sampling())
-    return Turn(("e", index), agent, 0, 0, "solver", request, completion, said)
+def turn(index: int, agent: str, prompt: str, text: str) -> Turn:
+    completion = Completion(text, (1,), (2,), (-1.0,), "stop")
+    request = Request("actor", (Message("user", prompt),), Sampling())
+    return Turn(("e", index), agent, 0, 0, "solver", request, completion, text)
 
 
 def test_a_rater_passes_on_the_conversation_that_led_to_the_last_turn_it_heard() -> None:
@@ -111,7 +110,7 @@ def test_a_rater_passes_on_the_conversation_that_led_to_the_last_turn_it_heard()
     second = replace(second, request=replace(second.request, continues=(1, 2)))
     info = Info(legal=None, hears=("a",), together=("r",), state="", attempt=0)
     view = View("r", {"text": ""}, info, read=[first, other], unread=[second])
-    messages = Rater(policy="rater").messages(view)
+    messages = RaterRole(policy="rater").messages(view)
     assert messages == dict(conversations([first, second]))["e", 2]
     assert messages == (
         Message("user", "one"),
@@ -119,7 +118,7 @@ def test_a_rater_passes_on_the_conversation_that_led_to_the_last_turn_it_heard()
         Message("user", "two"),
         Message("assistant", "2"),
     )
-    assert Rater(policy="rater").messages(View("r", {"text": ""}, info)) == (Message("user", ""),)
+    assert RaterRole(policy="rater").messages(View("r", {"text": ""}, info)) == (Message("user", ""),)
 
 
 def test_one_role_can_be_verified_in_two_stages() -> None:
@@ -130,7 +129,7 @@ def test_one_role_can_be_verified_in_two_stages() -> None:
     ]
     task = {"kind": "arithmetic", "numbers": [1, 9], "train": 10, "held_out": 4}
     team = TeamConfig(task=task, stages=stages, rewards={"solver": {"both": "own.reward + own.correct"}})
-    assert team.cast.scores == {"solver": ("reward", "correct")}
+    assert team.team_seats.checks_of == {"solver": ("reward", "correct")}
 
 
 def test_a_team_is_paid_what_the_model_says(
@@ -144,11 +143,11 @@ def test_a_team_is_paid_what_the_model_says(
     scenario["roles"]["rater"] = {"kind": "rater", "policy": "rater"}
     scenario["policies"]["rater"] = {"engine": seat(folder).model_dump(mode="json")}
     marl.train(validate(scenario), tmp_path)
-    scorer = Scorer(RewardModel(path=str(folder), max_tokens=256, device="cpu"))
+    scorer = Scorer(RewardModelSettings(path=str(folder), max_tokens=256, device="cpu"))
     played = [t for file in (tmp_path / "trajectories").iterdir() for t in read_trajectories(file)]
     assert played
     for trajectory in played:
-        (said,) = [t for t in trajectory.turns if t.agent == "solver"]
+        (solution,) = [t for t in trajectory.turns if t.agent == "solver"]
         (liked,) = [reward.value for reward in trajectory.rewards if reward.name == "liked"]
-        ((_, chat),) = conversations([said])
+        ((_, chat),) = conversations([solution])
         assert scorer([chat]) == pytest.approx([liked], abs=1e-5)

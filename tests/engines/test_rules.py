@@ -1,3 +1,5 @@
+"""Verifiers and tools in worker processes that can be killed."""
+
 from __future__ import annotations
 
 import gc
@@ -12,11 +14,11 @@ from pathlib import Path
 import pytest
 from rule_parts import Broken, Says, Shout
 
-from marl.cases import state_of
 from marl.config import Sampling
 from marl.engines.workers.pool import WorkerError
 from marl.engines.workers.settings import RuleEngine, Tools, Verifiers
 from marl.protocols import VerifierConfig
+from marl.protocols.tasks import state_of
 from marl.types import Case, Completion, Message, Problem, Request, Verdict
 
 PROBLEM = Problem("p", "What is 2+3?", "5")
@@ -35,27 +37,27 @@ def call(name: str, arguments: object) -> Request:
 
 
 def answers(rules: RuleEngine, many: int) -> dict[int, str]:
-    """The texts of `many` tickets; fails rather than waits for ever."""
-    said: dict[int, str] = {}
+    """Return the texts of `many` tickets; fails rather than waits for ever."""
+    texts: dict[int, str] = {}
     until = time.monotonic() + 120
-    while len(said) < many:
-        assert time.monotonic() < until, f"only {said} came back"
+    while len(texts) < many:
+        assert time.monotonic() < until, f"only {texts} came back"
         for ticket, completion in rules.step(1.0):
             assert isinstance(completion, Completion)
-            said[ticket] = completion.text
-    return said
+            texts[ticket] = completion.text
+    return texts
 
 
-def verdicts(rules: RuleEngine, *said: str | None) -> list[tuple[float, str]]:
-    for ticket, answer in enumerate(said):
+def verdicts(rules: RuleEngine, *solutions: str | None) -> list[tuple[float, str]]:
+    for ticket, answer in enumerate(solutions):
         rules.submit(ticket, about(answer))
-    found = answers(rules, len(said))
-    parsed = [json.loads(found[ticket]) for ticket in range(len(said))]
+    texts = answers(rules, len(solutions))
+    parsed = [json.loads(texts[ticket]) for ticket in range(len(solutions))]
     return [(one["scores"]["says"], one["why"]["says"]) for one in parsed]
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; a zombie, which its parent has not collected, does not."""
+    """Return whether a process runs; a zombie, which its parent has not reaped, does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -117,8 +119,8 @@ def test_whatever_a_verifier_raises_is_a_failure_with_a_reason() -> None:
 
 @pytest.mark.parametrize("score", ["nan", "inf", "2", "-1.5"])
 def test_a_score_out_of_range_is_a_failure(score: str) -> None:
-    ((given, why),) = verdicts(engine(), f"score {score}")
-    assert given == 0
+    ((actual, why),) = verdicts(engine(), f"score {score}")
+    assert actual == 0
     assert "scores lie between -1 and 1" in why
 
 
@@ -262,8 +264,8 @@ def test_a_tool_answers_calls_and_says_what_is_wrong_with_them() -> None:
     ]
     for ticket, request in enumerate(calls):
         tools.submit(ticket, request)
-    said = answers(tools, len(calls))
-    assert [said[ticket] for ticket in range(len(calls))] == [
+    texts = answers(tools, len(calls))
+    assert [texts[ticket] for ticket in range(len(calls))] == [
         "HELLO",
         "error: no tool 'whisper'; choices: shout",
         "error: text: must be a string",

@@ -8,7 +8,7 @@ import torch
 from engine_helpers import answers, ask, engine, plain_logprobs, raw_answers
 
 from marl.config import Sampling
-from marl.models.pretrained import Checkpoint
+from marl.models.pretrained import PretrainedSource
 from marl.types import Completion, Failure, Message, Request
 
 SAMPLINGS = [
@@ -32,7 +32,7 @@ def uneven(count: int, longest: int, **sampling: object) -> list[Request]:
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_logprobs_are_those_of_a_plain_forward(bytewise: Checkpoint, sampling: dict[str, float]) -> None:
+def test_logprobs_are_those_of_a_plain_forward(bytewise: PretrainedSource, sampling: dict[str, float]) -> None:
     sampler, model = engine(bytewise, slots=5), bytewise.model()
     requests = uneven(16, 24, **sampling)
     for request, completion in zip(requests, answers(sampler, requests), strict=True):
@@ -40,14 +40,14 @@ def test_logprobs_are_those_of_a_plain_forward(bytewise: Checkpoint, sampling: d
         assert completion.logprobs == pytest.approx(expected, abs=1e-5)
 
 
-def test_rows_with_different_sampling_share_a_batch(bytewise: Checkpoint) -> None:
+def test_rows_with_different_sampling_share_a_batch(bytewise: PretrainedSource) -> None:
     sampler, model = engine(bytewise, slots=8), bytewise.model()
     requests = [ask("the same", seed=index, max_tokens=12, **kind) for index, kind in enumerate(SAMPLINGS)]  # type: ignore[arg-type]
     for request, completion in zip(requests, answers(sampler, requests), strict=True):
         assert completion.logprobs == pytest.approx(plain_logprobs(model, completion, request.sampling), abs=1e-5)
 
 
-def test_temperature_zero_takes_the_likeliest_token_with_certainty(bytewise: Checkpoint) -> None:
+def test_temperature_zero_takes_the_likeliest_token_with_certainty(bytewise: PretrainedSource) -> None:
     [completion] = answers(engine(bytewise), [ask("hello", temperature=0, max_tokens=10)])
     ids = torch.tensor([completion.prompt_ids + completion.token_ids])
     likeliest = bytewise.model()(ids).logits[0, len(completion.prompt_ids) - 1 : -1].argmax(-1)
@@ -56,7 +56,7 @@ def test_temperature_zero_takes_the_likeliest_token_with_certainty(bytewise: Che
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_forced_scores_equal_sampled_logprobs(words: Checkpoint, sampling: dict[str, float]) -> None:
+def test_forced_scores_equal_sampled_logprobs(words: PretrainedSource, sampling: dict[str, float]) -> None:
     sampler = engine(words)
     requests = [
         ask("card " + "KQJ"[seed % 3] * (seed % 2), seed=seed, max_tokens=20, **sampling) for seed in range(300)
@@ -75,7 +75,7 @@ def test_forced_scores_equal_sampled_logprobs(words: Checkpoint, sampling: dict[
         assert forced.logprobs == pytest.approx(sampled.logprobs, abs=1e-5)
 
 
-def test_forced_texts_of_many_lengths_fit_small_batches(bytewise: Checkpoint) -> None:
+def test_forced_texts_of_many_lengths_fit_small_batches(bytewise: PretrainedSource) -> None:
     sampler, model = engine(bytewise, prefill_tokens=64), bytewise.model()
     requests = [ask("p" * (1 + seed % 4 * 9), forced="x" * (seed % 7)) for seed in range(20)]
     for request, completion in zip(requests, answers(sampler, requests), strict=True):
@@ -84,13 +84,13 @@ def test_forced_texts_of_many_lengths_fit_small_batches(bytewise: Checkpoint) ->
         assert completion.logprobs == pytest.approx(plain_logprobs(model, completion, request.sampling), abs=1e-5)
 
 
-def test_forced_tokens_outside_the_sampled_set_have_no_probability(bytewise: Checkpoint) -> None:
+def test_forced_tokens_outside_the_sampled_set_have_no_probability(bytewise: PretrainedSource) -> None:
     sampler = engine(bytewise)
     scored = answers(sampler, [ask("a", forced=chr(97 + letter), top_k=1) for letter in range(26)])
     assert min(completion.logprobs[0] for completion in scored) == -np.inf
 
 
-def test_a_request_says_the_same_whatever_its_neighbours(bytewise: Checkpoint) -> None:
+def test_a_request_says_the_same_whatever_its_neighbours(bytewise: PretrainedSource) -> None:
     requests = uneven(200, 32)
     crowd = answers(engine(bytewise, slots=64), requests)
     few = answers(engine(bytewise, slots=3), requests)
@@ -101,12 +101,12 @@ def test_a_request_says_the_same_whatever_its_neighbours(bytewise: Checkpoint) -
     assert sum(one.token_ids == other.token_ids for one, other in pairs) >= 0.999 * len(pairs)
 
 
-def test_the_same_engine_settings_give_the_same_bits(bytewise: Checkpoint) -> None:
+def test_the_same_engine_settings_give_the_same_bits(bytewise: PretrainedSource) -> None:
     requests = uneven(40, 24)
     assert answers(engine(bytewise, slots=7), requests) == answers(engine(bytewise, slots=7), requests)
 
 
-def test_first_tokens_follow_the_softmax(words: Checkpoint) -> None:
+def test_first_tokens_follow_the_softmax(words: PretrainedSource) -> None:
     count = 20_000
     completions = answers(engine(words, slots=2_000), [ask("card K", seed=seed, max_tokens=1) for seed in range(count)])
     seen = np.bincount([completion.token_ids[0] for completion in completions], minlength=len(words.tokenizer()))
@@ -118,7 +118,7 @@ def test_first_tokens_follow_the_softmax(words: Checkpoint) -> None:
     assert chi_square < degrees * (1 - 2 / (9 * degrees) + 3.09 * (2 / (9 * degrees)) ** 0.5) ** 3
 
 
-def test_cut_tokens_are_never_said(bytewise: Checkpoint) -> None:
+def test_cut_tokens_are_never_said(bytewise: PretrainedSource) -> None:
     sampler, model = engine(bytewise, slots=128), bytewise.model()
     requests = [ask("go", seed=seed, max_tokens=4, top_k=3, top_p=0.9) for seed in range(300)]
     completions = answers(sampler, requests)
@@ -127,7 +127,7 @@ def test_cut_tokens_are_never_said(bytewise: Checkpoint) -> None:
         assert min(plain_logprobs(model, completion, request.sampling)) > -np.inf
 
 
-def test_three_slots_serve_twenty_uneven_requests(bytewise: Checkpoint) -> None:
+def test_three_slots_serve_twenty_uneven_requests(bytewise: PretrainedSource) -> None:
     requests = uneven(20, 40)
     completions = answers(engine(bytewise, slots=3), requests)
     for request, completion in zip(requests, completions, strict=True):
@@ -136,7 +136,7 @@ def test_three_slots_serve_twenty_uneven_requests(bytewise: Checkpoint) -> None:
         assert full or completion.finish == "stop"
 
 
-def test_lower_tickets_are_served_first(bytewise: Checkpoint) -> None:
+def test_lower_tickets_are_served_first(bytewise: PretrainedSource) -> None:
     sampler = engine(bytewise, slots=1)
     for ticket in (5, 3, 9, 1):
         sampler.submit(ticket, ask("x", seed=ticket, max_tokens=2))
@@ -144,7 +144,7 @@ def test_lower_tickets_are_served_first(bytewise: Checkpoint) -> None:
     assert order == [1, 3, 5, 9]
 
 
-def test_distinct_prompts_are_read_once(bytewise: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distinct_prompts_are_read_once(bytewise: PretrainedSource, monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = engine(bytewise, slots=4)
     read: list[tuple[int, ...]] = []
     plain = sampler.network.prefill
@@ -154,7 +154,7 @@ def test_distinct_prompts_are_read_once(bytewise: Checkpoint, monkeypatch: pytes
 
 
 def test_prompts_of_many_lengths_are_read_in_several_forwards(
-    bytewise: Checkpoint, monkeypatch: pytest.MonkeyPatch
+    bytewise: PretrainedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sampler, model = engine(bytewise, prefill_tokens=100), bytewise.model()
     monkeypatch.setattr("marl.engines.transformers.network._LOGITS_AT_ONCE", 6 * 259)
@@ -163,7 +163,7 @@ def test_prompts_of_many_lengths_are_read_in_several_forwards(
         assert completion.logprobs == pytest.approx(plain_logprobs(model, completion, request.sampling), abs=1e-5)
 
 
-def test_the_sampled_end_token_is_kept_but_not_in_the_text(words: Checkpoint) -> None:
+def test_the_sampled_end_token_is_kept_but_not_in_the_text(words: PretrainedSource) -> None:
     completions = answers(engine(words), [ask("card K", seed=seed, max_tokens=30) for seed in range(40)])
     ended = [completion for completion in completions if completion.finish == "stop"]
     assert ended
@@ -173,15 +173,15 @@ def test_the_sampled_end_token_is_kept_but_not_in_the_text(words: Checkpoint) ->
         assert len(completion.logprobs) == len(completion.token_ids)
 
 
-def test_stop_texts_end_a_completion_and_are_cut_from_its_text(words: Checkpoint) -> None:
+def test_stop_texts_end_a_completion_and_are_cut_from_its_text(words: PretrainedSource) -> None:
     sampler = engine(words)
     requests = [ask("card K", seed=seed, max_tokens=40, stop=("]", "bet call")) for seed in range(60)]
     stopped = 0
     for completion in answers(sampler, requests):
-        whole = sampler.prompts.text(completion.token_ids)
+        whole = sampler.chat_tokenizer.text(completion.token_ids)
         assert "]" not in completion.text
         assert "bet call" not in completion.text
-        before = sampler.prompts.text(completion.token_ids[:-1])
+        before = sampler.chat_tokenizer.text(completion.token_ids[:-1])
         assert "]" not in before
         assert "bet call" not in before
         if whole != completion.text:
@@ -191,16 +191,16 @@ def test_stop_texts_end_a_completion_and_are_cut_from_its_text(words: Checkpoint
     assert stopped > 10
 
 
-def test_stop_texts_of_several_bytes_are_found(bytewise: Checkpoint) -> None:
+def test_stop_texts_of_several_bytes_are_found(bytewise: PretrainedSource) -> None:
     sampler = engine(bytewise)
     ids = tuple(bytewise.tokenizer()("ab ändé ✓ c", add_special_tokens=False).input_ids)
-    ends = [count for count in range(1, len(ids) + 1) if sampler.stops.found(("é ✓",), ids[:count])]
-    text = sampler.prompts.text(ids[: ends[0]])
+    ends = [count for count in range(1, len(ids) + 1) if sampler.chat_tokenizer.reaches_stop(("é ✓",), ids[:count])]
+    text = sampler.chat_tokenizer.text(ids[: ends[0]])
     assert text == "ab ändé ✓"
-    assert sampler.stops.cut(("é ✓",), text) == "ab änd"
+    assert sampler.chat_tokenizer.cut_at_stop(("é ✓",), text) == "ab änd"
 
 
-def test_a_prompt_longer_than_the_context_overflows(bytewise: Checkpoint) -> None:
+def test_a_prompt_longer_than_the_context_overflows(bytewise: PretrainedSource) -> None:
     sampler = engine(bytewise, max_context=32)
     long, fits = raw_answers(sampler, [ask("x" * 40), ask("x" * 20, max_tokens=100, seed=3)])
     assert isinstance(long, Failure)
@@ -212,7 +212,7 @@ def test_a_prompt_longer_than_the_context_overflows(bytewise: Checkpoint) -> Non
     assert isinstance(forced, Failure)
 
 
-def test_a_completion_may_fill_the_context_to_the_last_token(bytewise: Checkpoint) -> None:
+def test_a_completion_may_fill_the_context_to_the_last_token(bytewise: PretrainedSource) -> None:
     sampler = engine(bytewise, max_context=16)
     completions = answers(sampler, [ask("x" * 9, max_tokens=100, seed=seed) for seed in range(30)])
     full = [completion for completion in completions if completion.finish == "length"]
@@ -222,7 +222,7 @@ def test_a_completion_may_fill_the_context_to_the_last_token(bytewise: Checkpoin
         assert completion.logprobs == pytest.approx(plain_logprobs(model, completion, Sampling()), abs=1e-5)
 
 
-def test_cancelled_requests_are_not_answered(bytewise: Checkpoint) -> None:
+def test_cancelled_requests_are_not_answered(bytewise: PretrainedSource) -> None:
     sampler = engine(bytewise, slots=2)
     for ticket in range(6):
         sampler.submit(ticket, ask("x", seed=ticket, max_tokens=5))
@@ -232,14 +232,14 @@ def test_cancelled_requests_are_not_answered(bytewise: Checkpoint) -> None:
     assert sorted(first + rest) == [ticket for ticket in range(6) if ticket not in (0, 4)]
 
 
-def test_a_ticket_in_use_is_refused(bytewise: Checkpoint) -> None:
+def test_a_ticket_in_use_is_refused(bytewise: PretrainedSource) -> None:
     sampler = engine(bytewise)
     sampler.submit(1, ask("x"))
     with pytest.raises(ValueError, match="ticket 1"):
         sampler.submit(1, ask("y"))
 
 
-def test_continued_tokens_are_kept_byte_for_byte(bytewise: Checkpoint) -> None:
+def test_continued_tokens_are_kept_byte_for_byte(bytewise: PretrainedSource) -> None:
     sampler = engine(bytewise)
     tokenizer = bytewise.tokenizer()
     first = answers(sampler, [ask("hi", seed=seed, max_tokens=30) for seed in range(30)])
@@ -252,7 +252,7 @@ def test_continued_tokens_are_kept_byte_for_byte(bytewise: Checkpoint) -> None:
         assert added == ("again<assistant>" if completion.finish == "stop" else "<eos>again<assistant>")
 
 
-def test_weights_that_are_no_numbers_are_named(words: Checkpoint) -> None:
+def test_weights_that_are_no_numbers_are_named(words: PretrainedSource) -> None:
     sampler = engine(words)
     sampler.network.model.get_input_embeddings().weight.fill_(torch.nan)
     sampler.submit(0, ask("card K"))
@@ -263,7 +263,7 @@ def test_weights_that_are_no_numbers_are_named(words: Checkpoint) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-3), ("bfloat16", 0.1)])
-def test_logprobs_hold_on_a_gpu(bytewise: Checkpoint, dtype: str, tolerance: float) -> None:
+def test_logprobs_hold_on_a_gpu(bytewise: PretrainedSource, dtype: str, tolerance: float) -> None:
     checkpoint = replace(bytewise, dtype=dtype, device="cuda")
     sampler, model = engine(checkpoint, slots=5), checkpoint.model()
     requests = uneven(16, 24)

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from marl.config import Sampling
-from marl.engines.transformers.sampling import Shaping, drawn, log_distribution, stream_keys, truncated, uniforms
+from marl.engines.transformers.sampling import Shaping, draw, log_distribution, stream_keys, truncate, uniforms
 
 
 def test_random_numbers_are_those_of_splitmix64() -> None:
@@ -28,12 +28,12 @@ def test_random_numbers_are_uniform_and_differ_between_neighbouring_seeds() -> N
 def test_top_p_keeps_the_smallest_set_that_reaches_the_mass() -> None:
     logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
     for p, kept in ((0.4, 1), (0.6, 2), (0.79, 2), (0.9, 3), (0.96, 4)):
-        cut = truncated(logits, torch.tensor([[4]]), torch.tensor([[p]]))
+        cut = truncate(logits, torch.tensor([[4]]), torch.tensor([[p]]))
         assert int(cut.isfinite().sum()) == kept
 
 
 def test_the_likeliest_token_survives_any_truncation() -> None:
-    cut = truncated(torch.tensor([[0.0, 3.0, 1.0]]), torch.tensor([[3]]), torch.tensor([[1e-9]]))
+    cut = truncate(torch.tensor([[0.0, 3.0, 1.0]]), torch.tensor([[3]]), torch.tensor([[1e-9]]))
     assert cut.isfinite().tolist() == [[False, True, False]]
 
 
@@ -52,9 +52,9 @@ def test_no_truncation_leaves_the_softmax_alone() -> None:
     assert torch.allclose(logprobs.exp().sum(-1), torch.ones(5))
 
 
-def test_tokens_without_probability_are_never_drawn() -> None:
+def test_tokens_without_probability_are_never_draw() -> None:
     logprobs = torch.tensor([[0.0, 0.5, 0.0, 0.5, 0.0]]).log().expand(4, -1)
     smallest = 2.0**-24
-    tokens, chosen = drawn(logprobs, torch.tensor([smallest, 0.5, 0.5 + smallest, 1.0]))
+    tokens, chosen = draw(logprobs, torch.tensor([smallest, 0.5, 0.5 + smallest, 1.0]))
     assert tokens.tolist() == [1, 1, 3, 3]
     assert chosen.exp().tolist() == [0.5] * 4

@@ -9,10 +9,10 @@ import pytest
 from engine_helpers import answers, engine
 
 from marl.config import Sampling
-from marl.models.chat_template import Prompts
-from marl.models.pretrained import Checkpoint
-from marl.models.tiny_tokenizer import make_tokenizer
-from marl.protocols.play import Tool
+from marl.models.chat_template import ChatTokenizer
+from marl.models.pretrained import PretrainedSource
+from marl.models.tiny_build import make_tokenizer
+from marl.protocols import Tool
 from marl.types import Message, Request
 
 SCHEMA = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
@@ -54,15 +54,17 @@ PLAIN = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{
 HELLO = (Message("system", "Be brief."), Message("user", "2**10?"))
 
 
-def prompts(template: str | dict[str, str] | None) -> Prompts:
+def prompts(template: str | dict[str, str] | None) -> ChatTokenizer:
     tokenizer: Any = make_tokenizer("bytes")
     tokenizer.chat_template = template
-    return Prompts(tokenizer, frozenset([tokenizer.eos_token_id]))
+    return ChatTokenizer(tokenizer, frozenset([tokenizer.eos_token_id]))
 
 
-def read(made: Prompts, *tools: str, messages: tuple[Message, ...] = HELLO, continues: tuple[int, ...] = ()) -> str:
+def read(
+    chat: ChatTokenizer, *tools: str, messages: tuple[Message, ...] = HELLO, continues: tuple[int, ...] = ()
+) -> str:
     request = Request("actor", messages, Sampling(), tools=tools, continues=continues)
-    return made.tokenizer.decode(made.prompt(request).ids, skip_special_tokens=False)
+    return chat.tokenizer.decode(chat.prompt(request).ids, skip_special_tokens=False)
 
 
 def test_a_template_that_takes_tools_gets_their_schemas() -> None:
@@ -74,9 +76,9 @@ def test_a_template_that_takes_tools_gets_their_schemas() -> None:
 
 
 def test_of_several_templates_the_one_for_tools_is_taken() -> None:
-    made = prompts({"default": PLAIN, "tool_use": QWEN})
-    assert "<tools>" in read(made, PYTHON)
-    assert read(made) == "<system>Be brief.<user>2**10?<assistant>"
+    chat = prompts({"default": PLAIN, "tool_use": QWEN})
+    assert "<tools>" in read(chat, PYTHON)
+    assert read(chat) == "<system>Be brief.<user>2**10?<assistant>"
 
 
 @pytest.mark.parametrize("template", [PLAIN, None])
@@ -95,20 +97,22 @@ def test_without_a_system_message_there_is_one_for_the_tools() -> None:
 
 
 def test_equal_messages_with_other_tools_are_other_prompts() -> None:
-    made = prompts(QWEN)
-    assert len({read(made), read(made, PYTHON), read(made, CALCULATOR), read(made, PYTHON, CALCULATOR)}) == 4
+    chat = prompts(QWEN)
+    assert len({read(chat), read(chat, PYTHON), read(chat, CALCULATOR), read(chat, PYTHON, CALCULATOR)}) == 4
 
 
 @pytest.mark.parametrize("template", [QWEN, PLAIN, None])
 def test_what_continues_an_earlier_prompt_does_not_say_the_tools_again(template: str | None) -> None:
-    made = prompts(template)
-    earlier = made.prompt(Request("actor", HELLO, Sampling(), tools=(PYTHON,))).ids
-    said = (*earlier, *made.tokenizer("1024").input_ids)
-    assert read(made, PYTHON, continues=said).count('"code"') == read(made, PYTHON).count('"code"') > 0
+    chat = prompts(template)
+    earlier = chat.prompt(Request("actor", HELLO, Sampling(), tools=(PYTHON,))).ids
+    continued = (*earlier, *chat.tokenizer("1024").input_ids)
+    assert read(chat, PYTHON, continues=continued).count('"code"') == read(chat, PYTHON).count('"code"') > 0
 
 
-def test_a_tiny_model_reads_the_names_of_tools(bytewise: Checkpoint) -> None:
+def test_a_tiny_model_reads_the_names_of_tools(bytewise: PretrainedSource) -> None:
     sampler = engine(bytewise)
     requests = [Request("actor", HELLO, Sampling(max_tokens=2), tools=tools) for tools in ((), (PYTHON, CALCULATOR))]
-    plain, told = [sampler.prompts.tokenizer.decode(said.prompt_ids) for said in answers(sampler, requests)]
-    assert told == "python calculator\n" + plain
+    plain, with_tools = [
+        sampler.chat_tokenizer.tokenizer.decode(answer.prompt_ids) for answer in answers(sampler, requests)
+    ]
+    assert with_tools == "python calculator\n" + plain

@@ -11,6 +11,7 @@ from small_games import table
 from games.kuhn_poker import KuhnPokerConfig
 from games.nim import NimConfig, PerfectPlayer, winning
 from games.tic_tac_toe import Minimax, TicTacToeConfig, best_moves, legal_cells, unfinished, value
+from marl.commands.evaluate import render
 from marl.engines.scripted import Random, ScriptedConfig
 from marl.evaluation.evaluate import (
     Evaluator,
@@ -27,10 +28,9 @@ from marl.evaluation.evaluate import (
 )
 from marl.evaluation.game_tree import grow
 from marl.protocols import GameConfig
-from marl.rollout.simulator import Table
+from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import Scenario
-from marl.training.restore import render
-from roles.player import Player
+from roles.answering import PlayerRole
 
 # --- intervals -------------------------------------------------------------------------------------------------------
 
@@ -80,17 +80,17 @@ def scenario(game: dict[str, Any], **more: Any) -> Scenario:
 def contest(player: ScriptedConfig, against: str, game: str, episodes: int) -> Results:
     setting = scenario({"kind": game})
     laid = table(setting.game, player.build(None))
-    return match(setting, laid, Opponents.scripted(setting, against), (episodes, 0))
+    return match(setting, laid, Opponents.scripted(setting, against), episodes=episodes, seed=0)
 
 
 def test_seats_are_balanced_over_the_same_starts() -> None:
     setting = scenario({"kind": "kuhn_poker"})
     laid = table(setting.game, Random().build(None))
-    results = match(setting, laid, Opponents.scripted(setting, "nash"), (100, 0))
+    results = match(setting, laid, Opponents.scripted(setting, "nash"), episodes=100, seed=0)
     assert {seat: len(returns) for seat, returns in results.returns.items()} == {"player_0": 50, "player_1": 50}
-    again = match(setting, laid, Opponents.scripted(setting, "nash"), (100, 0))
+    again = match(setting, laid, Opponents.scripted(setting, "nash"), episodes=100, seed=0)
     assert results == again
-    assert match(setting, laid, Opponents.scripted(setting, "nash"), (100, 1)) != results
+    assert match(setting, laid, Opponents.scripted(setting, "nash"), episodes=100, seed=1) != results
 
 
 def test_minimax_never_loses_to_random_moves_and_draws_with_itself() -> None:
@@ -127,13 +127,13 @@ def test_an_unknown_opponent_is_refused_with_the_choices() -> None:
 # --- optimal moves ---------------------------------------------------------------------------------------------------
 
 
-def laid_for(game: GameConfig, player: ScriptedConfig) -> Table:
-    return table(game, player.build(None), player=Player(policy="actor"))
+def laid_for(game: GameConfig, player: ScriptedConfig) -> RolloutSimulator:
+    return table(game, player.build(None), player=PlayerRole(policy="actor"))
 
 
 def optimal(game: GameConfig, player: ScriptedConfig) -> dict[str, float]:
     laid = laid_for(game, player)
-    return optimality(positions(game, laid.cast, {"player_0": "player", "player_1": "player"}), laid)
+    return optimality(positions(game, laid.casting, {"player_0": "player", "player_1": "player"}), laid)
 
 
 def test_the_perfect_nim_player_always_plays_an_optimal_move() -> None:
@@ -158,7 +158,7 @@ def test_both_exact_figures_of_one_game_share_the_smaller_legal_mass() -> None:
     game = NimConfig(piles=(1, 6))
     laid = laid_for(game, Random())
     seats = {"player_0": "player", "player_1": "player"}
-    tree, found = grow(game, laid.cast, seats), positions(game, laid.cast, seats)
+    tree, found = grow(game, laid.casting, seats), positions(game, laid.casting, seats)
     both = figures(tree, found, laid)
     assert both == {**exact(tree, laid), **optimality(found, laid), "eval/legal_mass": both["eval/legal_mass"]}
     assert both["eval/legal_mass"] == min(

@@ -18,21 +18,21 @@ from games.nim import NimConfig, PerfectPlayer
 from games.tic_tac_toe import TicTacToeConfig
 from marl.engines.scripted import Random, ScriptedConfig, Tabular
 from marl.evaluation.evaluate import exact, legal_mass
-from marl.evaluation.game_tree import Strategy, Tree, best_response, grow, nash_conv, values
+from marl.evaluation.game_tree import GameTree, Strategy, best_response, grow, nash_conv, values
 from marl.protocols import GameConfig
 from marl.types import Metrics, Request
-from roles.player import Player
+from roles.answering import PlayerRole
 
 STATES = {f"{card} {betting}".strip(): moves for card in "JQK" for betting, moves in MOVES.items()}
 """The 12 information states of Kuhn poker, and the moves in each."""
-Table = Mapping[str, Mapping[str, float]]
+MoveTable = Mapping[str, Mapping[str, float]]
 
 
 def measured(player: ScriptedConfig, game: GameConfig | None = None) -> Metrics:
     """The whole way: the engine scores forced moves, they make a strategy, the tree is walked."""
     chosen = game or KuhnPokerConfig()
     laid = table(chosen, player.build(None))
-    return exact(grow(chosen, laid.cast, seats(chosen)), laid)
+    return exact(grow(chosen, laid.casting, seats(chosen)), laid)
 
 
 def seats(game: GameConfig) -> dict[str, str]:
@@ -149,7 +149,7 @@ def test_a_game_of_free_text_is_refused() -> None:
             return Free()
 
     with pytest.raises(ValueError, match="player_0 may say any text"):
-        grow(FreeConfig(), table(FreeConfig(), Random().build(None)).cast, seats(FreeConfig()))
+        grow(FreeConfig(), table(FreeConfig(), Random().build(None)).casting, seats(FreeConfig()))
 
 
 # --- illegal answers -------------------------------------------------------------------------------------------------
@@ -159,11 +159,11 @@ def kuhn(**illegal: Any) -> KuhnPokerConfig:
     return KuhnPokerConfig.model_validate({"illegal": illegal})
 
 
-def grown(game: GameConfig) -> Tree:
-    return grow(game, table(game, Random().build(None)).cast, seats(game))
+def grown(game: GameConfig) -> GameTree:
+    return grow(game, table(game, Random().build(None)).casting, seats(game))
 
 
-def slipping(tree: Tree, masses: Mapping[str, float]) -> Strategy:
+def slipping(tree: GameTree, masses: Mapping[str, float]) -> Strategy:
     """Uniform over legal moves, but only with the mass given for the situation's state (default: all of it)."""
     return {
         situation: {move: masses.get(situation.state, 1.0) / 2 for move in request.options or ()}
@@ -241,8 +241,8 @@ def test_legal_mass_is_not_normalised() -> None:
 
 def test_a_retry_is_a_situation_of_its_own_with_a_prompt_of_its_own() -> None:
     game = kuhn(retry=1)
-    role = Player(policy="actor", prompt="{{ observation }}{% if attempt %} again{% endif %}")
-    tree = grow(game, table(game, Random().build(None), player=role).cast, seats(game))
+    role = PlayerRole(policy="actor", prompt="{{ observation }}{% if attempt %} again{% endif %}")
+    tree = grow(game, table(game, Random().build(None), player=role).casting, seats(game))
     assert len(tree.requests) == 24
     prompts = {(s.attempt, r.messages[-1].content.endswith("again")) for s, r in tree.requests.items()}
     assert prompts == {(0, False), (1, True)}

@@ -15,18 +15,19 @@ from real_runs import Desk, Kill, contents, outcome, rows, train_whole
 from scipy import stats
 from small_games import Voice, drawn, table
 
+from marl.commands.evaluate import measure
 from marl.evaluation.evaluate import Evaluator
-from marl.evaluation.held_out import told
+from marl.evaluation.held_out import summarize_play
 from marl.metrics.summaries import summarize
 from marl.runs.best_checkpoint import Best
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, validate
 from marl.scenario.schema import Evaluate, Scenario
 from marl.statistics import interval
-from marl.training.restore import best_step, measure
+from marl.training.restore import best_step
 from marl.types import Findings, Request
-from marl.view.closing_report import closing
-from roles.player import Player
+from marl.view.closing_report import closing_report
+from roles.answering import PlayerRole
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +73,7 @@ def test_yes_or_no_has_wilsons_interval_and_other_figures_the_normal_one() -> No
 
 
 def test_a_figure_of_one_episode_has_no_interval() -> None:
-    figures = told([measured("0", rounds=3.0)])
+    figures = summarize_play([measured("0", rounds=3.0)])
     assert (figures["rounds"], figures["episodes"]) == (3.0, 1.0)
     assert "rounds_low" not in figures
 
@@ -81,7 +82,7 @@ def test_the_same_starts_are_played_with_the_same_seeds_every_time_and_again_gre
     asked: list[Request] = []
     voice = Voice(lambda request: (asked.append(request), drawn(request))[1])
     setting = checked(evaluate=evaluate(greedy=True))
-    laid = table(Quiz(), {"solver": voice, "critic": voice}, **{seat: Player(policy=seat) for seat in SEATS})
+    laid = table(Quiz(), {"solver": voice, "critic": voice}, **{seat: PlayerRole(policy=seat) for seat in SEATS})
     evaluator = Evaluator(setting, laid)
     first, again = evaluator(0), evaluator(2)
     assert first == again
@@ -154,7 +155,7 @@ def test_the_run_stops_when_nothing_gets_better_and_keeps_the_best_beside_the_la
     kept = {path.name for path in (tmp_path / "checkpoints").iterdir()}
     assert kept == {f"{step:06d}" for step in (found, end) if step}
     assert voice.said[-1].startswith("stopped early: eval/held_out/return/critic has not improved on")
-    report = closing(RunFolder(tmp_path), True, checked(**EARLY).evaluate)
+    report = closing_report(RunFolder(tmp_path), True, checked(**EARLY).evaluate)
     assert f"at step {found}" in report
     assert voice.said[-1] in report
     before = outcome(tmp_path)
@@ -254,7 +255,7 @@ KILLS = [
     Kill("call", "_prune", 2),
     Kill("os.rename", "checkpoints/0", 1),
     Kill("shutil.rmtree", ".old", 1),
-    Kill("call", "Pace.__call__", 3),
+    Kill("call", "UpdateSchedule.__call__", 3),
     Kill("call", "Best.take", 4),
 ]
 

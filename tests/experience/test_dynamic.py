@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from real_runs import Desk, Kill, kuhn, outcome, rows, train_whole
 from small_games import PAIR, FragileConfig, PenniesConfig, Voice, deal, drawn, table
 
-from marl.experience.dynamic_sampling import Dynamic, Groups
+from marl.experience.dynamic_sampling import DynamicSampling, GroupSampler
 from marl.graph import Trajectory
-from marl.rollout.simulator import Table
+from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import ScenarioError, validate
 from marl.seeds import seed_of
 from marl.types import Deal, Reward
@@ -26,7 +26,7 @@ def deals(groups: int = 16, size: int = 4) -> list[Deal]:
     return [Deal(f"{n}.{i}", n, seed_of("deal", n), {"solver": "player"}) for n in names for i in range(size)]
 
 
-def laid() -> Table:
+def drill() -> RolloutSimulator:
     return table(DrillConfig(), Voice(skill))
 
 
@@ -43,8 +43,8 @@ def slot(group: str) -> int:
 
 
 def test_groups_that_all_succeed_or_all_fail_give_way_to_fresh_ones() -> None:
-    dynamic, first = Groups(Dynamic(rounds=20)), grouped(laid().play(deals()))
-    found = grouped(dynamic.gather(deals(), laid()))
+    dynamic, first = GroupSampler(DynamicSampling(rounds=20)), grouped(drill().play(deals()))
+    found = grouped(dynamic.gather(0, lambda _: deals(), drill()))
     assert all(paid(episodes) == {0.0, 1.0} for episodes in found.values())
     assert [slot(group) for group in found] == list(range(16)), "in deal order"
     # What differed at once is there as it was played; the others are other starts of the same size and seats.
@@ -57,24 +57,24 @@ def test_groups_that_all_succeed_or_all_fail_give_way_to_fresh_ones() -> None:
 
 
 def test_every_episode_has_a_name_of_its_own_and_says_something_of_its_own() -> None:
-    found = Groups(Dynamic(rounds=20)).gather(deals(), laid())
+    found = GroupSampler(DynamicSampling(rounds=20)).gather(0, lambda _: deals(), drill())
     assert len({t.id for t in found}) == len(found) == 64
     assert len({turn.request.seed for t in found for turn in t.turns}) == 64
 
 
 def test_the_same_step_is_played_the_same_way_by_an_experience_that_knows_nothing_of_it() -> None:
-    used = Groups(Dynamic())
-    used.gather(deals(groups=3), laid())
-    resumed = Groups(Dynamic())
+    used = GroupSampler(DynamicSampling())
+    used.gather(0, lambda _: deals(groups=3), drill())
+    resumed = GroupSampler(DynamicSampling())
     resumed.load_state_dict(used.state_dict())
-    assert resumed.gather(deals(), laid()) == used.gather(deals(), laid())
+    assert resumed.gather(0, lambda _: deals(), drill()) == used.gather(0, lambda _: deals(), drill())
     assert resumed.metrics() == used.metrics()
 
 
 def test_all_that_is_played_is_counted_as_tokens_of_training_and_told() -> None:
-    simulator, dynamic = laid(), Groups(Dynamic(rounds=2))
-    found = dynamic.gather(deals(), simulator)
-    told, first = dynamic.metrics(), grouped(laid().play(deals()))
+    simulator, dynamic = drill(), GroupSampler(DynamicSampling(rounds=2))
+    found = dynamic.gather(0, lambda _: deals(), simulator)
+    told, first = dynamic.metrics(), grouped(drill().play(deals()))
     again = 16 - sum(len(paid(episodes)) == 2 for episodes in first.values())
     assert simulator.tokens == {"train": 2 * 4 * (16 + again)}  # a voice says two tokens
     assert told["dynamic/rounds"] == 2
@@ -85,26 +85,26 @@ def test_all_that_is_played_is_counted_as_tokens_of_training_and_told() -> None:
 
 
 def test_when_the_rounds_are_over_the_step_has_fewer_groups_or_keeps_the_constant_ones() -> None:
-    fewer = grouped(Groups(Dynamic(rounds=1)).gather(deals(), laid()))
-    filled = Groups(Dynamic(rounds=1, constant="keep"))
-    assert [t for t in filled.gather(deals(), laid()) if t.deal.group in fewer] == [
+    fewer = grouped(GroupSampler(DynamicSampling(rounds=1)).gather(0, lambda _: deals(), drill()))
+    filled = GroupSampler(DynamicSampling(rounds=1, constant="keep"))
+    assert [t for t in filled.gather(0, lambda _: deals(), drill()) if t.deal.group in fewer] == [
         t for own in fewer.values() for t in own
     ]
-    assert len(grouped(filled.gather(deals(), laid()))) == 16
+    assert len(grouped(filled.gather(0, lambda _: deals(), drill()))) == 16
     assert filled.metrics()["dynamic/kept"] == len(fewer) < 16
     assert filled.metrics()["dynamic/dropped"] == 0
 
 
 def test_a_step_in_which_nothing_differs_is_played_all_the_same() -> None:
-    dynamic = Groups(Dynamic(rounds=3))
-    found = dynamic.gather(deals(groups=2), table(DrillConfig(), Voice(lambda request: "[yes]")))
+    dynamic = GroupSampler(DynamicSampling(rounds=3))
+    found = dynamic.gather(0, lambda _: deals(groups=2), table(DrillConfig(), Voice(lambda request: "[yes]")))
     assert list(grouped(found)) == ["000000.0+2", "000000.1+2"]
     assert dynamic.metrics()["dynamic/kept"] == 0
 
 
 def test_success_can_be_asked_to_lie_strictly_inside_a_range() -> None:
-    asked = Dynamic(rounds=30, inside=(0.25, 0.75))
-    found = grouped(Groups(asked).gather(deals(), laid()))
+    asked = DynamicSampling(rounds=30, inside=(0.25, 0.75))
+    found = grouped(GroupSampler(asked).gather(0, lambda _: deals(), drill()))
     assert {sum(t.findings.measures["success"] for t in episodes) for episodes in found.values()} == {2.0}
 
 
@@ -119,9 +119,9 @@ def test_in_a_team_it_is_enough_that_one_agents_pay_differs_unless_roles_are_nam
             return episodes
 
     asked = [t.deal for t in episodes]
-    kept = {roles: Groups(Dynamic(rounds=1, roles=roles)) for roles in ((), ("x",), ("y",), ("x", "y"))}
+    kept = {roles: GroupSampler(DynamicSampling(rounds=1, roles=roles)) for roles in ((), ("x",), ("y",), ("x", "y"))}
     for dynamic in kept.values():
-        dynamic.gather(asked, Recorded())  # type: ignore[arg-type]
+        dynamic.gather(0, lambda _: asked, Recorded())  # type: ignore[arg-type]
     assert [dynamic.metrics()["dynamic/kept"] for dynamic in kept.values()] == [1, 0, 1, 1]
 
 
@@ -140,14 +140,14 @@ def test_equal_pay_in_another_order_is_equal() -> None:
     parts = [Reward(PAIR[0], value, played.turns[-1].id) for value in (0.1, 0.2, 0.3)]
     one.rewards, other.rewards = parts, parts[::-1]
     assert one.returns != other.returns, "rounded as they were added"
-    assert not Groups(Dynamic())._differ([one, other])
+    assert not GroupSampler(DynamicSampling())._differ([one, other])
 
 
 def test_a_group_of_which_every_episode_was_dropped_is_played_again() -> None:
-    laid_out = table(FragileConfig(), Voice(drawn))
-    laid_out.may_drop = 1000
+    simulator = table(FragileConfig(), Voice(drawn))
+    simulator.may_drop = 1000
     asked = [replace(deal(f"{i}", FragileConfig(), i // 2), group=f"{i // 2}") for i in range(12)]
-    found = Groups(Dynamic(rounds=3, constant="keep")).gather(asked, laid_out)
+    found = GroupSampler(DynamicSampling(rounds=3, constant="keep")).gather(0, lambda _: asked, simulator)
     assert {t.deal.group.partition("+")[0] for t in found} <= {str(i) for i in range(6)}
 
 
@@ -160,7 +160,7 @@ def test_a_group_of_which_every_episode_was_dropped_is_played_again() -> None:
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        Dynamic.model_validate(settings)
+        DynamicSampling.model_validate(settings)
 
 
 def test_a_scenario_in_which_nothing_can_be_compared_is_refused() -> None:
@@ -174,9 +174,9 @@ def test_a_scenario_in_which_nothing_can_be_compared_is_refused() -> None:
 
 
 def test_a_measure_that_the_game_does_not_have_is_named() -> None:
-    dynamic = Groups(Dynamic(inside=(0, 1), success="sucess"))
+    dynamic = GroupSampler(DynamicSampling(inside=(0, 1), success="sucess"))
     with pytest.raises(ValueError, match=r"experience.success: the game has no measure 'sucess'; did you mean 'succes"):
-        dynamic.gather(deals(), laid())
+        dynamic.gather(0, lambda _: deals(), drill())
 
 
 @pytest.mark.slow

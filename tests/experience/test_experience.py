@@ -7,17 +7,17 @@ from small_games import Voice, deal, drawn, table
 
 from games.base import IllegalMove
 from games.kuhn_poker import KuhnPokerConfig
-from marl.experience.recorded import File
+from marl.experience.recorded import RecordedEpisodes
 from marl.experience.rollouts import Rollouts
 from marl.graph import Trajectory, write_trajectories
-from marl.rollout.simulator import Table
+from marl.rollout.simulator import RolloutSimulator
 from marl.types import Completion, Failure, Request
-from roles.player import Player
+from roles.answering import PlayerRole
 
 GAME = KuhnPokerConfig(illegal=IllegalMove(retry=1))
 
 
-def recording(path: Path, many: int = 5, **roles: Player) -> list[Trajectory]:
+def recording(path: Path, many: int = 5, **roles: PlayerRole) -> list[Trajectory]:
     voice = Voice(lambda request: drawn(request) if request.seed % 4 else "hm")
     played = table(GAME, voice, **roles).play([deal(f"old {i}", GAME, i) for i in range(many)])
     write_trajectories(path, played)
@@ -37,23 +37,23 @@ class Scorer(Voice):
         return Completion(request.forced, (9,), tuple(request.forced.encode()), (-1.0,) * len(request.forced), "stop")
 
 
-def learner() -> Table:
-    return table(GAME, {"new": Scorer()}, player=Player(policy="new"))
+def learner() -> RolloutSimulator:
+    return table(GAME, {"new": Scorer()}, player=PlayerRole(policy="new"))
 
 
 def test_rollouts_are_the_deals_played() -> None:
-    laid = table(GAME, Voice(drawn))
+    simulator = table(GAME, Voice(drawn))
     deals = [deal(f"{i}", GAME, i) for i in range(3)]
-    assert Rollouts().build().gather(deals, laid) == laid.play(deals)
+    assert Rollouts().build().gather(0, lambda _: deals, simulator) == simulator.play(deals)
 
 
 def test_recorded_episodes_come_in_order_and_round_and_round(tmp_path: Path) -> None:
     old = recording(tmp_path / "t.jsonl.zst")
-    recorded = File(path=tmp_path / "t.jsonl.zst").build()
-    first = recorded.gather([deal(f"a{i}", GAME) for i in range(3)], learner())
-    resumed = File(path=tmp_path / "t.jsonl.zst").build()
+    recorded = RecordedEpisodes(path=tmp_path / "t.jsonl.zst").build()
+    first = recorded.gather(0, lambda _: [deal(f"a{i}", GAME) for i in range(3)], learner())
+    resumed = RecordedEpisodes(path=tmp_path / "t.jsonl.zst").build()
     resumed.load_state_dict(recorded.state_dict())
-    second = resumed.gather([deal(f"b{i}", GAME) for i in range(3)], learner())
+    second = resumed.gather(0, lambda _: [deal(f"b{i}", GAME) for i in range(3)], learner())
     assert [t.id for t in first + second] == ["a0", "a1", "a2", "b0", "b1", "b2"]
     for new, past in zip(first + second, [*old, old[0]], strict=True):
         assert [turn.action for turn in new.turns] == [turn.action for turn in past.turns]
@@ -64,8 +64,9 @@ def test_recorded_episodes_come_in_order_and_round_and_round(tmp_path: Path) -> 
 
 def test_what_cannot_be_scored_or_was_no_move_has_no_tokens_and_the_rest_has_the_new_models(tmp_path: Path) -> None:
     recording(tmp_path / "t.jsonl.zst", 40)
-    told = File(path=tmp_path / "t.jsonl.zst").build().gather([deal(f"{i}", GAME) for i in range(40)], learner())
-    turns = [turn for t in told for turn in t.turns]
+    deals = [deal(f"{i}", GAME) for i in range(40)]
+    episodes = RecordedEpisodes(path=tmp_path / "t.jsonl.zst").build().gather(0, lambda _: deals, learner())
+    turns = [turn for episode in episodes for turn in episode.turns]
     assert {turn.action for turn in turns} > {None, "fold", "check"}
     for turn in turns:
         usable = turn.action not in (None, "fold")
@@ -75,14 +76,16 @@ def test_what_cannot_be_scored_or_was_no_move_has_no_tokens_and_the_rest_has_the
 
 def test_a_recording_that_cannot_be_told_again_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no such file: .*nothing\.zst"):
-        File(path=tmp_path / "nothing.zst").build()
+        RecordedEpisodes(path=tmp_path / "nothing.zst").build()
     write_trajectories(tmp_path / "empty.zst", [])
     with pytest.raises(ValueError, match="no trajectories in"):
-        File(path=tmp_path / "empty.zst").build()
+        RecordedEpisodes(path=tmp_path / "empty.zst").build()
     recording(tmp_path / "t.zst")
-    strangers = table(GAME, {"new": Scorer()}, dealer=Player(policy="new"))
+    strangers = table(GAME, {"new": Scorer()}, dealer=PlayerRole(policy="new"))
     with pytest.raises(ValueError, match="no role 'player' here; roles: dealer"):
-        File(path=tmp_path / "t.zst").build().gather([deal("a", GAME)], strangers)
-    recording(tmp_path / "long.zst", 20, player=Player(policy="actor", history="append"))
+        RecordedEpisodes(path=tmp_path / "t.zst").build().gather(0, lambda _: [deal("a", GAME)], strangers)
+    recording(tmp_path / "long.zst", 20, player=PlayerRole(policy="actor", history="append"))
     with pytest.raises(ValueError, match="history: append"):
-        File(path=tmp_path / "long.zst").build().gather([deal(f"{i}", GAME) for i in range(20)], learner())
+        RecordedEpisodes(path=tmp_path / "long.zst").build().gather(
+            0, lambda _: [deal(f"{i}", GAME) for i in range(20)], learner()
+        )

@@ -11,16 +11,16 @@ import pytest
 from drill import DrillConfig, skill
 from small_games import Voice, table
 
-from marl.experience.start_pool import Curriculum, Pool, Starts
+from marl.experience.start_pool import Curriculum, PoolSampler, StartPool
 from marl.graph import Trajectory
 from marl.protocols import Simulator
-from marl.rollout.simulator import Table
+from marl.rollout.simulator import RolloutSimulator
 from marl.seeds import seed_of
 from marl.state import load_state, save_state
 from marl.types import Deal
 
 
-def laid(**settings: Any) -> Table:
+def drill(**settings: Any) -> RolloutSimulator:
     return table(DrillConfig(**settings), Voice(skill))
 
 
@@ -29,8 +29,8 @@ def deals(step: int, groups: int = 16, size: int = 8) -> list[Deal]:
     return [Deal(f"{n}.{i}", n, seed_of("deal", n), {"solver": "player"}) for n in names for i in range(size)]
 
 
-def run(pool: Starts, simulator: Simulator, steps: Sequence[int]) -> list[list[Trajectory]]:
-    return [pool.gather(deals(step), simulator) for step in steps]
+def run(pool: PoolSampler, simulator: Simulator, steps: Sequence[int]) -> list[list[Trajectory]]:
+    return [pool.gather(step, deals, simulator) for step in steps]
 
 
 def replayed(played: Sequence[Trajectory], step: int) -> dict[str, Trajectory]:
@@ -40,8 +40,8 @@ def replayed(played: Sequence[Trajectory], step: int) -> dict[str, Trajectory]:
 
 
 def test_starts_within_the_window_are_played_again_and_others_are_not() -> None:
-    pool = Starts(Pool(keep=(0.3, 0.7), momentum=0.9))
-    played = run(pool, laid(), range(12))
+    pool = PoolSampler(StartPool(keep=(0.3, 0.7), momentum=0.9))
+    played = run(pool, drill(), range(12))
     again = [t for step, episodes in enumerate(played) for t in replayed(episodes, step).values()]
     assert not replayed(played[0], 0)
     assert len(again) > 30
@@ -51,8 +51,8 @@ def test_starts_within_the_window_are_played_again_and_others_are_not() -> None:
 
 
 def test_groups_stay_together_and_no_start_is_taken_twice_in_a_step() -> None:
-    pool = Starts(Pool(replay=1.0))
-    for step, played in enumerate(run(pool, laid(), range(6))):
+    pool = PoolSampler(StartPool(replay=1.0))
+    for step, played in enumerate(run(pool, drill(), range(6))):
         groups: dict[str, set[tuple[int, str]]] = {}
         for trajectory in played:
             groups.setdefault(trajectory.deal.group, set()).add((trajectory.deal.seed, trajectory.start))
@@ -63,30 +63,30 @@ def test_groups_stay_together_and_no_start_is_taken_twice_in_a_step() -> None:
 
 
 def test_about_the_asked_share_of_groups_is_replayed() -> None:
-    pool = Starts(Pool(replay=0.25, keep=(0.0, 1.0)))
-    laid_out = laid()
-    pool.gather(deals(0), laid_out)
+    pool = PoolSampler(StartPool(replay=0.25, keep=(0.0, 1.0)))
+    simulator = drill()
+    pool.gather(0, deals, simulator)
     shares = []
     for step in range(1, 40):
-        pool.gather(deals(step), laid_out)
+        pool.gather(step, deals, simulator)
         shares.append(pool.metrics()["pool/replayed"])
     assert 0.18 < sum(shares) / len(shares) < 0.32
 
 
 def test_what_is_for_evaluation_is_dealt_as_it_is() -> None:
-    pool = Starts(Pool(replay=1.0, keep=(0.0, 1.0), curriculum=Curriculum()))
-    pool.gather(deals(0), laid())
+    pool = PoolSampler(StartPool(replay=1.0, keep=(0.0, 1.0), curriculum=Curriculum()))
+    pool.gather(0, deals, drill())
     asked = [replace(deal, purpose="eval") for deal in deals(1)]
     before = pool.state_dict()["entries"]
-    assert [t.deal for t in pool.gather(asked, laid())] == asked
+    assert [t.deal for t in pool.gather(0, lambda _: asked, drill())] == asked
     assert pool.state_dict()["entries"] == before
 
 
 def test_success_is_an_average_that_forgets() -> None:
-    pool = Starts(Pool(momentum=0.75, keep=(0.0, 1.0), replay=1.0))
+    pool = PoolSampler(StartPool(momentum=0.75, keep=(0.0, 1.0), replay=1.0))
     problem = {"problem": {"key": "9"}}
     pool.load_state_dict({"entries": {"x": entry(5, problem, 0.8)}, "step": 3, "open": 1.0})
-    pool.gather(deals(4, groups=1), laid())
+    pool.gather(0, lambda _: deals(4, groups=1), drill())
     (kept,) = pool.state_dict()["entries"].values()
     assert kept == {"seed": 5, "options": problem, "played": 4, "success": pytest.approx(0.75 * 0.8)}
 
@@ -96,19 +96,19 @@ def entry(seed: int, options: Any, success: float | None, played: int = 0) -> di
 
 
 def test_a_start_that_becomes_too_easy_leaves() -> None:
-    pool = Starts(Pool(momentum=0.5, replay=1.0))
+    pool = PoolSampler(StartPool(momentum=0.5, replay=1.0))
     easy = {"problem": {"key": "0"}}
     pool.load_state_dict({"entries": {"number 0": entry(5, easy, 0.4)}, "step": 0, "open": 1.0})
     sizes = []
     for step in (1, 2):
-        pool.gather(deals(step, groups=1), laid())
+        pool.gather(step, lambda number: deals(number, groups=1), drill())
         sizes.append(pool.metrics()["pool/size"])
     assert sizes == [1.0, 0.0]
 
 
 def test_posed_problems_are_tried_once_each_and_kept_if_they_fit() -> None:
-    pool = Starts(Pool(replay=1.0, keep=(0.2, 0.8)))
-    first, second = run(pool, laid(poses=True), (0, 1))
+    pool = PoolSampler(StartPool(replay=1.0, keep=(0.2, 0.8)))
+    first, second = run(pool, drill(poses=True), (0, 1))
     posed = {f"number {int(t.start.split()[1]) + 10}" for t in first}
     tried = [t.start for t in replayed(second, 1).values() if int(t.start.split()[1]) >= 10]
     assert tried
@@ -122,26 +122,26 @@ def test_posed_problems_are_tried_once_each_and_kept_if_they_fit() -> None:
 
 
 def test_a_problem_posed_again_is_not_a_second_one() -> None:
-    pool = Starts(Pool(replay=0.0, keep=(0.5, 0.5)))
-    run(pool, laid(poses=True), range(4))
+    pool = PoolSampler(StartPool(replay=0.0, keep=(0.5, 0.5)))
+    run(pool, drill(poses=True), range(4))
     keys = [kept["options"]["problem"]["key"] for kept in pool.state_dict()["entries"].values() if kept["options"]]
     assert sorted(keys) == sorted(set(keys))
     assert len(keys) <= 10
 
 
 def test_the_pool_holds_no_more_than_its_size_and_the_oldest_go_first() -> None:
-    pool = Starts(Pool(size=3, keep=(0.0, 1.0), replay=0.0))
+    pool = PoolSampler(StartPool(size=3, keep=(0.0, 1.0), replay=0.0))
     old = {f"number {n}": entry(n, {"problem": {"key": str(n)}}, n / 20, played=n) for n in range(11, 14)}
     pool.load_state_dict({"entries": old, "step": 20, "open": 1.0})
-    (first, *_) = pool.gather(deals(0, groups=1), laid())
+    (first, *_) = pool.gather(0, lambda _: deals(0, groups=1), drill())
     assert list(pool.state_dict()["entries"]) == ["number 12", "number 13", first.start]
 
 
 def test_the_curriculum_opens_more_when_fresh_starts_succeed() -> None:
-    pool = Starts(Pool(replay=0.3, curriculum=Curriculum(start=0.2, raise_at=0.6, by=0.2)))
-    shares, laid_out = [], laid()
+    pool = PoolSampler(StartPool(replay=0.3, curriculum=Curriculum(start=0.2, raise_at=0.6, by=0.2)))
+    shares, simulator = [], drill()
     for step in range(8):
-        played = pool.gather(deals(step), laid_out)
+        played = pool.gather(step, deals, simulator)
         shares.append(pool.metrics()["pool/open"])
         fresh = [t for t in played if t.deal.options and t.deal.options["open"] == shares[-1]]
         assert all(int(t.start.split()[1]) < 10 * shares[-1] for t in fresh)
@@ -151,36 +151,36 @@ def test_the_curriculum_opens_more_when_fresh_starts_succeed() -> None:
 
 
 def test_without_a_curriculum_games_get_no_option_that_they_may_not_know() -> None:
-    played = Starts(Pool()).gather(deals(0), laid())
+    played = PoolSampler(StartPool()).gather(0, deals, drill())
     assert all(t.deal.options is None for t in played)
 
 
 def test_a_pool_that_was_saved_goes_on_exactly(tmp_path: Path) -> None:
-    settings = Pool(keep=(0.1, 0.9), size=12, curriculum=Curriculum(start=0.5, raise_at=0.4))
-    straight, left = Starts(settings), Starts(settings)
-    run(straight, laid(poses=True), range(3))
-    run(left, laid(poses=True), range(3))
+    settings = StartPool(keep=(0.1, 0.9), size=12, curriculum=Curriculum(start=0.5, raise_at=0.4))
+    straight, left = PoolSampler(settings), PoolSampler(settings)
+    run(straight, drill(poses=True), range(3))
+    run(left, drill(poses=True), range(3))
     save_state(tmp_path / "state", left.state_dict())
-    resumed = Starts(settings)
+    resumed = PoolSampler(settings)
     resumed.load_state_dict(load_state(tmp_path / "state"))
     assert resumed.state_dict() == straight.state_dict()
-    assert run(resumed, laid(poses=True), range(3, 7)) == run(straight, laid(poses=True), range(3, 7))
+    assert run(resumed, drill(poses=True), range(3, 7)) == run(straight, drill(poses=True), range(3, 7))
     assert resumed.state_dict() == straight.state_dict()
     assert resumed.metrics() == straight.metrics()
 
 
 def test_a_snapshot_does_not_change_when_play_goes_on() -> None:
-    pool = Starts(Pool())
-    pool.gather(deals(0), laid())
+    pool = PoolSampler(StartPool())
+    pool.gather(0, deals, drill())
     before = pool.state_dict()
     told = str(before)
-    pool.gather(deals(1), laid())
+    pool.gather(1, deals, drill())
     assert str(before) == told
 
 
 def test_metrics_say_how_the_pool_stands() -> None:
-    pool = Starts(Pool(replay=1.0, keep=(0.2, 0.8)))
-    pool.gather(deals(0), laid())
+    pool = PoolSampler(StartPool(replay=1.0, keep=(0.2, 0.8)))
+    pool.gather(0, deals, drill())
     metrics = pool.metrics()
     tested = [kept["success"] for kept in pool.state_dict()["entries"].values()]
     assert metrics["pool/size"] == len(tested)
@@ -193,9 +193,9 @@ def test_an_unknown_measure_names_those_there_are() -> None:
     with pytest.raises(
         ValueError, match=r"experience\.success: the game has no measure 'succes'; did you mean 'success'"
     ):
-        Starts(Pool(success="succes")).gather(deals(0, groups=1), laid())
+        PoolSampler(StartPool(success="succes")).gather(0, lambda _: deals(0, groups=1), drill())
 
 
 def test_a_range_the_wrong_way_round_is_refused() -> None:
     with pytest.raises(ValueError, match=r"keep: \[0\.8, 0\.2\] is no range"):
-        Pool(keep=(0.8, 0.2))
+        StartPool(keep=(0.8, 0.2))

@@ -16,16 +16,16 @@ from small_games import PAIR, TRIO, CircleConfig, FragileConfig, PenniesConfig, 
 from games.base import IllegalMove, TextGame, TextGameConfig
 from games.kuhn_poker import KuhnPokerConfig
 from games.tic_tac_toe import TicTacToeConfig
-from marl.experience.tree_search import Tree
+from marl.experience.tree_search import TreeSampling
 from marl.graph import Trajectory
 from marl.judging.judge import Judge
 from marl.protocols import Evidence, GameConfig
-from marl.rollout.simulator import Table
+from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import ScenarioError, validate
 from marl.scenario.schema import CreditConfig
 from marl.training.samples import collect
-from marl.types import Completion, Deal, Failure, Request, Turn, TurnId
-from roles.player import Player
+from marl.types import Completion, Deal, Failure, Fork, Request, Turn, TurnId
+from roles.answering import PlayerRole
 
 GAMES = (
     KuhnPokerConfig(illegal=IllegalMove(retry=1)),
@@ -50,10 +50,12 @@ class Spelled(Voice):
         return Completion(text, prompt, tuple(text.encode()), (-0.5,) * len(text.encode()), "stop")
 
 
-def grown(game: GameConfig, settings: Tree, laid: Table | None = None, many: int = 3) -> list[list[Trajectory]]:
+def grown(
+    game: GameConfig, settings: TreeSampling, simulator: RolloutSimulator | None = None, many: int = 3
+) -> list[list[Trajectory]]:
     """All courses of `many` deals, a list for each deal."""
-    laid = laid or table(game, Spelled())
-    played = settings.build().gather([deal(f"e{seed}", game, seed) for seed in range(many)], laid)
+    simulator = simulator or table(game, Spelled())
+    played = settings.build().gather(0, lambda _: [deal(f"e{seed}", game, seed) for seed in range(many)], simulator)
     return [[course for course in played if course.id.split("~")[0] == f"e{seed}"] for seed in range(many)]
 
 
@@ -86,7 +88,7 @@ def paid(course: Trajectory, agent: str, own: float, team: float) -> float:
 @pytest.mark.parametrize("candidates", [2, 3])
 def test_every_turn_of_the_trunk_is_tried_so_many_times_from_one_state(game: GameConfig, candidates: int) -> None:
     say = lambda request: drawn(request) if request.seed % 4 else "mumble"  # noqa: E731
-    for courses in grown(game, Tree(candidates=candidates), table(game, Spelled(say))):
+    for courses in grown(game, TreeSampling(candidates=candidates), table(game, Spelled(say))):
         tried = decisions(courses)
         assert len(courses) == candidates * len(tried)
         assert all(course.end == "terminated" for course in courses)
@@ -105,7 +107,7 @@ def test_every_turn_of_the_trunk_is_tried_so_many_times_from_one_state(game: Gam
 def test_the_best_candidate_is_gone_on_with_and_of_equals_the_earlier(own: float, team: float) -> None:
     ties = 0
     for game in (CircleConfig(rounds=2), PenniesConfig(rounds=2)):
-        for courses in grown(game, Tree(candidates=3, own=own, team=team), many=4):
+        for courses in grown(game, TreeSampling(candidates=3, own=own, team=team), many=4):
             trunk: Trajectory | None = None
             for left, group in decisions(courses).items():
                 assert left[0] == (trunk or courses[0]).turns[left[1]].id[0]
@@ -132,9 +134,8 @@ def test_a_score_is_made_of_what_ones_own_and_what_all_are_paid(own: float, team
         first = request.state == "player_0 1 0"
         return drawn(request) if first else "[quit]" if request.state in QUITS else "[stay]"
 
-    for courses in grown(
-        CircleConfig(rounds=2), Tree(candidates=8, own=own, team=team), table(CircleConfig(rounds=2), Spelled(say))
-    ):
+    settings = TreeSampling(candidates=8, own=own, team=team)
+    for courses in grown(CircleConfig(rounds=2), settings, table(CircleConfig(rounds=2), Spelled(say))):
         first, second = list(decisions(courses).items())[:2]
         paid = {turn.action: [course.returns[agent] for agent in TRIO] for course, turn in first[1]}
         assert paid == {"quit": [1.0, 10.0, 10.0], "stay": [2.0, 1.0, 10.0]}
@@ -143,7 +144,7 @@ def test_a_score_is_made_of_what_ones_own_and_what_all_are_paid(own: float, team
 
 def test_when_all_are_paid_alike_the_first_candidate_is_gone_on_with() -> None:
     game = PenniesConfig(rounds=2)
-    [courses] = grown(game, Tree(candidates=2), table(game, Spelled(lambda request: "[heads]")), many=1)
+    [courses] = grown(game, TreeSampling(candidates=2), table(game, Spelled(lambda request: "[heads]")), many=1)
     # Four turns, two candidates each: the first course's own answer is one; later, both are said anew.
     assert [(course.id, course.parent) for course in courses] == [
         ("e0", None),
@@ -162,7 +163,7 @@ def test_when_all_are_paid_alike_the_first_candidate_is_gone_on_with() -> None:
 
 def test_with_many_candidates_everybody_ends_up_with_what_pays_it_most() -> None:
     """Staying for both rounds pays 10, and random play does so once in four times."""
-    for courses in grown(CircleConfig(rounds=2), Tree(candidates=16)):
+    for courses in grown(CircleConfig(rounds=2), TreeSampling(candidates=16)):
         *_, (_, last) = decisions(courses).items()
         assert [turn.action for turn in last[0][0].turns[:-1]] == ["stay"] * 5
         assert {turn.action for _, turn in last} == {"stay", "quit"}
@@ -170,30 +171,34 @@ def test_with_many_candidates_everybody_ends_up_with_what_pays_it_most() -> None
 
 def test_a_tree_is_the_same_alone_and_among_others_and_whatever_the_order_of_answers() -> None:
     game = GAMES[0]
-    crowd = grown(game, Tree(candidates=3), many=6)
-    again = grown(game, Tree(candidates=3), table(game, Spelled(newest_first=True, batch=3)), many=6)
+    crowd = grown(game, TreeSampling(candidates=3), many=6)
+    again = grown(game, TreeSampling(candidates=3), table(game, Spelled(newest_first=True, batch=3)), many=6)
     assert again == crowd
-    [alone] = grown(game, Tree(candidates=3), many=1)
+    [alone] = grown(game, TreeSampling(candidates=3), many=1)
     assert alone == crowd[0]
-    flat = Tree(candidates=3).build().gather([deal(f"e{i}", game, i) for i in range(6)], table(game, Spelled()))
+    flat = (
+        TreeSampling(candidates=3)
+        .build()
+        .gather(0, lambda _: [deal(f"e{i}", game, i) for i in range(6)], table(game, Spelled()))
+    )
     assert flat == list(chain(*crowd)), "by deal, then as they were begun"
 
 
 def test_it_keeps_nothing_from_step_to_step() -> None:
     game = GAMES[1]
-    used, laid = Tree(candidates=2).build(), table(game, Spelled())
-    used.gather([deal("before", game)], laid)
+    used, simulator = TreeSampling(candidates=2).build(), table(game, Spelled())
+    used.gather(0, lambda _: [deal("before", game)], simulator)
     assert used.state_dict() == {}
-    [fresh] = grown(game, Tree(candidates=2), many=1)
-    assert used.gather([deal("e0", game, 0)], laid) == fresh
+    [fresh] = grown(game, TreeSampling(candidates=2), many=1)
+    assert used.gather(0, lambda _: [deal("e0", game, 0)], simulator) == fresh
 
 
 # --- whose turns -----------------------------------------------------------------------------------------------------
 
 
-def seated(game: GameConfig, rules: tuple[str, ...] = ()) -> Table:
+def seated(game: GameConfig, rules: tuple[str, ...] = ()) -> RolloutSimulator:
     voice = Spelled(rules=rules)
-    roles = {name: Player(policy=name) for name in ("first", "second")}
+    roles = {name: PlayerRole(policy=name) for name in ("first", "second")}
     return table(game, dict.fromkeys(roles, voice), **roles)
 
 
@@ -204,7 +209,7 @@ def two_roles() -> Deal:
 @pytest.mark.parametrize(("roles", "rules"), [(("first",), ()), ((), ("second",))], ids=["named", "no_tokens"])
 def test_only_turns_of_the_roles_named_and_never_those_without_tokens_are_tried(roles, rules) -> None:
     game = PenniesConfig(rounds=2)
-    courses = Tree(candidates=3, roles=roles).build().gather([two_roles()], seated(game, rules))
+    courses = TreeSampling(candidates=3, roles=roles).build().gather(0, lambda _: [two_roles()], seated(game, rules))
     assert len(courses) == 3 * 2
     assert {turn.role for group in decisions(courses).values() for _, turn in group} == {"first"}
     assert [left[1] for left in decisions(courses)] == [0, 2]
@@ -212,14 +217,14 @@ def test_only_turns_of_the_roles_named_and_never_those_without_tokens_are_tried(
 
 def test_a_role_that_no_seat_has_is_refused() -> None:
     with pytest.raises(ValueError, match=r"experience\.roles: no seat has the role 'frist'; did you mean 'first'\?"):
-        Tree(roles=("frist",)).build().gather([two_roles()], seated(PenniesConfig()))
+        TreeSampling(roles=("frist",)).build().gather(0, lambda _: [two_roles()], seated(PenniesConfig()))
 
 
 def test_a_game_without_a_turn_to_try_is_played_once() -> None:
     game = PenniesConfig()
-    courses = Tree().build().gather([two_roles()], seated(game, ("first", "second")))
+    courses = TreeSampling().build().gather(0, lambda _: [two_roles()], seated(game, ("first", "second")))
     assert [course.parent for course in courses] == [None]
-    assert Tree().build().gather([], seated(game)) == []
+    assert TreeSampling().build().gather(0, lambda _: [], seated(game)) == []
 
 
 # --- what becomes of it ----------------------------------------------------------------------------------------------
@@ -227,21 +232,22 @@ def test_a_game_without_a_turn_to_try_is_played_once() -> None:
 
 def test_its_tokens_are_for_training_and_each_is_counted_once() -> None:
     game = CircleConfig(rounds=2)
-    laid = table(game, Spelled())
-    courses = list(chain(*grown(game, Tree(candidates=3), laid)))
+    simulator = table(game, Spelled())
+    courses = list(chain(*grown(game, TreeSampling(candidates=3), simulator)))
     said = {turn.id: len(turn.completion.token_ids) for course in courses for turn in course.turns}
-    assert laid.tokens == {"train": sum(said.values())}
+    assert simulator.tokens == {"train": sum(said.values())}
     assert {course.deal.purpose for course in courses} == {"train"}
 
 
 def test_credit_that_forks_a_candidate_once_more_gets_courses_of_its_own() -> None:
     game = CircleConfig(rounds=1)
-    laid = table(game, Spelled())
-    courses = list(chain(*grown(game, Tree(candidates=2), laid, many=1)))
+    simulator = table(game, Spelled())
+    courses = list(chain(*grown(game, TreeSampling(candidates=2), simulator, many=1)))
     names = {course.id for course in courses}
     seeds = {turn.request.seed for course in courses for turn in course.turns}
     for left in decisions(courses):
-        for fork in laid.fork(left, 2):
+        source = next(course for course in courses if course.id == left[0])
+        for fork in simulator.branch([Fork(source, left[1], n=2)])[0]:
             assert fork.id not in names
             assert fork.deal.purpose == "credit"
             assert fork.turns[left[1]].request.seed not in seeds
@@ -250,9 +256,11 @@ def test_credit_that_forks_a_candidate_once_more_gets_courses_of_its_own() -> No
 def test_only_candidates_are_learnt_from_each_once_and_for_what_its_own_course_was_paid() -> None:
     game = KuhnPokerConfig()
     rule = CreditConfig.model_validate({"baseline": {"kind": "group", "like": "prompt"}})
-    trees = grown(game, Tree(candidates=4), many=8)
+    trees = grown(game, TreeSampling(candidates=4), many=8)
     courses = list(chain(*trees))
-    batch = collect(courses, Judge(rule)(Evidence(courses, game.kind)), {"player": Player(policy="actor")}, {})["actor"]
+    batch = collect(courses, Judge(rule)(Evidence(courses, game.kind)), {"player": PlayerRole(policy="actor")}, {})[
+        "actor"
+    ]
     tried = [each for tree in trees for group in decisions(tree).values() for each in group]
     assert {sample.id: sample.earned for sample in batch} == {
         turn.id: course.returns.get(turn.agent, 0.0) for course, turn in tried
@@ -263,9 +271,9 @@ def test_only_candidates_are_learnt_from_each_once_and_for_what_its_own_course_w
 
 def test_what_it_says_of_a_step_can_be_counted() -> None:
     game = PenniesConfig(rounds=2)
-    tree = Tree(candidates=3).build()
+    tree = TreeSampling(candidates=3).build()
     assert tree.metrics() == {}
-    courses = tree.gather([deal(f"e{seed}", game, seed) for seed in range(5)], table(game, Spelled()))
+    courses = tree.gather(0, lambda _: [deal(f"e{seed}", game, seed) for seed in range(5)], table(game, Spelled()))
     groups = [group for i in range(5) for group in decisions([c for c in courses if c.id[1] == str(i)]).values()]
     scores = [[course.returns.get(turn.agent, 0.0) for course, turn in group] for group in groups]
     assert tree.metrics() == {
@@ -280,10 +288,14 @@ def test_what_it_says_of_a_step_can_be_counted() -> None:
 
 
 def test_candidates_in_which_the_game_breaks_are_left_out() -> None:
-    laid = table(FragileConfig(), Spelled())
-    laid.may_drop = 10**6
-    played = Tree(candidates=4).build().gather([deal(f"e{i}", FragileConfig(), i) for i in range(40)], laid)
-    assert laid.dropped
+    simulator = table(FragileConfig(), Spelled())
+    simulator.may_drop = 10**6
+    played = (
+        TreeSampling(candidates=4)
+        .build()
+        .gather(0, lambda _: [deal(f"e{i}", FragileConfig(), i) for i in range(40)], simulator)
+    )
+    assert simulator.dropped
     assert {course.end for course in played} == {"terminated"}
     firsts = [course for course in played if course.parent is None]
     assert 0 < len(firsts) < 40
@@ -295,28 +307,28 @@ def test_when_the_game_breaks_in_all_candidates_the_trunk_goes_on_as_it_was() ->
         return "[crack]" if len(voice.asked) > 4 else "[safe]"
 
     voice = Spelled(say)
-    laid = table(FragileConfig(), voice)
-    laid.may_drop = 100
-    tree = Tree(candidates=2).build()
-    [course] = tree.gather([deal("e", FragileConfig())], laid)
+    simulator = table(FragileConfig(), voice)
+    simulator.may_drop = 100
+    tree = TreeSampling(candidates=2).build()
+    [course] = tree.gather(0, lambda _: [deal("e", FragileConfig())], simulator)
     assert [turn.action for turn in course.turns] == ["safe"] * 4
     # The first answer was a candidate by itself; for each of the other three, two were tried.
-    assert laid.dropped == 1 + 3 * 2
+    assert simulator.dropped == 1 + 3 * 2
     assert tree.metrics()["tree/decisions"] == 1.0
 
 
 def test_a_candidate_must_have_something_to_be_scored_by_and_somebody_to_be_compared_with() -> None:
     with pytest.raises(ValueError, match="own and team are both 0"):
-        Tree(own=0, team=0)
+        TreeSampling(own=0, team=0)
     with pytest.raises(ValueError, match="candidates"):
-        Tree(candidates=1)
+        TreeSampling(candidates=1)
 
 
 def test_a_tree_makes_peers_in_groups_of_one_too() -> None:
     alone = kuhn(schedule={"steps": 1, "groups": 2, "group_size": 1})
     with pytest.raises(ScenarioError, match=r"schedule\.group_size: 1, but credit\.baseline 'group' compares"):
         validate(alone)
-    assert validate(alone | {"experience": "tree"}).experience == Tree()
+    assert validate(alone | {"experience": "tree"}).experience == TreeSampling()
 
 
 # --- what is learnt from it ------------------------------------------------------------------------------------------
@@ -366,11 +378,11 @@ def test_what_is_learnt_is_the_gradient_of_what_is_paid(candidates: int) -> None
     """E[R d log pi / d logit], by hand: to gamble pays as much as to play safe, so uniform players have nothing to
     learn there, nor from letters. After a gamble it is 1/4 for heads; taking off the mean of K leaves (K - 1) / K."""
     rule = CreditConfig.model_validate({"baseline": {"kind": "agent_turn_group", "std": False}})
-    courses = list(chain(*grown(GambleConfig(), Tree(candidates=candidates), many=600)))
+    courses = list(chain(*grown(GambleConfig(), TreeSampling(candidates=candidates), many=600)))
     judgement = Judge(rule)(Evidence(courses, "gamble"))
     turns = {turn.id: turn for course in courses for turn in course.turns}
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for sample in collect(courses, judgement, {"player": Player(policy="actor")}, {})["actor"]:
+    for sample in collect(courses, judgement, {"player": PlayerRole(policy="actor")}, {})["actor"]:
         turn = turns[sample.id]
         told = {"a": 1 / 4, "risky": 1 / 2, "heads": 1 / 2}
         move = next(move for move in told if move in (turn.request.options or ()))

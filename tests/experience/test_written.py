@@ -15,11 +15,12 @@ from test_tree_sampling import Spelled
 
 from games.kuhn_poker import KuhnPokerConfig
 from marl.experience.datasets import Demonstrations, Preferences
-from marl.rollout.simulator import Table
+from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import ScenarioError, load, validate
-from marl.training.run import Run, build
+from marl.training.build import build
+from marl.training.run import Run
 from marl.types import Completion, Deal, Failure, Message, Request
-from roles.player import Player
+from roles.answering import PlayerRole
 
 GAME = KuhnPokerConfig()
 CHAT = [{"role": "user", "content": "hi"}]
@@ -30,8 +31,10 @@ def written(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     return path
 
 
-def solo(**roles: Any) -> Table:
-    return table(GAME, Spelled(lambda request: request.forced or ""), **(roles or {"player": Player(policy="actor")}))
+def solo(**roles: Any) -> RolloutSimulator:
+    return table(
+        GAME, Spelled(lambda request: request.forced or ""), **(roles or {"player": PlayerRole(policy="actor")})
+    )
 
 
 def groups(many: int, size: int = 1, first: int = 0) -> list[Deal]:
@@ -61,13 +64,13 @@ def cache(monkeypatch: pytest.MonkeyPatch, made: Path) -> None:
 
 def test_a_told_turn_is_token_for_token_the_one_that_was_played(tmp_path: Path) -> None:
     run = states(tmp_path)
-    played = [turn for episode in run.table.play(run.deal(0)) for turn in episode.turns]
+    played = [turn for episode in run.simulator.play(run.deals(0)) for turn in episode.turns]
     # What a model says in other tokens than its tokenizer would is told in the tokenizer's.
     turns = [turn for turn in played if turn.completion.text in (turn.request.options or {}).values()]
     rows = [{"messages": [m._asdict() for m in t.request.messages] + [said(t.completion.text)]} for t in turns]
     rows += [{"prompt": t.request.messages[-1].content, "completion": t.completion.text} for t in turns]
     file = Demonstrations(path=written(tmp_path / "a.jsonl", rows), shuffle=False)
-    told = [episode.turns[0] for episode in file.build().gather(groups(len(rows)), run.table)]
+    told = [episode.turns[0] for episode in file.build().gather(0, lambda _: groups(len(rows)), run.simulator)]
     assert len(turns) > 30
     for turn, past in zip(told, [*turns, *turns], strict=True):
         assert turn.completion.token_ids == past.completion.token_ids
@@ -85,7 +88,7 @@ def test_a_text_is_what_the_role_observes_and_messages_are_as_they_are(tmp_path:
     rows = [{"prompt": "K", "completion": "bet"}, {"prompt": CHAT, "completion": [said("bet")]}]
     file = Demonstrations(path=written(tmp_path / "a.jsonl", rows), shuffle=False)
     first, second = file.build().gather(
-        groups(2), solo(player=Player(policy="actor", prompt="I see {{ observation }}"))
+        0, lambda _: groups(2), solo(player=PlayerRole(policy="actor", prompt="I see {{ observation }}"))
     )
     assert first.turns[0].request.messages[-1] == Message("user", "I see K")
     assert second.turns[0].request.messages == (Message("user", "hi"),)
@@ -96,7 +99,7 @@ def test_a_text_is_what_the_role_observes_and_messages_are_as_they_are(tmp_path:
 def test_a_preference_is_a_group_of_two_episodes_paid_one_and_zero(tmp_path: Path) -> None:
     rows = [{"prompt": f"p{i}", "chosen": f"good{i}", "rejected": f"bad{i}"} for i in range(3)]
     file = Preferences(path=written(tmp_path / "a.jsonl", rows), shuffle=False)
-    told = file.build().gather(groups(3, 2), solo())
+    told = file.build().gather(0, lambda _: groups(3, 2), solo())
     assert [(t.turns[0].completion.text, t.returns) for t in told[:2]] == [
         ("good0", {"player_0": 1.0}),
         ("bad0", {"player_0": 0.0}),
@@ -110,7 +113,7 @@ def test_every_epoch_has_every_row_once_in_an_order_of_its_own_and_goes_on_where
     settings = Demonstrations(path=written(tmp_path / "a.jsonl", replies(10)), seed=3)
 
     def texts(file: Any, many: int) -> list[str]:
-        return [t.turns[0].completion.text for t in file.gather(groups(many), solo())]
+        return [t.turns[0].completion.text for t in file.gather(0, lambda _: groups(many), solo())]
 
     file = settings.build()
     first = texts(file, 7)
@@ -139,7 +142,7 @@ def test_packed_json_lines_and_parquet_are_read_alike(tmp_path: Path) -> None:
     import pyarrow
 
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
-    cases = [Demonstrations(path=path).cases() for path in (plain, packed, tmp_path / "a.parquet")]
+    cases = [Demonstrations(path=path).rows() for path in (plain, packed, tmp_path / "a.parquet")]
     assert cases[0] == cases[1] == cases[2]
     assert cases[0][1].answers == ("c1",)
 
@@ -191,8 +194,8 @@ def test_marl_check_sees_a_missing_file_a_bad_row_and_an_unknown_role(tmp_path: 
 def test_who_speaks_must_be_said_where_several_roles_sit() -> None:
     seats = {"one": "planner", "two": "solver"}
     file = Demonstrations(path=Path("a.jsonl"))
-    assert list(file.unfit(seats, 1)) == ["role: missing: who gave the answers? choices: planner, solver"]
-    assert not list(file.model_copy(update={"role": "solver"}).unfit(seats, 1))
+    assert list(file.conflicts(seats, 1)) == ["role: missing: who gave the answers? choices: planner, solver"]
+    assert not list(file.model_copy(update={"role": "solver"}).conflicts(seats, 1))
 
 
 def test_what_is_too_long_has_no_tokens_so_that_nobody_learns_it(tmp_path: Path) -> None:
@@ -201,14 +204,14 @@ def test_what_is_too_long_has_no_tokens_so_that_nobody_learns_it(tmp_path: Path)
             return Failure("overflow", "too long") if request.forced == "c1" else super()._answer(request)
 
     file = Demonstrations(path=written(tmp_path / "a.jsonl", replies(3)), shuffle=False)
-    told = file.build().gather(groups(3), table(GAME, Short(lambda r: r.forced or "")))
+    told = file.build().gather(0, lambda _: groups(3), table(GAME, Short(lambda r: r.forced or "")))
     assert [t.turns[0].completion.token_ids for t in told] == [tuple(b"c0"), (), tuple(b"c2")]
     assert [t.turns[0].completion.finish for t in told] == ["stop", "overflow", "stop"]
 
 
 def preferences(run: Run, path: Path) -> Path:
     """In each state of Kuhn poker that came up, the first legal move is preferred to the others."""
-    turns = {t.request.messages: t for episode in run.table.play(run.deal(0)) for t in episode.turns}
+    turns = {t.request.messages: t for episode in run.simulator.play(run.deals(0)) for t in episode.turns}
     rows = []
     for messages, turn in turns.items():
         first, *others = (turn.request.options or {}).values()
@@ -235,7 +238,7 @@ def trained(run: Run) -> list[dict[str, float]]:
 
     found = []
     for step in range(run.scenario.schedule.steps):
-        told = run.experience.gather(run.deal(step), run.table)
+        told = run.experience.gather(step, run.deals, run.simulator)
         samples = collect(told, run.judged(told, run.read(told)), run.scenario.roles, {})["actor"]
         found.append(run.learners["actor"].update(samples))
     return found

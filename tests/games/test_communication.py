@@ -10,12 +10,12 @@ from pettingzoo.test import api_test, seed_test
 from small_games import Voice, table
 
 from games.base import replay
-from games.communication import ACTIONS, Communication, CommunicationConfig, connected, wishes
+from games.communication import ACTIONS, Communication, CommunicationConfig, connect, requested_edges
 from marl.engines.scripted import Random
 from marl.graph import Trajectory
 from marl.protocols import Split, TaskConfig, Tasks
 from marl.types import Deal, Problem, Request, TurnId
-from roles.player import Player
+from roles.answering import PlayerRole
 
 FOUR = ("agent_0", "agent_1", "agent_2", "agent_3")
 
@@ -47,7 +47,7 @@ def config(**settings: object) -> CommunicationConfig:
 
 def edges(*actions: str) -> set[tuple[int, int]]:
     """(speaker, listener) by place, after a joint choice."""
-    graph = connected({f"agent_{place}": action for place, action in enumerate(actions)})
+    graph = connect({f"agent_{place}": action for place, action in enumerate(actions)})
     assert nx.is_directed_acyclic_graph(graph)
     return {(int(speaker[-1]), int(listener[-1])) for speaker, listener in graph.edges}
 
@@ -109,8 +109,8 @@ def test_joint_choices_worked_out_by_hand(actions: Sequence[str], expected: set[
 def test_every_joint_choice_grants_each_wish_that_closes_no_cycle() -> None:
     for actions in product(ACTIONS, repeat=4):
         choices = dict(zip(FOUR, actions, strict=True))
-        graph = connected(choices)
-        wished = {edge for agent, action in choices.items() for edge in wishes(agent, action, FOUR)}
+        graph = connect(choices)
+        wished = {edge for agent, action in choices.items() for edge in requested_edges(agent, action, FOUR)}
         assert nx.is_directed_acyclic_graph(graph)
         assert list(graph) == list(FOUR)
         assert set(graph.edges) <= wished
@@ -174,13 +174,13 @@ def test_older_turns_are_heard_with_the_first_that_may_be() -> None:
 # --- played by agents ------------------------------------------------------------------------------------------------
 
 
-def speaker(**settings: object) -> Player:
+def speaker(**settings: object) -> PlayerRole:
     prompt = "{{ observation }}{% for turn in heard %} {{ turn.agent }} : {{ turn.text }}{% endfor %}"
-    return Player.model_validate({"policy": "actor", "prompt": prompt, **settings})
+    return PlayerRole.model_validate({"policy": "actor", "prompt": prompt, **settings})
 
 
 def plays(settings: CommunicationConfig, voice: Voice, episodes: int = 1) -> list[Trajectory]:
-    deals = [Deal(f"e{i}", "g", i, settings.casting()) for i in range(episodes)]
+    deals = [Deal(f"e{i}", "g", i, settings.default_seats()) for i in range(episodes)]
     return table(settings, voice, speaker=speaker()).play(deals)
 
 
@@ -196,7 +196,7 @@ def reads(trajectory: Trajectory, agents: int) -> set[tuple[TurnId, TurnId]]:
     read: dict[tuple[str, str], int] = {}
     for answers in range(1, len(trajectory.turns) // agents, 2):
         choices = {agent: mine[answers - 1].action or "" for agent, mine in turns.items()}
-        for pair in connected(choices).edges:
+        for pair in connect(choices).edges:
             fresh = turns[pair[0]][read.get(pair, 0) : answers + 1]
             read[pair] = answers + 1
             expected |= {(turn.id, turns[pair[1]][answers].id) for turn in fresh}
@@ -251,7 +251,7 @@ def test_answers_do_not_depend_on_the_order_in_which_they_come_in() -> None:
 
 def test_turns_carry_their_problem_and_random_play_finds_the_answer_at_times() -> None:
     settings = config(agents=3, rounds=1)
-    deals = [Deal(f"e{i}", "g", i, settings.casting()) for i in range(200)]
+    deals = [Deal(f"e{i}", "g", i, settings.default_seats()) for i in range(200)]
     trajectories = table(settings, Random().build(None), speaker=speaker()).play(deals)
     assert all(turn.problem == trajectory.start for trajectory in trajectories for turn in trajectory.turns)
     assert 0.1 < sum(t.findings.measures["success"] for t in trajectories) / 200 < 0.9
@@ -263,17 +263,17 @@ def test_turns_carry_their_problem_and_random_play_finds_the_answer_at_times() -
 def test_everybody_is_paid_for_accuracy_and_for_words_said_and_heard() -> None:
     game = advanced(config(rounds=1, cost=0.1, budget=40).build(), "broadcast", "alone", "alone", "4", "4", "it is 5")
     # said: 3 choices, 1 + 1 + 3 words; heard: `broadcast` and `4`, by two
-    assert game.spent() == 3 + 5 + 4
+    assert game.words_spent() == 3 + 5 + 4
     for agent in game.seats:
-        assert game.paid[agent] == pytest.approx({"accuracy": 1.0, "cost": -0.1 * 12 / 40})
+        assert game.reward_components[agent] == pytest.approx({"accuracy": 1.0, "cost": -0.1 * 12 / 40})
     assert game.findings().measures == pytest.approx({"success": 1.0, "edges": 2.0, "density": 2 / 3})
 
 
 def test_what_was_heard_late_is_paid_for_like_the_rest() -> None:
     game = advanced(config(agents=2, budget=100).build(), "alone", "alone", "4", "4 or 5", "query", "alone", "4", "4")
     # said: 4 choices, 1 + 3 + 1 + 1; heard: alone, 4 or 5, alone, 4
-    assert game.spent() == 4 + 6 + 6
-    assert game.paid["agent_1"]["cost"] == pytest.approx(-0.1 * 16 / 100)
+    assert game.words_spent() == 4 + 6 + 6
+    assert game.reward_components["agent_1"]["cost"] == pytest.approx(-0.1 * 16 / 100)
 
 
 def test_the_price_of_talk_is_bounded() -> None:
@@ -358,7 +358,7 @@ def test_options_choose_the_problem() -> None:
     assert set(starts) == {f"2x{n}" for n in range(7)}
     assert settings.held_out(2) == [{"split": "held_out", "index": 0}, {"split": "held_out", "index": 1}]
     assert len(settings.held_out(99)) == 3
-    assert settings.casting() == dict.fromkeys(("agent_0", "agent_1", "agent_2"), "speaker")
+    assert settings.default_seats() == dict.fromkeys(("agent_0", "agent_1", "agent_2"), "speaker")
 
 
 @pytest.mark.parametrize(

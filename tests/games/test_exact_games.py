@@ -7,18 +7,16 @@ from string import ascii_lowercase
 from typing import Any
 
 import pytest
+from games.simultaneous import CoalitionConfig, MatrixConfig, TwoStepConfig
 from pettingzoo.test import api_test, seed_test
 from pydantic import ValidationError
 
-from games.coalition import CoalitionConfig
 from games.hint import HintConfig
-from games.matrix import MatrixConfig
 from games.stopping import StoppingConfig
-from games.two_step import TwoStepConfig
 from marl.evaluation.game_tree import Situation, Tree, grow, values
 from marl.protocols import Game, GameConfig
-from marl.rollout.casting import Cast
-from roles.player import Player
+from marl.rollout.casting import RoleCasting
+from roles.answering import PlayerRole
 
 GAMES: dict[str, GameConfig] = {
     "climbing": MatrixConfig(table="climbing"),
@@ -40,7 +38,7 @@ def returns(game: GameConfig, *moves: str, **options: Any) -> dict[str, float]:
     for move in moves:
         assert not any(built.terminations.values())
         built.step(move)
-        for agent, parts in built.paid.items():
+        for agent, parts in built.reward_components.items():
             totals[agent] += sum(parts.values())
     assert all(built.terminations.values())
     return totals
@@ -48,7 +46,9 @@ def returns(game: GameConfig, *moves: str, **options: Any) -> dict[str, float]:
 
 def walk(game: GameConfig) -> Tree:
     return grow(
-        game, Cast({"player": Player(policy="actor")}, 0), dict.fromkeys(game.build().possible_agents, "player")
+        game,
+        RoleCasting({"player": PlayerRole(policy="actor")}, 0),
+        dict.fromkeys(game.build().possible_agents, "player"),
     )
 
 
@@ -146,7 +146,7 @@ def test_stopping_and_going_on_pay_the_same() -> None:
     built = game.build()
     built.reset(0)
     built.step("go")
-    assert built.paid == {"agent_0": {"intermediate": 0.4}}
+    assert built.reward_components == {"agent_0": {"intermediate": 0.4}}
 
 
 def test_the_guesser_hears_the_word_and_never_sees_the_symbol() -> None:
@@ -172,7 +172,7 @@ def test_an_illegal_move_costs_a_team_no_less_than_its_worst_joint_move() -> Non
         game = config.build()
         game.reset(0)
         game.step("nonsense")
-        assert game.paid == {agent: {"illegal": -cost} for agent in game.seats}
+        assert game.reward_components == {agent: {"illegal": -cost} for agent in game.seats}
 
 
 @pytest.mark.parametrize(

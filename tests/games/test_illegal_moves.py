@@ -19,7 +19,7 @@ def test_forfeit_ends_the_game_at_the_cost_of_the_worst_loss() -> None:
     game = KuhnPokerConfig().build()
     game.reset(0)
     game.step("call")
-    assert game.paid == {"player_0": {"illegal": -2.0}, "player_1": {"illegal": 2.0}}
+    assert game.reward_components == {"player_0": {"illegal": -2.0}, "player_1": {"illegal": 2.0}}
     assert game.terminations == {"player_0": True, "player_1": True}
 
 
@@ -28,7 +28,7 @@ def test_any_text_that_is_no_legal_move_is_an_illegal_move(illegal: str) -> None
     game = KuhnPokerConfig().build()
     game.reset(0)
     game.step(illegal)
-    assert "illegal" in game.paid["player_0"]
+    assert "illegal" in game.reward_components["player_0"]
 
 
 def test_none_is_for_the_dead_only() -> None:
@@ -41,7 +41,7 @@ def test_none_is_for_the_dead_only() -> None:
         game.step("check")
     while game.agents:
         game.step(None)
-        assert game.paid == {}
+        assert game.reward_components == {}
 
 
 def test_a_retry_asks_the_same_question_again_and_pays_nothing() -> None:
@@ -53,13 +53,13 @@ def test_a_retry_asks_the_same_question_again_and_pays_nothing() -> None:
         assert game.agent_selection == "player_0"
         assert game.infos["player_0"]["attempt"] == attempt
         assert game.observe("player_0")["text"] == text
-        assert game.paid == {}
+        assert game.reward_components == {}
         assert set(game.rewards.values()) == {0.0}
     game.step("check")
     assert game.infos["player_1"]["attempt"] == 0
     for _ in range(3):
         game.step("")
-    assert game.paid == {"player_0": {"illegal": 2.0}, "player_1": {"illegal": -2.0}}
+    assert game.reward_components == {"player_0": {"illegal": 2.0}, "player_1": {"illegal": -2.0}}
 
 
 def test_a_penalty_is_paid_and_a_random_legal_move_is_played() -> None:
@@ -68,12 +68,15 @@ def test_a_penalty_is_paid_and_a_random_legal_move_is_played() -> None:
     for seed in range(100):
         game.reset(seed, {"pile": 8})
         game.step("9")
-        assert game.paid == {"player_0": {"illegal": -0.25}, "player_1": {"illegal": 0.25}}
+        assert game.reward_components == {"player_0": {"illegal": -0.25}, "player_1": {"illegal": 0.25}}
         left.add(game.infos["player_1"]["state"])
     assert left == {"5", "6", "7"}
     game.reset(0, {"pile": 1})
     game.step("")
-    assert game.paid == {"player_0": {"illegal": -0.25, "outcome": 1.0}, "player_1": {"illegal": 0.25, "outcome": -1.0}}
+    assert game.reward_components == {
+        "player_0": {"illegal": -0.25, "outcome": 1.0},
+        "player_1": {"illegal": 0.25, "outcome": -1.0},
+    }
     assert game.rewards == {"player_0": 0.75, "player_1": -0.75}
 
 
@@ -83,7 +86,7 @@ def test_a_random_legal_move_is_uniform_and_free() -> None:
     for seed in range(3000):
         game.reset(seed, {"pile": 8})
         game.step("")
-        assert game.paid == {}
+        assert game.reward_components == {}
         counts[game.infos["player_1"]["state"]] += 1
     assert all(900 < count < 1100 for count in counts.values())  # 1000 +- 3.9 standard deviations
 

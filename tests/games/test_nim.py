@@ -75,7 +75,7 @@ def test_taking_more_than_there_is_is_illegal() -> None:
     game = NimConfig().build()
     game.reset(0, {"pile": 2})
     game.step("3")
-    assert game.paid == {"player_0": {"illegal": -1.5}, "player_1": {"illegal": 1.5}}
+    assert game.reward_components == {"player_0": {"illegal": -1.5}, "player_1": {"illegal": 1.5}}
 
 
 def test_start_piles_are_those_of_the_settings_and_as_likely_as_declared() -> None:

@@ -12,7 +12,7 @@ from games.taboo import ATTACKER, DEFENDER, GUESS, LEXICON, SEATS, Taboo, TabooC
 from marl.engines.scripted import Random
 from marl.protocols import GameConfig
 from marl.types import Deal, Request
-from roles.player import Player
+from roles.answering import PlayerRole
 
 APPLE = {"word": "apple"}
 
@@ -110,7 +110,7 @@ def test_an_unreadable_answer_is_asked_again_and_then_forfeits() -> None:
     assert game.infos[ATTACKER]["attempt"] == 1
     game.step("")
     assert game.rewards == {ATTACKER: -1.0, DEFENDER: 1.0}
-    assert game.paid[ATTACKER] == {"illegal": -1.0}
+    assert game.reward_components[ATTACKER] == {"illegal": -1.0}
     with pytest.raises(ValueError, match="penalty"):
         taboo(illegal={"then": "penalty"}).build()
 
@@ -131,10 +131,10 @@ def test_the_attacker_reads_the_word_and_both_read_the_conversation() -> None:
 
 def test_nothing_that_a_defender_is_asked_holds_the_word() -> None:
     config = taboo(max_turns=6)
-    deals = [Deal(f"e{i}", "g", i, config.casting()) for i in range(300)]
+    deals = [Deal(f"e{i}", "g", i, config.default_seats()) for i in range(300)]
     engine = Voice(lambda request: request.examples[request.seed % len(request.examples)])
     prompt = "{{ observation }} {% for turn in heard %}{{ turn.text }}{% endfor %}"
-    cast = {seat: Player(policy="actor", prompt=prompt) for seat in SEATS}
+    cast = {seat: PlayerRole(policy="actor", prompt=prompt) for seat in SEATS}
     longest = 0
     for trajectory in table(config, engine, **cast).play(deals):
         word = trajectory.start
@@ -148,9 +148,9 @@ def test_nothing_that_a_defender_is_asked_holds_the_word() -> None:
 def test_who_read_whom_is_everything_said_before() -> None:
     config = taboo()
     lines = iter(["[it is red]", "[is it big?]", "[what is big?]", f"[{GUESS.format(word='apple')}]"])
-    cast = {seat: Player(policy="actor") for seat in SEATS}
+    cast = {seat: PlayerRole(policy="actor") for seat in SEATS}
     [trajectory] = table(config, Voice(lambda request: next(lines)), **cast).play(
-        [Deal("e", "e", 0, config.casting(), options=APPLE)]
+        [Deal("e", "e", 0, config.default_seats(), options=APPLE)]
     )
     edges = {(source[1], target[1]) for source, target in trajectory.graph.edges}
     assert edges == {(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)}
@@ -185,8 +185,8 @@ def test_examples_of_the_attacker_are_true_and_those_of_the_defender_cover_every
 
 def test_random_play_ends_in_every_way() -> None:
     config = taboo(max_turns=2)
-    cast = {seat: Player(policy="actor") for seat in SEATS}
-    deals = [Deal(f"e{i}", "g", i, config.casting()) for i in range(300)]
+    cast = {seat: PlayerRole(policy="actor") for seat in SEATS}
+    deals = [Deal(f"e{i}", "g", i, config.default_seats()) for i in range(300)]
     trajectories = table(config, Random().build(None), **cast).play(deals)
     ends = {end: sum(t.findings.measures[end] for t in trajectories) for end in ("attacker_win", "defender_win", "tie")}
     assert sum(ends.values()) == 300
@@ -265,7 +265,7 @@ def test_an_unknown_target_word_is_refused_with_the_nearest() -> None:
 
 def test_the_casting_names_the_roles() -> None:
     config: GameConfig = taboo()
-    assert config.casting() == {"attacker": "attacker", "defender": "defender"}
+    assert config.default_seats() == {"attacker": "attacker", "defender": "defender"}
     assert config.held_out(5) == ()
 
 
@@ -273,6 +273,6 @@ def test_a_request_for_the_defender_carries_examples_as_its_role_says_them() -> 
     asked: list[Request] = []
     config = taboo()
     voice = Voice(lambda request: (asked.append(request), request.examples[0])[1])
-    cast = {seat: Player(policy="actor") for seat in SEATS}
-    table(config, voice, **cast).play([Deal("e", "e", 0, config.casting())])
+    cast = {seat: PlayerRole(policy="actor") for seat in SEATS}
+    table(config, voice, **cast).play([Deal("e", "e", 0, config.default_seats())])
     assert all(example.startswith("[") and example.endswith("]") for request in asked for example in request.examples)

@@ -45,7 +45,15 @@ def play(game: Game, rng: random.Random, clumsy: float) -> list[str | None]:
 def snapshot(game: Game) -> str:
     """All that can be seen of a game, comparable bit for bit."""
     seen = {agent: game.observe(agent)["text"] for agent in game.agents}
-    facts = (seen, game.agent_selection, game.rewards, game.paid, game.terminations, game.infos, game.start_key())
+    facts = (
+        seen,
+        game.agent_selection,
+        game.rewards,
+        game.reward_components,
+        game.terminations,
+        game.infos,
+        game.start_key(),
+    )
     return json.dumps(facts)
 
 
@@ -167,7 +175,7 @@ def test_rewards_sum_to_zero_and_are_the_sum_of_what_was_paid(config: type[GameC
             game.step("nonsense" if rng.random() < 0.4 else rng.choice(legal))
             assert sum(game.rewards.values()) == pytest.approx(0, abs=1e-12)
             for agent, reward in game.rewards.items():
-                assert reward == sum(game.paid.get(agent, {}).values())
+                assert reward == sum(game.reward_components.get(agent, {}).values())
 
 
 @every_game

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from games.tools import Calculator, Python
+from games.tools import CalculatorTool, PythonTool
 from marl.sandbox import Sandbox, unusable
 
 
 def python(code: str, **limits: float) -> str:
     if fault := unusable(Sandbox()):
         pytest.skip(fault)
-    return Python(timeout_s=60, sandbox=Sandbox(**{"wall_s": 20, "output_kb": 4, **limits}))({"code": code})
+    return PythonTool(timeout_s=60, sandbox=Sandbox(**{"wall_s": 20, "output_kb": 4, **limits}))({"code": code})
 
 
 def test_python_returns_what_was_printed() -> None:
@@ -36,7 +36,7 @@ def test_python_shuts_the_code_in() -> None:
 @pytest.mark.parametrize("arguments", [{}, {"code": 3}, {"code": "1", "more": 2}, {"program": "1"}])
 def test_python_wants_code_and_nothing_else(arguments: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="must be called with code, a text, and nothing else"):
-        Python()(arguments)
+        PythonTool()(arguments)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_python_wants_code_and_nothing_else(arguments: dict[str, object]) -> Non
     ],
 )
 def test_calculator_works_out(expression: str, value: str) -> None:
-    assert Calculator()({"expression": expression}) == value
+    assert CalculatorTool()({"expression": expression}) == value
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ def test_calculator_works_out(expression: str, value: str) -> None:
 )
 def test_calculator_refuses(expression: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
-        Calculator()({"expression": expression})
+        CalculatorTool()({"expression": expression})
 
 
 def test_calculator_survives_the_deepest_expression_that_it_reads() -> None:
-    assert Calculator(longest=2000)({"expression": "-" * 80 + "1"}) == "1"
+    assert CalculatorTool(longest=2000)({"expression": "-" * 80 + "1"}) == "1"
     with pytest.raises(ValueError, match="expression"):
-        Calculator(longest=2000)({"expression": "-" * 1999 + "x"})
+        CalculatorTool(longest=2000)({"expression": "-" * 1999 + "x"})

@@ -12,10 +12,10 @@ from charged_by_hand import far, judge, said
 from pydantic import ValidationError
 from real_runs import kuhn
 
-from marl.judging.overlong import punishment
-from marl.judging.token_penalties import KlInReward, Overlong, divergences
+from marl.judging.token_penalties import divergences, length_penalty
 from marl.protocols import AssignConfig, Evidence
 from marl.scenario.load import ScenarioError, validate
+from marl.scenario.schema import KlInReward, Overlong
 from marl.types import Advantage, Credit, Reading
 
 NONE = {"kind": "none"}
@@ -69,7 +69,7 @@ def test_the_coefficient_is_not_scaled_with_the_rewards() -> None:
 def test_rloo_with_the_kl_in_the_reward_by_hand() -> None:
     # R - beta sum of k1: 1 - .1 * 3 = .7, 0 - .1 * -1 = .1, 1 - 0 = 1; each minus the mean of the other two.
     episodes = [said(str(i), "a", [2], [("a", paid, 0)], start="s") for i, paid in enumerate((1.0, 0.0, 1.0))]
-    found = judge(kl={"coefficient": 0.1}, baseline={"kind": "leave_one_out"})(far(episodes, [(1, 2), (-2, 1), (0, 0)]))
+    found = judge(kl={"coefficient": 0.1}, baseline={"kind": "rloo"})(far(episodes, [(1, 2), (-2, 1), (0, 0)]))
     expected = [0.7 - (0.1 + 1) / 2, 0.1 - (0.7 + 1) / 2, 1 - (0.7 + 0.1) / 2]
     assert [worths(found.credit, t)[0] for t in episodes] == pytest.approx(expected)
 
@@ -132,7 +132,7 @@ def test_the_coefficient_follows_its_target_a_turn_at_a_time() -> None:
     charged = [adapting(far(episodes, [(d, d), (1, 1)])) for d in (1.2, 17, 0)]
     assert [c.metrics["credit/kl_coefficient"] for c in charged] == pytest.approx([1.0, 1.02, 1.0608])
     assert [c.credit["0", 0].value for c in charged] == pytest.approx([-2.4, -1.02 * 34, 0])
-    assert adapting.remembers
+    assert adapting.has_state
 
 
 def test_a_coefficient_that_adapts_goes_on_exactly_where_it_was() -> None:
@@ -151,8 +151,8 @@ def test_a_coefficient_that_adapts_goes_on_exactly_where_it_was() -> None:
 def test_a_constant_coefficient_is_nothing_to_remember() -> None:
     plain = judge(kl={"coefficient": 0.3})
     plain(far([said("e", "a", [1])], [(1,)]))
-    assert not plain.remembers
-    assert not plain.may_remember
+    assert not plain.has_state
+    assert not plain.may_have_state
     assert plain.state_dict()["default"] == {"assign": {}, "baseline": {}}
 
 
@@ -163,12 +163,12 @@ def test_a_constant_coefficient_is_nothing_to_remember() -> None:
     ("length", "expected"), [(0, 0.0), (16384, 0.0), (17408, -0.25), (18432, -0.5), (20480, -1.0), (24576, -1.0)]
 )
 def test_the_papers_punishment_falls_from_16384_to_20480_tokens(length: int, expected: float) -> None:
-    assert punishment(length, limit=20480, buffer=4096) == expected
+    assert length_penalty(length, limit=20480, buffer=4096) == expected
 
 
 def test_uncapped_it_goes_on_falling() -> None:
-    assert punishment(24576, limit=20480, buffer=4096, capped=False) == -2.0
-    assert str(punishment(0, limit=4, buffer=2, capped=False)) == "0.0"
+    assert length_penalty(24576, limit=20480, buffer=4096, capped=False) == -2.0
+    assert str(length_penalty(0, limit=4, buffer=2, capped=False)) == "0.0"
 
 
 def test_what_long_answers_are_assigned_falls_and_short_ones_keep_theirs() -> None:

@@ -11,9 +11,10 @@ import torch
 from charged_by_hand import far, judge, said
 from torch import Tensor
 
-from marl.controllers import adapted_kl
-from marl.judging.token_penalties import KlInReward, divergences
+from marl.judging.token_penalties import divergences
 from marl.protocols import Evidence
+from marl.scenario.schema import KlInReward
+from marl.statistics import adapted_kl
 
 algos = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed (.ci/peers.txt)")
 

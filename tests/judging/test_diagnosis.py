@@ -16,8 +16,7 @@ from credit.assign.teams import TeamAssign
 from games.kuhn_poker import KuhnPoker, KuhnPokerConfig
 from games.stopping import StoppingConfig
 from marl.graph import Trajectory
-from marl.judging.agreement import agreement
-from marl.judging.diagnostics import stopping_bias
+from marl.judging.diagnostics import agreement, stopping_bias
 from marl.judging.judge import Judge
 from marl.protocols import BaselineConfig, Evidence, Likeness, Peers
 from marl.scenario.schema import CreditConfig

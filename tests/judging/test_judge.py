@@ -14,11 +14,11 @@ from games.tic_tac_toe import TicTacToeConfig
 from marl.graph import Trajectory
 from marl.judging.judge import Judge, Judgement
 from marl.protocols import AssignConfig, BaselineConfig, Evidence
-from marl.rollout.simulator import Table
+from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import CreditConfig
 from marl.training.samples import collect
 from marl.types import Advantage, Credit, Fork, Metrics, Reading
-from roles.player import Player
+from roles.answering import PlayerRole
 
 PLAIN = {"assign": {"kind": "outcome"}, "baseline": {"kind": "none"}}
 
@@ -56,7 +56,11 @@ def test_the_state_of_every_rule_survives() -> None:
     assert after(evidence(episodes[1])) == whole(evidence(episodes[1]))
 
 
-ROLES = {"x": Player(policy="one"), "y": Player(policy="two"), "frozen": Player(policy="one", trainable=False)}
+ROLES = {
+    "x": PlayerRole(policy="one"),
+    "y": PlayerRole(policy="two"),
+    "frozen": PlayerRole(policy="one", trainable=False),
+}
 
 
 def test_learners_get_judged_turns_of_trained_roles_that_a_model_said() -> None:
@@ -75,9 +79,9 @@ def test_of_courses_that_part_only_the_turns_at_which_they_do_are_learnt_from() 
     game = TicTacToeConfig()
     laid = table(game, Voice(drawn))
     [past] = laid.play([deal("e", game)])
-    episodes = [past, *laid.fork(past.turns[2].id, 3)]
+    episodes = [past, *laid.branch([Fork(past, 2, n=3)])[0]]
     judgement = judge()(evidence(*episodes))
-    samples = collect(episodes, judgement, {"player": Player(policy="actor")}, {})["actor"]
+    samples = collect(episodes, judgement, {"player": PlayerRole(policy="actor")}, {})["actor"]
     assert [sample.id for sample in samples] == [(t.id, 2) for t in episodes]
     assert {sample.group for sample in samples} == {past.start}
 
@@ -140,9 +144,8 @@ class Again(AssignConfig):
     def __call__(self, evidence: Evidence) -> Credit:
         assert evidence.simulator
         turns = [trajectory.turns[0] for trajectory in evidence.trajectories]
-        courses = evidence.simulator.branch([Fork(turn.id) for turn in turns])
-        # Courses of courses: whoever asked holds no more than what it was given.
-        again = [evidence.simulator.fork(one.turns[0].id, 1)[0] for [one] in courses]
+        courses = evidence.simulator.branch([Fork(t, 0) for t in evidence.trajectories], evidence.rewards)
+        again = [evidence.simulator.branch([Fork(one, 0)], evidence.rewards)[0][0] for [one] in courses]
         returns = [course.returns.get(turn.agent, 0.0) for turn, course in zip(turns, again, strict=True)]
         return {turn.id: Advantage(value) for turn, value in zip(turns, returns, strict=True)}
 
@@ -150,7 +153,7 @@ class Again(AssignConfig):
         return {"credit/again": 1.0}
 
 
-def again(**settings: Any) -> tuple[Judgement, Table]:
+def again(**settings: Any) -> tuple[Judgement, RolloutSimulator]:
     game = StoppingConfig(intermediate=0.25)
     laid = table(game, Voice(drawn))
     episodes = laid.play([deal(f"{i}", game) for i in range(4)])

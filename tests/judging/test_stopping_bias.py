@@ -19,18 +19,16 @@ import torch
 from credit.assign.gae import ChainGae, Gae
 from credit.assign.outcome import Flow, LastSpeaker, Outcome, Uniform
 from credit.assign.trajectory import Hierarchy
-from credit.baselines.agents import AgentGroup, AgentTurnGroup, TaskRole
-from credit.baselines.group import Group, Nothing, RoleAverage
-from credit.baselines.joint import Joint
-from credit.baselines.reinforce import LeaveOneOut, LengthWeighted
+from credit.baselines.group import AgentGroup, AgentTurnGroup, Group, Joint, LengthWeighted, RlooBaseline, TaskRole
+from credit.baselines.reinforce import Nothing, RoleAverage
 from credit.baselines.value import Value
 from games.stopping import AGENT, StoppingConfig
 from marl.graph import Trajectory
 from marl.protocols import Evidence
-from marl.rollout.casting import Cast
+from marl.rollout.casting import RoleCasting
 from marl.rollout.episode import Episode
 from marl.types import Credit, Deal, Reading, Reward, Turn
-from roles.player import Player
+from roles.answering import PlayerRole
 
 GO = (0.3, 0.8)
 """The policy's probability of `go` at an agent's first and second turn: a logit each."""
@@ -52,7 +50,9 @@ class Course:
 def played(name: str, moves: Sequence[str], luck: float, intermediate: float) -> Trajectory:
     """An episode of the real game. Words differ in length, for rules that count tokens."""
     deal = Deal(name, "g", 0, {AGENT: "player"})
-    episode = Episode(StoppingConfig(intermediate=intermediate).build(), deal, Cast({"player": Player(policy="p")}, 0))
+    episode = Episode(
+        StoppingConfig(intermediate=intermediate).build(), deal, RoleCasting({"player": PlayerRole(policy="p")}, 0)
+    )
     for move in moves:
         episode.force(move)
     one = episode.trajectory
@@ -121,11 +121,11 @@ TO_GO = (Outcome(to_go=True), Flow(decay=1.0))
 """What a turn is worth depends on where in the episode it is."""
 ANY = (Nothing(), RoleAverage(), Value(), Value(values="own"))
 """Compare with numbers from before the episode."""
-STATE = (Group(like="prompt"), Group(like="prompt", std=False), LeaveOneOut(like="prompt"), Joint(per="round"))
+STATE = (Group(like="prompt"), Group(like="prompt", std=False), RlooBaseline(like="prompt"), Joint(per="round"))
 """Compare turns that were asked the same."""
 STATES = (*ANY, *STATE, AgentTurnGroup(), AgentTurnGroup(std=False))
 EPISODE = (
-    *(Group(), Group(std=False), Group(std="batch"), LeaveOneOut(), LengthWeighted(), TaskRole(), TaskRole(std=False)),
+    *(Group(), Group(std=False), Group(std="batch"), RlooBaseline(), LengthWeighted(), TaskRole(), TaskRole(std=False)),
     *(AgentGroup(std=False), Joint(), Joint(against="leave_one_out"), RoleAverage(order="update_first")),
 )
 """Compare whole episodes."""

@@ -17,14 +17,14 @@ from small_games import PenniesConfig, Voice, deal, drawn, table
 
 from games.kuhn_poker import KuhnPokerConfig
 from marl.engines.scripted import Random
-from marl.metrics.alarms import Alarms, Collapse, Thresholds, Watch
-from marl.metrics.collapse import favourite, signs
+from marl.metrics.alarms import AlarmMonitor, Collapse
+from marl.metrics.collapse import collapse_figures, most_common_move
 from marl.metrics.summaries import summarize
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, validate
-from marl.scenario.schema import Scenario
+from marl.scenario.schema import Alarms, Scenario, Thresholds
 from marl.types import Completion, Turn, Usage
-from marl.view.closing_report import closing
+from marl.view.closing_report import closing_report
 from marl.view.console import PlainLines
 
 
@@ -56,50 +56,53 @@ def test_constant_is_the_share_of_the_most_common_move_where_there_was_a_choice(
     turns = [turn("yes", f"{n}", legal=YES_NO) for n in range(3)] + [turn("no", "3", legal=YES_NO)]
     forced = [turn("pass", f"{n}", legal=("pass",)) for n in range(50)]
     unread = [turn("hm", f"{n}", None, legal=YES_NO) for n in range(9)]
-    assert signs(turns + forced + unread)["constant"] == 0.75
-    assert favourite(turns) == "yes"
-    assert favourite([]) == ""
+    assert collapse_figures(turns + forced + unread)["constant"] == 0.75
+    assert most_common_move(turns) == "yes"
+    assert most_common_move([]) == ""
 
 
 def test_one_answer_to_one_question_is_no_constant_policy() -> None:
-    assert "constant" not in signs([turn("yes", "p", legal=YES_NO)] * 5)
-    assert "repeated" not in signs([turn("four", "p")] * 5)
+    assert "constant" not in collapse_figures([turn("yes", "p", legal=YES_NO)] * 5)
+    assert "repeated" not in collapse_figures([turn("four", "p")] * 5)
 
 
 def test_repeated_is_the_chance_that_answers_to_two_questions_are_equal() -> None:
     # Pairs of turns on different problems: 2 * 1 with p, q: (a, a), (b, a); all as ordered pairs.
     turns = [turn("a", "p"), turn("b", "p"), turn("a", "q")]
-    assert signs(turns)["repeated"] == 0.5
-    assert signs([turn("a", "p"), turn("a", "q"), turn("a", "r")])["repeated"] == 1.0
-    assert signs([turn("a", "p"), turn("a", "p"), turn("b", "q")])["repeated"] == 0.0
+    assert collapse_figures(turns)["repeated"] == 0.5
+    assert collapse_figures([turn("a", "p"), turn("a", "q"), turn("a", "r")])["repeated"] == 1.0
+    assert collapse_figures([turn("a", "p"), turn("a", "p"), turn("b", "q")])["repeated"] == 0.0
 
 
 def test_distinct_2_is_that_of_li_and_others() -> None:
     # Bigrams of "a bb a bb" (tokens are lengths): 1 2, 2 1, 1 2; of "a bb": 1 2. Two differ of four.
-    assert signs([turn("a bb a bb", "p"), turn("a bb", "q")])["distinct2"] == 0.5
-    assert "distinct2" not in signs([turn("a", "p")])
+    assert collapse_figures([turn("a bb a bb", "p"), turn("a bb", "q")])["distinct2"] == 0.5
+    assert "distinct2" not in collapse_figures([turn("a", "p")])
 
 
 def test_a_list_of_moves_says_nothing_about_how_varied_texts_are() -> None:
-    assert signs([turn("yes", "p", legal=YES_NO), turn("no", "q", legal=YES_NO)]).keys() == {"entropy", "constant"}
+    assert collapse_figures([turn("yes", "p", legal=YES_NO), turn("no", "q", legal=YES_NO)]).keys() == {
+        "entropy",
+        "constant",
+    }
 
 
 def test_entropy_is_the_surprise_per_sampled_token() -> None:
     turns = [turn("a b", "p", logprobs=(-1.0, -2.0)), turn("a", "p", logprobs=(0.0,))]
-    assert signs(turns)["entropy"] == 1.0
+    assert collapse_figures(turns)["entropy"] == 1.0
     greedily = turns[0].request.sampling.model_copy(update={"temperature": 0.0})
     greedy = [replace(each, request=replace(each.request, sampling=greedily)) for each in turns]
-    assert "entropy" not in signs(greedy)
+    assert "entropy" not in collapse_figures(greedy)
 
 
 def test_players_by_rule_show_no_signs_and_answers_from_outside_those_of_texts() -> None:
     game = KuhnPokerConfig()
     played = table(game, Random().build(None)).play([deal(f"{i}", game, i) for i in range(20)])
-    assert signs([t for trajectory in played for t in trajectory.turns]) == {}
+    assert collapse_figures([t for trajectory in played for t in trajectory.turns]) == {}
     outside = {"prompt_ids": (), "token_ids": (), "logprobs": ()}
     turns = [turn("yes", f"{n}") for n in range(3)]
     remote = [replace(t, completion=replace(t.completion, **outside, usage=Usage(9, 1))) for t in turns]
-    assert signs(remote) == {"constant": 1.0, "repeated": 1.0}
+    assert collapse_figures(remote) == {"constant": 1.0, "repeated": 1.0}
 
 
 def test_a_step_tells_the_signs_and_the_spread_of_returns_of_each_role() -> None:
@@ -121,7 +124,7 @@ def alarms(**settings: Any) -> Alarms:
 
 def watched(settings: Alarms | None, *steps: float, figure: str = "constant", turns: int = 256) -> list[list[str]]:
     """What is shouted, step by step, of a critic with this figure."""
-    watch = Watch(settings, {"critic": True})
+    watch = AlarmMonitor(settings, {"critic": True})
     rows = [{"role/critic/turns": float(turns), f"role/critic/{figure}": value} for value in steps]
     return [[alarm.message("yes") for alarm in watch(row)[1]] for row in rows]
 
@@ -135,7 +138,7 @@ def test_an_alarm_is_raised_once_when_a_sign_was_bad_for_so_many_steps_in_a_row(
 
 
 def test_its_metric_is_1_while_it_holds_and_0_when_it_ends() -> None:
-    watch = Watch(alarms(patience=2, constant=0.9), {"critic": True})
+    watch = AlarmMonitor(alarms(patience=2, constant=0.9), {"critic": True})
     steps = [0.95, 0.95, 0.95, 0.5, 0.5]
     held = [watch({"role/critic/turns": 99.0, "role/critic/constant": value})[0] for value in steps]
     name = "alarm/critic/constant"
@@ -194,15 +197,15 @@ def test_a_kind_a_role_or_all_can_be_off() -> None:
     assert not any(watched(alarms(constant=None), *bad))
     assert not any(watched(alarms(roles={"critic": None}), *bad))
     assert not any(watched(None, *bad))
-    watch = Watch(alarms(), {"critic": False})
+    watch = AlarmMonitor(alarms(), {"critic": False})
     for _ in range(30):
         assert watch({"role/critic/turns": 99.0, "role/critic/reward_std": 0.0}) == ({}, []), "it does not learn"
 
 
 def test_a_role_inherits_what_its_own_thresholds_leave_out() -> None:
     settings = alarms(patience=3, constant=0.7, roles={"critic": {"constant": 0.9}})
-    assert settings.of("critic") == Thresholds(patience=3, constant=0.9)
-    assert settings.of("solver") is settings
+    assert settings.of_role("critic") == Thresholds(patience=3, constant=0.9)
+    assert settings.of_role("solver") is settings
     assert Alarms.model_validate(settings.model_dump(mode="json")) == settings
 
 
@@ -223,7 +226,7 @@ def test_an_alarm_is_loud_on_the_console_in_the_metrics_and_in_the_report(tmp_pa
     assert len(shouted) == 1
     held = [row["step"] for row in lines(tmp_path) if row.get("alarm/critic/constant")]
     assert held == [2, 3, 4, 5, 6]
-    report = closing(RunFolder(tmp_path), True)
+    report = closing_report(RunFolder(tmp_path), True)
     assert "ALARM role critic: constant, in 5 steps from 2 to 6, to the end" in report
 
 

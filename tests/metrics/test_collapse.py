@@ -13,11 +13,12 @@ from quiz_game import Told
 from sums import Sums, dealt, seated, team
 
 from marl.graph import Trajectory
-from marl.metrics.alarms import Alarms, Watch
-from marl.metrics.collapse import favourite
+from marl.metrics.alarms import AlarmMonitor
+from marl.metrics.collapse import most_common_move
 from marl.metrics.summaries import summarize
 from marl.scenario.load import validate
-from marl.training.resume import Start, train
+from marl.scenario.schema import Alarms
+from marl.training.session import RunStart, train
 from marl.types import Request
 
 AGREEMENT = "(own.move == 'yes') == solver.correct"
@@ -62,12 +63,12 @@ def step(number: int, verdict: Callable[[Request], str]) -> list[Trajectory]:
 
 def shouted(verdict: Callable[[Request], str], steps: int = 7) -> list[tuple[int, str]]:
     """The alarms of a run: the step, and what is told to a person."""
-    watch, told = Watch(Alarms(), dict.fromkeys(GAME.cast.of_role, False) | {"critic": True}), []
+    watch, told = AlarmMonitor(Alarms(), dict.fromkeys(GAME.team_seats.agents_of, False) | {"critic": True}), []
     for number in range(1, steps + 1):
         trajectories = step(number, verdict)
         for alarm in watch(summarize(trajectories))[1]:
             turns = (turn for trajectory in trajectories for turn in trajectory.turns if turn.role == alarm.role)
-            told.append((number, alarm.message(favourite(turns))))
+            told.append((number, alarm.message(most_common_move(turns))))
     return told
 
 
@@ -130,7 +131,7 @@ def scenario(**critic: Any) -> dict[str, Any]:
         "policies": {
             "solver": {"engine": {"kind": "tabular", "table": answers}},
             "critic": {
-                "model": {"kind": "outside.softmax:Table"},
+                "model": {"kind": "outside.softmax:TableModel"},
                 "engine": "outside.softmax:Softmax",
                 "learner": {"kind": "outside.softmax:Reinforce", "lr": 8.0},
             },
@@ -144,7 +145,7 @@ def scenario(**critic: Any) -> dict[str, Any]:
 def learnt(folder: Path, **critic: Any) -> tuple[list[str], dict[str, float]]:
     """What a person was told, and the last step's metrics."""
     told = Told()
-    assert train(validate(scenario(**critic)), folder, Start(), [told])
+    assert train(validate(scenario(**critic)), folder, RunStart(), [told])
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [line for line in told.said if line.startswith("ALARM")], rows[-1]
 

@@ -5,26 +5,22 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
 import pytest
 import torch
+from engine_helpers import CONTEXT
 
-from marl.models.pretrained import Checkpoint, Pretrained
-
-if TYPE_CHECKING:
-    from marl.scenario.schema import Scenario
-
-NO_SCENARIO = cast("Scenario", None)
+from marl.models.adapter import Adapter
+from marl.models.pretrained import Pretrained, PretrainedSource
 
 
 @pytest.fixture
-def copy(words: Checkpoint, tmp_path: Path) -> Path:
+def copy(words: PretrainedSource, tmp_path: Path) -> Path:
     return Path(shutil.copytree(words.path, tmp_path / "model"))
 
 
-def prepared(path: Path | str) -> Checkpoint:
-    return cast(Checkpoint, Pretrained(path=str(path)).prepare(NO_SCENARIO, ("actor",)))
+def prepared(path: Path | str) -> PretrainedSource:
+    return Pretrained(path=str(path)).prepare(CONTEXT)
 
 
 def test_settings_are_imported_without_torch() -> None:
@@ -41,6 +37,13 @@ def test_a_folder_gives_its_model_and_tokenizer(copy: Path) -> None:
     assert checkpoint.tokenizer().eos_token == "<eos>"
 
 
+def test_a_source_names_what_another_process_loads(copy: Path) -> None:
+    settings = Adapter(base=Pretrained(path=str(copy), dtype="bfloat16"), rank=3)
+    alone, with_adapter = settings.base.prepare(CONTEXT), settings.prepare(CONTEXT)
+    assert (alone.path, alone.dtype, alone.adapter) == (str(copy), "bfloat16", None)
+    assert (with_adapter.path, with_adapter.dtype, with_adapter.adapter) == (str(copy), "bfloat16", settings)
+
+
 def test_each_copy_of_a_model_is_its_own(copy: Path) -> None:
     one, other = prepared(copy).model(), prepared(copy).model()
     assert one.lm_head.weight.data_ptr() != other.lm_head.weight.data_ptr()
@@ -48,7 +51,7 @@ def test_each_copy_of_a_model_is_its_own(copy: Path) -> None:
 
 def test_weights_are_held_in_the_wanted_type(copy: Path) -> None:
     settings = Pretrained(path=str(copy), dtype="bfloat16", device="cpu", attention="eager")
-    model = settings.prepare(NO_SCENARIO, ("actor",)).model()
+    model = settings.prepare(CONTEXT).model()
     assert model.dtype == torch.bfloat16
     assert model.config._attn_implementation == "eager"
 

@@ -6,24 +6,22 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from marl.models.pretrained import Checkpoint
+from marl.models.pretrained import PretrainedSource
 from marl.models.tiny import Tiny
-from marl.models.tiny_build import build_tiny
-from marl.models.tiny_tokenizer import make_tokenizer, words_of
+from marl.models.tiny_build import build_tiny, make_tokenizer, words_of
 
 KUHN = "card Q . betting check bet . moves [fold] [call]"
 
 
-def test_the_folder_loads_like_any_other(words: Checkpoint) -> None:
+def test_the_folder_loads_like_any_other(words: PretrainedSource) -> None:
     model = AutoModelForCausalLM.from_pretrained(words.path)
     tokenizer = AutoTokenizer.from_pretrained(words.path)
     ids = tokenizer.apply_chat_template([{"role": "user", "content": "card K"}], return_dict=False)
     assert model(torch.tensor([ids])).logits.shape == (1, 2, len(tokenizer))
 
 
-def test_the_default_model_has_about_fourteen_thousand_parameters(words: Checkpoint) -> None:
-    assert 13_000 < words.parameters() < 15_000
-    assert words.parameters() == words.model().num_parameters()
+def test_the_default_model_has_about_fourteen_thousand_parameters(words: PretrainedSource) -> None:
+    assert 13_000 < words.model().num_parameters() < 15_000
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3"])
@@ -33,9 +31,9 @@ def test_weights_depend_on_the_seed_alone(tmp_path: Path, architecture: str, tie
         torch.manual_seed(seed + len(name))
         settings = Tiny(architecture=architecture, seed=seed, tied=tied)  # type: ignore[arg-type]
         count = build_tiny(settings, tmp_path / name, [KUHN])
-        checkpoint = settings.checkpoint("actor", tmp_path / name)
-        assert checkpoint.parameters() == count
-        return checkpoint.model().get_output_embeddings().weight
+        model = settings.source("actor", tmp_path / name).model()
+        assert model.num_parameters() == count
+        return model.get_output_embeddings().weight
 
     assert torch.equal(embeddings(3, "one"), embeddings(3, "another"))
     assert not torch.equal(embeddings(3, "third"), embeddings(4, "fourth"))
@@ -44,7 +42,7 @@ def test_weights_depend_on_the_seed_alone(tmp_path: Path, architecture: str, tie
 def test_weights_are_spread_by_one_over_the_root_of_hidden(tmp_path: Path) -> None:
     settings = Tiny(hidden=64)
     build_tiny(settings, tmp_path / "model", [KUHN])
-    matrix = settings.checkpoint("actor", tmp_path / "model").model().model.layers[0].mlp.up_proj.weight
+    matrix = settings.source("actor", tmp_path / "model").model().model.layers[0].mlp.up_proj.weight
     assert matrix.std().item() == pytest.approx(0.125, rel=0.05)
 
 

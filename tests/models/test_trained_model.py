@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import pytest
 import torch
+from engine_helpers import CONTEXT
 from small_teams import small
 
 import marl
 from marl.models.pretrained import Pretrained
-from marl.models.trained import Trained, TrainedPolicy
-
-if TYPE_CHECKING:
-    from marl.scenario.schema import Scenario
-
-NO_SCENARIO = cast("Scenario", None)
+from marl.runs.trained_model import Trained, TrainedPolicy
 
 
 @pytest.fixture(scope="module")
@@ -34,15 +30,15 @@ def of(run: Path, **changes: Any) -> TrainedPolicy:
     return TrainedPolicy(**{"run": str(run), "policy": "solver", **changes})
 
 
-def refusal(reference: TrainedPolicy, *, speaks: bool = True) -> str:
+def refusal(reference: TrainedPolicy, *, publishes: bool = True) -> str:
     with pytest.raises(ValueError, match=r".") as caught:
-        reference.folder(speaks=speaks)
+        reference.folder(publishes=publishes)
     return str(caught.value)
 
 
 def test_the_newest_weights_of_a_run_are_found(run: Path) -> None:
-    assert of(run).folder(speaks=True) == run / "checkpoints" / "000004" / "policies" / "solver"
-    assert of(run, step=2).folder(speaks=True).parts[-3] == "000002"
+    assert of(run).folder(publishes=True) == run / "checkpoints" / "000004" / "policies" / "solver"
+    assert of(run, step=2).folder(publishes=True).parts[-3] == "000002"
 
 
 def test_the_best_weights_are_those_of_the_runs_own_keep_best(run: Path) -> None:
@@ -53,15 +49,15 @@ def test_the_best_weights_are_those_of_the_runs_own_keep_best(run: Path) -> None
     except ValueError:
         assert "no checkpoint of step 'best'; there are: 000002, 000004" in refusal(of(run, step="best"))
     else:
-        assert of(run, step="best").folder(speaks=True).parts[-3] == f"{best:06d}"
+        assert of(run, step="best").folder(publishes=True).parts[-3] == f"{best:06d}"
 
 
 def test_they_are_an_ordinary_model(run: Path) -> None:
     settings = Trained(run=str(run), policy="solver", dtype="bfloat16", device="cpu")
     assert not [*settings.missing()]
-    model = settings.prepare(NO_SCENARIO, ("actor",)).model()
+    model = settings.prepare(CONTEXT).model()
     kept = Pretrained(path=str(run / "checkpoints" / "000004" / "policies" / "solver"))
-    same = kept.prepare(NO_SCENARIO, ("actor",)).model()
+    same = kept.prepare(CONTEXT).model()
     assert model.dtype == torch.bfloat16
     assert torch.equal(model.get_input_embeddings().weight, same.get_input_embeddings().weight.bfloat16())
 
@@ -72,7 +68,7 @@ def test_what_is_not_there_is_said_with_the_way_out(run: Path, tmp_path: Path) -
     assert refusal(of(none)) == expected
     assert [*Trained(run=str(none), policy="solver").missing()] == [expected]
     with pytest.raises(ValueError, match=f"policy 'actor': model '{none}': no run in"):
-        Trained(run=str(none), policy="solver").prepare(NO_SCENARIO, ("actor",))
+        Trained(run=str(none), policy="solver").prepare(CONTEXT)
 
 
 def test_a_wrong_policy_or_step_is_named_with_the_choices(run: Path) -> None:
@@ -83,6 +79,6 @@ def test_a_wrong_policy_or_step_is_named_with_the_choices(run: Path) -> None:
 
 
 def test_a_language_model_is_no_reward_model(run: Path) -> None:
-    assert refusal(of(run), speaks=False) == (
+    assert refusal(of(run), publishes=False) == (
         f"policy 'solver' of run '{run}' has learnt to be a language model, not a reward model"
     )

@@ -5,14 +5,17 @@ from typing import Any
 
 import pytest
 import torch
+from adapter_helpers import adapted, bits, noise, serving
 from engine_helpers import answers, ask, engine, plain_logprobs
+from safetensors.torch import save_file
 
 from marl.config import Sampling
-from marl.models.pretrained import Checkpoint
+from marl.models.pretrained import PretrainedSource
+from marl.protocols import SharedWeights
 from marl.types import Completion
 
 
-def changed(checkpoint: Checkpoint, seed: int = 1) -> Any:
+def changed(checkpoint: PretrainedSource, seed: int = 1) -> Any:
     """A model with other weights than the checkpoint's."""
     model = checkpoint.model()
     generator = torch.Generator().manual_seed(seed)
@@ -22,21 +25,41 @@ def changed(checkpoint: Checkpoint, seed: int = 1) -> Any:
     return model
 
 
-@pytest.mark.parametrize("form", ["named_parameters", "state_dict", "folder"])
-def test_new_weights_speak_at_once(words: Checkpoint, tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize("form", ["named_parameters", "state_dict", "folder", "shared"])
+def test_new_weights_speak_at_once(words: PretrainedSource, tmp_path: Path, form: str) -> None:
     sampler, model = engine(words), changed(words)
     address = sampler.network.model.lm_head.weight.data_ptr()
     if form == "folder":
         model.save_pretrained(tmp_path)
-    given = {"named_parameters": model.named_parameters(), "state_dict": model.state_dict().items(), "folder": tmp_path}
-    sampler.load_weights("actor", given[form], 3)
+    shared = SharedWeights(tmp_path / "weights.safetensors", 3)
+    save_file(dict(model.named_parameters()), shared.file)
+    forms = {
+        "named_parameters": model.named_parameters(),
+        "state_dict": model.state_dict().items(),
+        "folder": tmp_path,
+        "shared": shared,
+    }
+    sampler.load_weights("actor", forms[form], 3)
     assert sampler.network.model.lm_head.weight.data_ptr() == address
     for completion in answers(sampler, [ask("card K", seed=seed, max_tokens=5) for seed in range(5)]):
         assert completion.versions == (3, 3)
         assert completion.logprobs == pytest.approx(plain_logprobs(model, completion, Sampling()), abs=1e-5)
 
 
-def test_untied_weights_arrive_each(bytewise: Checkpoint) -> None:
+def test_an_adapters_weights_are_read_from_a_shared_file(words: PretrainedSource, tmp_path: Path) -> None:
+    source, shared = adapted(words), SharedWeights(tmp_path / "adapter.safetensors", 2)
+    sampler, weights = serving(source), noise(source, 1)
+    save_file(weights, shared.file)
+    sampler.load_weights("actor", shared, 2)
+    assert bits(sampler.policy_weights.tensors("actor")) == bits(weights)
+
+
+def test_a_shared_file_of_another_version_is_refused(words: PretrainedSource, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"weights\.safetensors holds version 2 of 'actor', not version 3"):
+        engine(words).load_weights("actor", SharedWeights(tmp_path / "weights.safetensors", 2), 3)
+
+
+def test_untied_weights_arrive_each(bytewise: PretrainedSource) -> None:
     sampler, model = engine(bytewise), changed(bytewise)
     sampler.load_weights("actor", model.named_parameters(), 1)
     held = sampler.network.model.state_dict()
@@ -52,23 +75,23 @@ def test_untied_weights_arrive_each(bytewise: Checkpoint) -> None:
     ],
     ids=["missing", "unknown", "shape"],
 )
-def test_weights_that_do_not_fit_change_nothing(words: Checkpoint, edit: Any, said: str) -> None:
+def test_weights_that_do_not_fit_change_nothing(words: PretrainedSource, edit: Any, said: str) -> None:
     sampler = engine(words)
     before = {name: tensor.clone() for name, tensor in sampler.network.model.state_dict().items()}
     given = dict(changed(words).named_parameters())
     edit(given)
     with pytest.raises(ValueError, match=said):
         sampler.load_weights("actor", given.items(), 1)
-    assert sampler.voices.versions == [0]
+    assert sampler.policy_weights.versions == [0]
     assert all(torch.equal(before[name], tensor) for name, tensor in sampler.network.model.state_dict().items())
 
 
-def test_a_folder_without_weights_is_named(words: Checkpoint, tmp_path: Path) -> None:
+def test_a_folder_without_weights_is_named(words: PretrainedSource, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no model\.safetensors"):
         engine(words).load_weights("actor", tmp_path, 1)
 
 
-def test_weights_that_arrive_midway_are_noted(bytewise: Checkpoint) -> None:
+def test_weights_that_arrive_midway_are_noted(bytewise: PretrainedSource) -> None:
     sampler = engine(bytewise, slots=2)
     for ticket in range(4):
         sampler.submit(ticket, ask("x", seed=ticket, max_tokens=4))
@@ -80,7 +103,7 @@ def test_weights_that_arrive_midway_are_noted(bytewise: Checkpoint) -> None:
     assert versions == [(0, 1), (0, 1), (1, 1), (1, 1)]
 
 
-def test_one_engine_speaks_with_one_policys_weights(words: Checkpoint) -> None:
+def test_one_engine_speaks_with_one_policys_weights(words: PretrainedSource) -> None:
     sampler = engine(words)
     sampler.load_weights("actor", changed(words).named_parameters(), 1)
     with pytest.raises(ValueError, match=r"'other'.*'actor'"):

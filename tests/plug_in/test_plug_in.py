@@ -16,9 +16,9 @@ import yaml
 from real_runs import Desk, Kill, outcome, train_whole
 
 import marl
-from marl.evaluation.game_tree import Strategy, Tree, best_response, grow, values
+from marl.evaluation.game_tree import GameTree, Strategy, best_response, grow, values
 from marl.graph import read_trajectories
-from marl.rollout.casting import Cast
+from marl.rollout.casting import RoleCasting
 from marl.scenario.load import validate
 from marl.state import load_state
 from marl.types import Metrics
@@ -33,7 +33,7 @@ COINS: dict[str, Any] = {
     },
     "policies": {
         "learner": {
-            "model": {"kind": "outside.softmax:Table"},
+            "model": {"kind": "outside.softmax:TableModel"},
             "engine": {"kind": "outside.softmax:Softmax"},
             "learner": {"kind": "outside.softmax:Reinforce", "lr": 4.0},
         },
@@ -89,7 +89,7 @@ curious = outside.curious:Curious
 [marl.engines]
 softmax = outside.softmax:Softmax
 [marl.models]
-table = outside.softmax:Table
+table = outside.softmax:TableModel
 [marl.trainers]
 table_reinforce = outside.softmax:Reinforce
 """
@@ -163,6 +163,21 @@ def test_a_plug_in_that_cannot_be_imported_is_listed_as_unusable_and_harms_nothi
     assert command("-m", "marl", "schema", path=installed).returncode == 0
 
 
+def test_a_command_from_outside_is_a_subcommand_and_is_imported_when_it_is_needed(installed: Path) -> None:
+    file = installed / "outside-1.0.dist-info" / "entry_points.txt"
+    file.write_text("[marl.commands]\ntoss = outside.command:toss\nlost = not_there.commands:lost\n")
+    assert command("-m", "marl", "toss", "heads", "heads", path=installed).stdout == "even\n"
+    wrong = command("-m", "marl", "toss", "heads", "edge", path=installed)
+    assert (wrong.returncode, wrong.stderr) == (2, "marl: no coin shows 'edge'; choices: heads, tails\n")
+    help_text = command("-m", "marl", "--help", path=installed).stdout
+    for line in ("toss", "Say who wins when these coins are shown.", "credit-check", "Unusable: No module named"):
+        assert line in help_text
+    lost = command("-m", "marl", "lost", path=installed)
+    assert lost.stderr == "marl: command 'lost' is unusable: No module named 'not_there'\n"
+    code = "import sys, marl.commands.cli; print([name for name in ('outside', 'torch') if name in sys.modules])"
+    assert command("-c", code, path=installed).stdout == "[]\n"
+
+
 def test_two_packages_that_claim_one_name_are_both_named(tmp_path: Path, installed: Path) -> None:
     file = installed / "outside-1.0.dist-info" / "entry_points.txt"
     file.write_text("[marl.games]\nkuhn_poker = outside.coins:MatchingCoins\n")
@@ -180,7 +195,7 @@ from outside import coins, softmax
 marl.register("matching_coins", coins.MatchingCoins)
 marl.register("terse", coins.Terse)
 marl.register("last", coins.Last)
-marl.register("table", softmax.Table)
+marl.register("table", softmax.TableModel)
 marl.register("softmax", softmax.Softmax)
 marl.register("table_reinforce", softmax.Reinforce)
 print(marl.load({str(tmp_path / "coins.yaml")!r}).policies["learner"].learner)
@@ -205,7 +220,7 @@ def test_a_game_role_and_credit_rule_from_outside_train(tmp_path: Path) -> None:
     assert steps[-1][1]["policy/learner/samples"] == 8.0
 
 
-def strategy(tree: Tree, logits: dict[str, dict[str, float]]) -> Strategy:
+def strategy(tree: GameTree, logits: dict[str, dict[str, float]]) -> Strategy:
     """player_0 plays the table, player_1 uniformly."""
     from outside.softmax import chances
 
@@ -218,7 +233,7 @@ def strategy(tree: Tree, logits: dict[str, dict[str, float]]) -> Strategy:
 
 def test_a_tabular_learner_reaches_the_exact_best_response_to_a_frozen_uniform_player(tmp_path: Path) -> None:
     scenario = validate(KUHN)
-    tree = grow(scenario.game, Cast(scenario.roles, 0), scenario.seats)
+    tree = grow(scenario.game, RoleCasting(scenario.roles, 0), scenario.seats)
     assert values(tree, strategy(tree, {}))["player_0"] == pytest.approx(0.125)
     assert best_response(tree, strategy(tree, {}), "player_0") == pytest.approx(0.5)
     steps: list[int] = []

@@ -1,4 +1,4 @@
-"""What a prompt holds of the others is what the game lets be heard, and what the graph's edges say."""
+"""Prompts hold exactly those turns of other agents that the game lets be heard and that the graph's edges lead from."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ from games.base import IllegalMove, TextGame, TextGameConfig
 from marl.graph import Trajectory
 from marl.protocols import RoleConfig
 from marl.types import Completion, Deal, Request
-from roles.aggregator import Aggregator
-from roles.critic import Critic
-from roles.judge import Judge
-from roles.planner import Planner
-from roles.solver import Solver
+from roles.answering import AggregatorRole, PlannerRole, SolverRole
+from roles.judging import CriticRole, JudgeRole
 
 HEARS = {
     "planner": (),
@@ -68,29 +65,29 @@ class Workshop(TextGame):
 
 
 class Numbered(Voice):
-    """Says something that nobody else says, so that it can be found in prompts; now and then unreadably."""
+    """Answers with a unique word, so that it can be found in prompts; now and then unreadably."""
 
     def __init__(self, slips: float) -> None:
         super().__init__(lambda request: "")
-        self.slips, self.rng, self.said = slips, random.Random(0), 0
+        self.slips, self.rng, self.n_answers = slips, random.Random(0), 0
 
     def _answer(self, request: Request) -> Completion:
-        self.said += 1
-        mark = f"word{self.said}."
+        self.n_answers += 1
+        mark = f"word{self.n_answers}."
         slip = self.rng.random() < self.slips
         text = mark if slip else f"{mark} <verdict>1</verdict> <answer>{mark}</answer>"
-        tokens = tuple(range(self.said))
+        tokens = tuple(range(self.n_answers))
         return Completion(text, (1, 2), tokens, (-0.5,) * len(tokens), "stop")
 
 
 def workshop(history: Literal["fresh", "append"], slips: float = 0.0) -> Trajectory:
     settings: dict[str, Any] = {"policy": "actor", "history": history}
     roles: dict[str, RoleConfig] = {
-        "planner": Planner(**settings),
-        "solver": Solver(**settings),
-        "critic": Critic(verdict="score", **settings),
-        "judge": Judge(swap=True, **settings),
-        "aggregator": Aggregator(**settings),
+        "planner": PlannerRole(**settings),
+        "solver": SolverRole(**settings),
+        "critic": CriticRole(verdict="score", **settings),
+        "judge": JudgeRole(swap=True, **settings),
+        "aggregator": AggregatorRole(**settings),
     }
     seats = {agent: agent.split("_")[0] for agent in HEARS}
     game = WorkshopConfig(illegal=IllegalMove(retry=9))
@@ -99,7 +96,7 @@ def workshop(history: Literal["fresh", "append"], slips: float = 0.0) -> Traject
     return episode
 
 
-def shown(episode: Trajectory) -> dict[Any, set[Any]]:
+def turns_in_prompts(episode: Trajectory) -> dict[Any, set[Any]]:
     """Turn -> the others' turns whose words stand in its prompt."""
     words = {turn.completion.text.split()[0]: turn for turn in episode.turns}
     prompts = {t.id: (t.agent, " ".join(m.content for m in t.request.messages).split()) for t in episode.turns}
@@ -118,7 +115,7 @@ def edges(episode: Trajectory) -> dict[Any, set[Any]]:
 @pytest.mark.parametrize("slips", [0.0, 0.4], ids=["all_readable", "some_unreadable"])
 def test_a_prompt_that_continues_holds_exactly_what_the_edges_say(slips: float) -> None:
     episode = workshop("append", slips)
-    assert shown(episode) == edges(episode)
+    assert turns_in_prompts(episode) == edges(episode)
 
 
 @pytest.mark.parametrize("slips", [0.0, 0.4], ids=["all_readable", "some_unreadable"])
@@ -126,7 +123,7 @@ def test_a_fresh_prompt_holds_what_the_edges_of_all_its_agents_turns_say(slips: 
     episode, known = workshop("fresh", slips), dict.fromkeys(HEARS, frozenset())
     for turn in episode.turns:
         known[turn.agent] |= edges(episode)[turn.id]
-        assert shown(episode)[turn.id] == known[turn.agent]
+        assert turns_in_prompts(episode)[turn.id] == known[turn.agent]
 
 
 def test_edges_follow_what_the_game_lets_be_heard() -> None:

@@ -1,4 +1,4 @@
-"""What is read from a text, what is not, and what no text may do."""
+"""Readers of model output: what they read, what they refuse, and that no text makes them raise or slow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Case = tuple[str, str | None]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("  42 ", "42"),
         ("<think>a</think>42", "42"),
@@ -31,9 +31,9 @@ Case = tuple[str, str | None]
         ("</think>", ""),
     ],
 )
-def test_thoughts_are_not_spoken(text: str, said: str) -> None:
-    assert parsing.spoken(text) == said
-    assert parsing.spoken(said) == said
+def test_thoughts_are_not_spoken(text: str, expected: str) -> None:
+    assert parsing.without_thoughts(text) == expected
+    assert parsing.without_thoughts(expected) == expected
 
 
 TAGS: list[Case] = [
@@ -143,7 +143,7 @@ def test_code_that_holds_fences_is_fenced_with_longer_ones(code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "value"),
     [
         ('{"a": 1}', {"a": 1}),
         ('so ```json\n{"a": [1, {"b": "}"}]}\n``` ok', {"a": [1, {"b": "}"}]}),
@@ -168,8 +168,8 @@ def test_code_that_holds_fences_is_fenced_with_longer_ones(code: str) -> None:
         ("", None),
     ],
 )
-def test_the_first_json_object_is_read_strictly(text: str, found: object) -> None:
-    assert parsing.json_object(text) == found
+def test_the_first_json_object_is_read_strictly(text: str, value: object) -> None:
+    assert parsing.json_object(text) == value
 
 
 def test_an_object_must_fit_its_schema() -> None:
@@ -309,7 +309,7 @@ CALL = {"name": "python", "arguments": {"code": "print(1)"}}
 )
 def test_a_tool_is_called_by_name_with_an_object_of_arguments(text: str, call: object) -> None:
     assert parsing.tool_call(text) == call
-    assert parsing.calls(text) == ("tool_call" in parsing.spoken(text))
+    assert parsing.calls_tool(text) == ("tool_call" in parsing.without_thoughts(text))
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"$ref": "#"}}}

@@ -1,10 +1,10 @@
-"""What roles say, and what they read from an answer."""
+"""Prompts of player roles, and the moves that they parse."""
 
 import pytest
-from situations import said, view
+from situations import make_turn, view
 
 from marl.types import Message
-from roles.player import Player
+from roles.answering import PlayerRole
 
 
 @pytest.mark.parametrize(
@@ -23,54 +23,54 @@ from roles.player import Player
     ],
 )
 def test_a_player_names_exactly_one_legal_move_in_brackets(text: str, move: str | None) -> None:
-    assert Player(policy="actor").parse(text, ("bet", "check")) == move
+    assert PlayerRole(policy="actor").parse(text, ("bet", "check")) == move
 
 
 def test_a_move_is_handed_to_the_game_as_the_game_spells_it() -> None:
-    player = Player(policy="actor")
+    player = PlayerRole(policy="actor")
     assert player.parse("[nf3]", ("Nf3", "e4")) == "Nf3"
     for move in ("Nf3", "e4", "O-O", "Take 2"):
         assert player.parse(player.phrase(move), ("Nf3", "e4", "O-O", "Take 2")) == move
 
 
 def test_free_text_keeps_its_letters_and_silence_is_no_move() -> None:
-    player = Player(policy="actor")
+    player = PlayerRole(policy="actor")
     assert player.parse("It is [Paris].", None) == "Paris"
     assert player.parse("[ ]", None) is None
     assert player.parse("[a] [b]", None) is None
 
 
 def test_instructions_are_a_system_message_and_the_prompt_a_user_message() -> None:
-    role = Player(
+    role = PlayerRole(
         policy="actor", instructions="You are {{ agent }}.", prompt="{{ observation }}: {{ legal | join(' ') }}"
     )
     assert role.messages(view()) == (Message("system", "You are player_0."), Message("user", "pile 3: 1 2"))
-    assert Player(policy="actor").messages(view()) == (Message("user", "pile 3"),)
+    assert PlayerRole(policy="actor").messages(view()) == (Message("user", "pile 3"),)
 
 
 def test_a_copy_with_another_prompt_says_the_other_prompt() -> None:
-    role = Player(policy="actor")
+    role = PlayerRole(policy="actor")
     role.messages(view())
     assert role.model_copy(update={"prompt": "?"}).messages(view()) == (Message("user", "?"),)
-    assert role == Player(policy="actor")
+    assert role == PlayerRole(policy="actor")
 
 
 def test_a_prompt_can_hold_what_was_heard() -> None:
-    role = Player(policy="actor", prompt="{% for t in heard %}{{ t.agent }}: {{ t.text }} {% endfor %}")
-    assert role.messages(view(unread=[said("player_1", "[1]")]))[0].content.strip() == "player_1: [1]"
-    assert role.messages(view(unread=[said("player_1", "[2]")]))[0].content.strip() == "player_1: [2]"
+    role = PlayerRole(policy="actor", prompt="{% for t in heard %}{{ t.agent }}: {{ t.text }} {% endfor %}")
+    assert role.messages(view(unread=[make_turn("player_1", "[1]")]))[0].content.strip() == "player_1: [1]"
+    assert role.messages(view(unread=[make_turn("player_1", "[2]")]))[0].content.strip() == "player_1: [2]"
 
 
 def test_a_role_that_appends_goes_on_from_its_last_turns_tokens() -> None:
-    role = Player(policy="actor", history="append", instructions="Rules.")
-    first, later = view(), view(mine=[said("player_0", "[1]")])
+    role = PlayerRole(policy="actor", history="append", instructions="Rules.")
+    first, later = view(), view(mine=[make_turn("player_0", "[1]")])
     assert (role.continues(first), role.continues(later)) == ((), (1, 2, 3))
     assert [m.role for m in role.messages(first)] == ["system", "user"]
     assert [m.role for m in role.messages(later)] == ["user"]
-    assert Player(policy="actor").continues(later) == ()
+    assert PlayerRole(policy="actor").continues(later) == ()
 
 
 @pytest.mark.parametrize("template", ["{{ observaton }}", "{% if x %}", "{{ heared }}"])
 def test_a_template_that_cannot_work_is_refused_before_anything_is_loaded(template: str) -> None:
     with pytest.raises(ValueError, match=r"observation|heard|jinja2"):
-        Player(policy="actor", prompt=template)
+        PlayerRole(policy="actor", prompt=template)

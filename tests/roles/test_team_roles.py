@@ -1,4 +1,4 @@
-"""Solvers, critics, judges and the rest: what they read from an answer, and how they would say it."""
+"""Solvers, critics, judges and other team roles: `parse` and `phrase`."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ import random
 from typing import Any
 
 import pytest
-from situations import said, view
+from situations import make_turn, view
 
 from marl.protocols import RoleConfig, Tool
 from marl.types import Message
-from roles.aggregator import Aggregator
-from roles.answer import AnsweringRole
-from roles.challenger import Challenger
-from roles.critic import Critic
-from roles.debater import Debater
-from roles.judge import Judge
-from roles.planner import Planner
-from roles.solver import Solver
-from roles.verifier import Toolbox, Verifier
+from roles.answering import AggregatorRole, AnsweringRole, ChallengerRole, DebaterRole, PlannerRole, SolverRole
+from roles.judging import CriticRole, JudgeRole
+from roles.rule_seats import ToolboxRole, VerifierRole
 
 PYTHON = Tool(name="python", description="runs Python", parameters={"type": "object", "properties": {"code": {}}})
 CALL = '<tool_call>\n{"name": "python", "arguments": {"code": "print(1)"}}\n</tool_call>'
 CALLED = 'call {"name":"python","arguments":{"code":"print(1)"}}'
-ROLES: list[type[AnsweringRole]] = [Solver, Planner, Critic, Judge, Challenger, Aggregator, Debater]
+ROLES: list[type[AnsweringRole]] = [
+    SolverRole,
+    PlannerRole,
+    CriticRole,
+    JudgeRole,
+    ChallengerRole,
+    AggregatorRole,
+    DebaterRole,
+]
 FORMS = ("tag", "boxed", "bracket", "json", "code", "last_line", "whole")
 
 
-def made(kind: type[RoleConfig], **settings: Any) -> Any:
+def make_role(kind: type[RoleConfig], **settings: Any) -> Any:
     """A role from plain data, as in a scenario."""
     return kind.model_validate({"policy": "actor", **settings})
 
@@ -46,7 +48,7 @@ def made(kind: type[RoleConfig], **settings: Any) -> Any:
     ],
 )
 def test_a_solver_answers_in_the_form_that_is_agreed_upon(form: str, text: str, move: str, shortest: str) -> None:
-    solver = made(Solver, answer=form)
+    solver = make_role(SolverRole, answer=form)
     assert solver.parse(text, None) == move
     assert solver.phrase(move) == shortest
     assert solver.parse("", None) is None
@@ -55,21 +57,23 @@ def test_a_solver_answers_in_the_form_that_is_agreed_upon(form: str, text: str, 
 
 
 def test_a_tag_has_the_name_that_the_scenario_gives_it() -> None:
-    assert made(Solver, tag="result").parse("<result>3</result>", None) == "3"
-    assert made(Challenger).parse("<question>1 + 1?</question>", None) == "1 + 1?"
-    assert made(Planner).parse(" First this,\nthen that. ", None) == "First this,\nthen that."
-    assert made(Planner, answer="tag").phrase("this") == "<plan>this</plan>"
+    assert make_role(SolverRole, tag="result").parse("<result>3</result>", None) == "3"
+    assert make_role(ChallengerRole).parse("<question>1 + 1?</question>", None) == "1 + 1?"
+    assert make_role(PlannerRole).parse(" First this,\nthen that. ", None) == "First this,\nthen that."
+    assert make_role(PlannerRole, answer="tag").phrase("this") == "<plan>this</plan>"
 
 
 def test_in_a_finite_game_an_answer_is_one_of_its_moves() -> None:
-    solver = made(Solver)
+    solver = make_role(SolverRole)
     assert solver.parse("<answer>NF3</answer>", ("Nf3", "e4")) == "Nf3"
     assert solver.parse("<answer>d4</answer>", ("Nf3", "e4")) is None
-    assert made(Critic).parse("<verdict>yes</verdict>", ("no",)) is None
+    assert make_role(CriticRole).parse("<verdict>yes</verdict>", ("no",)) is None
 
 
 def test_an_object_that_does_not_fit_its_schema_is_unreadable() -> None:
-    solver = made(Solver, answer="json", json_schema={"required": ["n"], "properties": {"n": {"type": "integer"}}})
+    solver = make_role(
+        SolverRole, answer="json", json_schema={"required": ["n"], "properties": {"n": {"type": "integer"}}}
+    )
     assert solver.parse('{"n": 3}', None) == '{"n":3}'
     assert solver.parse('{"n": "three"}', None) is None
     assert '{"required":["n"]' in solver.messages(view())[0].content
@@ -86,7 +90,7 @@ def test_an_object_that_does_not_fit_its_schema_is_unreadable() -> None:
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        made(Solver, **settings)
+        make_role(SolverRole, **settings)
 
 
 # --- critics and judges --------------------------------------------------------------------------------------------
@@ -103,8 +107,8 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], why: st
     ],
 )
 def test_a_critic_says_yes_or_no(text: str, move: str | None) -> None:
-    assert made(Critic).parse(text, None) == move
-    assert made(Critic).phrase("no") == "<verdict>no</verdict>"
+    assert make_role(CriticRole).parse(text, None) == move
+    assert make_role(CriticRole).phrase("no") == "<verdict>no</verdict>"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +134,7 @@ def test_a_critic_says_yes_or_no(text: str, move: str | None) -> None:
 )
 def test_a_score_is_brought_to_its_unit_and_never_made_up(scale: str, text: str, move: str | None) -> None:
     """SAGE (arXiv 2603.15255): s up to 1, (s - 1) / 9 from there to 10. Its 0.5 for the rest is not done."""
-    critic = made(Critic, verdict="score", scale=scale)
+    critic = make_role(CriticRole, verdict="score", scale=scale)
     assert critic.parse(f"<verdict>{text}</verdict>", None) == move
     if move is not None:
         assert critic.parse(critic.phrase(move), None) == move
@@ -139,7 +143,7 @@ def test_a_score_is_brought_to_its_unit_and_never_made_up(scale: str, text: str,
 def test_every_score_that_can_be_read_can_be_said_again() -> None:
     for scale in ("unit", "ten", "sage"):
         for form in FORMS:
-            critic = made(Critic, verdict="score", scale=scale, answer=form)
+            critic = make_role(CriticRole, verdict="score", scale=scale, answer=form)
             for parts in range(0, 10_001, 37):
                 move = f"{parts / 10_000:.4f}".rstrip("0").rstrip(".")
                 assert critic.parse(critic.phrase(move), None) == move, (scale, form)
@@ -147,32 +151,32 @@ def test_every_score_that_can_be_read_can_be_said_again() -> None:
 
 def test_what_is_no_score_cannot_be_said_as_one() -> None:
     with pytest.raises(ValueError, match="critic: 'yes' is no score"):
-        made(Critic, verdict="score").phrase("yes")
+        make_role(CriticRole, verdict="score").phrase("yes")
 
 
 def test_a_verdict_can_be_a_field_of_json() -> None:
-    critic = made(Critic, verdict="score", scale="ten", answer="json")
+    critic = make_role(CriticRole, verdict="score", scale="ten", answer="json")
     assert critic.parse('Hm. {"why": "slips", "verdict": 7}', None) == "0.6667"
     assert critic.parse('{"verdict": "7/10"}', None) == "0.6667"
     assert critic.parse('{"verdict": 1e-7, "scale": 1}', None) is None
     assert critic.parse('{"verdict": true}', None) is None
     assert critic.parse('{"score": 7}', None) is None
-    assert made(Critic, answer="json").parse('{"verdict": "Yes"}', None) == "yes"
-    assert made(Critic, answer="json").phrase("yes") == '{"verdict":"yes"}'
+    assert make_role(CriticRole, answer="json").parse('{"verdict": "Yes"}', None) == "yes"
+    assert make_role(CriticRole, answer="json").phrase("yes") == '{"verdict":"yes"}'
 
 
 def test_a_judge_picks_one_of_two() -> None:
-    judge = made(Judge)
+    judge = make_role(JudgeRole)
     assert judge.parse("<verdict>1</verdict>", None) == "1"
     assert judge.parse("<verdict>tie</verdict>", None) is None
     assert judge.parse("<verdict>3</verdict>", None) is None
-    assert made(Judge, ties=True).parse("<verdict>Tie</verdict>", None) == "tie"
-    assert made(Judge, mode="score").parse("<verdict>0.5</verdict>", None) == "0.5"
+    assert make_role(JudgeRole, ties=True).parse("<verdict>Tie</verdict>", None) == "tie"
+    assert make_role(JudgeRole, mode="score").parse("<verdict>0.5</verdict>", None) == "0.5"
 
 
 def test_a_judge_that_swaps_sees_the_opposite_order_and_names_the_usual_one() -> None:
-    heard = [said("player_1", "first"), said("player_2", "second"), said("player_1", "more")]
-    usual, swapped = made(Judge), made(Judge, swap=True, ties=True)
+    heard = [make_turn("player_1", "first"), make_turn("player_2", "second"), make_turn("player_1", "more")]
+    usual, swapped = make_role(JudgeRole), make_role(JudgeRole, swap=True, ties=True)
     shown = usual.messages(view(unread=heard))[-1].content
     turned = swapped.messages(view(unread=heard))[-1].content
     assert shown == "pile 3\n\nCandidate 1:\nfirst\n\nCandidate 1:\nmore\n\nCandidate 2:\nsecond"
@@ -185,18 +189,18 @@ def test_a_judge_that_swaps_sees_the_opposite_order_and_names_the_usual_one() ->
 
 
 def test_a_rubric_is_part_of_a_judges_instructions() -> None:
-    assert "Proofs count double." in made(Judge, rubric="Proofs count double.").messages(view())[0].content
+    assert "Proofs count double." in make_role(JudgeRole, rubric="Proofs count double.").messages(view())[0].content
 
 
 # --- verifiers, tools ----------------------------------------------------------------------------------------------
 
 
 def test_a_verifier_hands_on_the_last_turn_word_for_word() -> None:
-    verifier = made(Verifier)
-    heard = [said("player_1", "older"), said("player_2", " <think>{{ x }}</think>\n42 ")]
-    asked = (Message("user", " <think>{{ x }}</think>\n42 "),)
-    assert verifier.messages(view(unread=heard)) == asked
-    assert verifier.messages(view(read=heard)) == asked, "it may be asked about the same turn again"
+    verifier = make_role(VerifierRole)
+    heard = [make_turn("player_1", "older"), make_turn("player_2", " <think>{{ x }}</think>\n42 ")]
+    expected = (Message("user", " <think>{{ x }}</think>\n42 "),)
+    assert verifier.messages(view(unread=heard)) == expected
+    assert verifier.messages(view(read=heard)) == expected, "it may be asked about the same turn again"
     assert verifier.messages(view()) == (Message("user", ""),)
 
 
@@ -214,17 +218,17 @@ def test_a_verifier_hands_on_the_last_turn_word_for_word() -> None:
     ],
 )
 def test_a_verifier_says_scores(text: str, move: str | None) -> None:
-    verifier = made(Verifier)
-    found = verifier.parse(text, None)
-    assert (found or "").startswith(move or "")
-    assert (found is None) == (move is None)
-    if found:
-        assert json.loads(found) == json.loads(text)
-        assert verifier.parse(verifier.phrase(found), None) == found
+    verifier = make_role(VerifierRole)
+    verdict = verifier.parse(text, None)
+    assert (verdict or "").startswith(move or "")
+    assert (verdict is None) == (move is None)
+    if verdict:
+        assert json.loads(verdict) == json.loads(text)
+        assert verifier.parse(verifier.phrase(verdict), None) == verdict
 
 
 def test_a_tool_that_returns_nothing_has_still_answered() -> None:
-    toolbox = made(Toolbox)
+    toolbox = make_role(ToolboxRole)
     assert toolbox.parse("", None) == "(nothing)"
     assert toolbox.parse(" 1\n", None) == " 1\n"
     assert toolbox.phrase(" 1\n") == " 1\n"
@@ -233,13 +237,15 @@ def test_a_tool_that_returns_nothing_has_still_answered() -> None:
 
 @pytest.mark.parametrize("kind", ROLES)
 def test_a_role_with_tools_may_call_one_instead(kind: type[AnsweringRole]) -> None:
-    role = made(kind, tools=[PYTHON.model_dump()])
+    role = make_role(kind, tools=[PYTHON.model_dump()])
     assert role.parse(f"Let me see. {CALL}", None) == CALLED
     assert role.parse(role.phrase(CALLED), None) == CALLED
     assert role.parse(f"{CALL} {CALL}", None) is None
     assert role.parse("<tool_call>oops</tool_call> <answer>42</answer>", None) is None
     assert "- python: runs Python" in role.messages(view())[0].content
-    assert made(Solver).parse(f"{CALL}<answer>42</answer>", None) == "42", "without tools there is nothing to call"
+    assert make_role(SolverRole).parse(f"{CALL}<answer>42</answer>", None) == "42", (
+        "without tools there is nothing to call"
+    )
 
 
 # --- any text ------------------------------------------------------------------------------------------------------
@@ -254,10 +260,10 @@ PIECES = [
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("tools", [(), (PYTHON,)], ids=["without_tools", "with_tools"])
 def test_whatever_was_read_can_be_said_and_is_read_again(form: str, tools: tuple[Tool, ...]) -> None:
-    solver, rng, readable = made(Solver, answer=form, tools=tools), random.Random(form), 0
+    solver, rng, readable = make_role(SolverRole, answer=form, tools=tools), random.Random(form), 0
     for _ in range(4000):
         inside = "".join(rng.choice(PIECES) for _ in range(rng.randrange(8)))
-        text = rng.choice(["", "hm "]) + (solver.write(inside) if rng.random() < 0.8 else inside)
+        text = rng.choice(["", "hm "]) + (solver.write_answer(inside) if rng.random() < 0.8 else inside)
         move = solver.parse(text, None)
         if move is not None:
             readable += 1

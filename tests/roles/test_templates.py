@@ -8,25 +8,34 @@ from typing import Any
 import pytest
 import yaml
 from paths import KUHN
-from situations import said, view
+from situations import make_turn, view
 
 from marl.protocols import Tool
 from marl.scenario.load import ScenarioError, validate
 from marl.types import Message
-from roles.aggregator import Aggregator
-from roles.answer import AnsweringRole
+from roles.answering import (
+    AggregatorRole,
+    AnsweringRole,
+    ChallengerRole,
+    DebaterRole,
+    PlannerRole,
+    PlayerRole,
+    SolverRole,
+)
 from roles.base import BaseRole
-from roles.challenger import Challenger
-from roles.critic import Critic
-from roles.debater import Debater
-from roles.judge import Judge
-from roles.planner import Planner
-from roles.player import Player
-from roles.solver import Solver
+from roles.judging import CriticRole, JudgeRole
 
-ROLES: list[type[AnsweringRole]] = [Solver, Planner, Critic, Judge, Challenger, Aggregator, Debater]
+ROLES: list[type[AnsweringRole]] = [
+    SolverRole,
+    PlannerRole,
+    CriticRole,
+    JudgeRole,
+    ChallengerRole,
+    AggregatorRole,
+    DebaterRole,
+]
 FORMS = ("tag", "boxed", "bracket", "json", "code", "last_line", "whole")
-HEARD = [said("player_1", "<think>hm</think>It is 41."), said("player_2", "")]
+HEARD = [make_turn("player_1", "<think>hm</think>It is 41."), make_turn("player_2", "")]
 
 
 def user(role: BaseRole, **more: Any) -> str:
@@ -43,14 +52,14 @@ def test_the_instructions_of_every_role_name_the_form_of_its_answer(kind: type[A
     # From plain data, so that its templates are checked.
     role = kind.model_validate({"policy": "actor", "answer": form, "tools": [{"name": "x"}]})
     role = kind.model_validate(role.model_dump())
-    told = system(role)
+    instructions = system(role)
     marks = {"tag": f"<{role.tag}>", "boxed": "\\boxed{", "bracket": "[...]", "json": "JSON", "code": "python code"}
-    assert marks.get(form, role.tag) in told
-    assert "- x" in told
-    assert "\n\n\n" not in told
-    assert told == told.strip()
+    assert marks.get(form, role.tag) in instructions
+    assert "- x" in instructions
+    assert "\n\n\n" not in instructions
+    assert instructions == instructions.strip()
     for heard in ([], HEARD):
-        for mine in ([], [said("player_0", "mine")]):
+        for mine in ([], [make_turn("player_0", "mine")]):
             for attempt in (0, 1):
                 text = user(role, unread=heard, mine=mine, attempt=attempt)
                 assert text == text.strip()
@@ -60,15 +69,15 @@ def test_the_instructions_of_every_role_name_the_form_of_its_answer(kind: type[A
 
 
 def test_a_prompt_holds_what_was_read_before_and_what_is_new() -> None:
-    text = user(Solver(policy="a"), mine=[said("player_0", "It is 40.")], read=HEARD[1:], unread=HEARD[:1])
+    text = user(SolverRole(policy="a"), mine=[make_turn("player_0", "It is 40.")], read=HEARD[1:], unread=HEARD[:1])
     assert text == (
         "pile 3\n\nplayer_2 said before:\n(nothing)\n\nYou said before:\nIt is 40.\n\nplayer_1 said:\nIt is 41."
     )
 
 
 def test_a_prompt_that_continues_holds_only_what_is_new() -> None:
-    role = Solver(policy="a", history="append")
-    mine = [said("player_0", "It is 40.")]
+    role = SolverRole(policy="a", history="append")
+    mine = [make_turn("player_0", "It is 40.")]
     assert role.messages(view(mine=mine, read=HEARD[1:], unread=HEARD[:1])) == (
         Message("user", "player_1 said:\nIt is 41."),
     )
@@ -78,24 +87,24 @@ def test_a_prompt_that_continues_holds_only_what_is_new() -> None:
 
 
 def test_what_was_heard_of_somebody_is_shown_as_long_as_it_is_heard() -> None:
-    assert "gone" not in user(Solver(policy="a"), read=[said("player_9", "gone")])
+    assert "gone" not in user(SolverRole(policy="a"), read=[make_turn("player_9", "gone")])
 
 
 def test_a_template_may_use_all_that_is_known() -> None:
-    role = Solver(
+    role = SolverRole(
         policy="a",
         tools=(Tool(name="python", description="runs code"),),
         prompt="{{ agent }} {{ attempt }} {{ continued }} {{ mine | length }} {{ last }} {{ tag }} {{ tools[0][1] }}"
         "{% for t in heard %} {{ t.agent }}/{{ t.role }}/{{ t.move }}/{{ t.text }}{% endfor %}",
     )
-    heard = [said("player_1", "[2]", "2"), said("player_2", "?")]
-    assert user(role, mine=[said("player_0", "x")], unread=heard) == (
+    heard = [make_turn("player_1", "[2]", "2"), make_turn("player_2", "?")]
+    assert user(role, mine=[make_turn("player_0", "x")], unread=heard) == (
         "player_0 0 False 1 x answer runs code player_1/player/2/[2] player_2/player/None/?"
     )
 
 
 def test_a_role_that_keeps_to_the_observation_renders_it_once() -> None:
-    role = Player(policy="a")
+    role = PlayerRole(policy="a")
     assert role.messages(view(unread=HEARD)) is role.messages(view(mine=HEARD))
 
 
@@ -104,15 +113,15 @@ def test_a_role_that_keeps_to_the_observation_renders_it_once() -> None:
 
 def test_instructions_can_be_extended_block_by_block() -> None:
     mine = "{% extends 'solver.jinja2' %}{% block format %}{{ super() }}Whole numbers only, {{ agent }}.{% endblock %}"
-    told = system(Solver.model_validate({"policy": "a", "instructions": mine}))
-    assert told.startswith("You solve problems")
-    assert told.endswith("as <answer>...</answer>.\nWhole numbers only, player_0.")
-    assert system(Critic.model_validate({"policy": "a", "instructions": mine})).startswith("You solve problems")
+    instructions = system(SolverRole.model_validate({"policy": "a", "instructions": mine}))
+    assert instructions.startswith("You solve problems")
+    assert instructions.endswith("as <answer>...</answer>.\nWhole numbers only, player_0.")
+    assert system(CriticRole.model_validate({"policy": "a", "instructions": mine})).startswith("You solve problems")
 
 
 def test_instructions_can_be_replaced_or_left_out() -> None:
-    assert system(Solver(policy="a", instructions="Solve.")) == "Solve."
-    assert Solver(policy="a", instructions="", prompt="{{ observation }}").messages(view()) == (
+    assert system(SolverRole(policy="a", instructions="Solve.")) == "Solve."
+    assert SolverRole(policy="a", instructions="", prompt="{{ observation }}").messages(view()) == (
         Message("user", "pile 3"),
     )
 
@@ -120,10 +129,10 @@ def test_instructions_can_be_replaced_or_left_out() -> None:
 def test_a_file_is_taken_into_the_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.jinja2").write_text("{% extends 'solver.jinja2' %}{% block task %}Only add.{% endblock %}\n")
-    role = Solver.model_validate({"policy": "a", "instructions": {"file": "mine.jinja2"}})
+    role = SolverRole.model_validate({"policy": "a", "instructions": {"file": "mine.jinja2"}})
     Path("mine.jinja2").unlink()
     assert system(role).startswith("Only add.\nGive your answer once")
-    assert Solver.model_validate(role.model_dump()) == role, "what was read travels with the run"
+    assert SolverRole.model_validate(role.model_dump()) == role, "what was read travels with the run"
 
 
 def kuhn(**role: Any) -> str:
@@ -162,15 +171,15 @@ def test_a_template_that_cannot_work_is_named_before_anything_is_loaded(template
 @pytest.mark.parametrize("template", ["{{ heard[0].text }}", "{{ agent.__class__.__mro__ }}", "{{ heard.append(1) }}"])
 def test_a_template_that_cannot_be_filled_in_names_the_agent(template: str) -> None:
     with pytest.raises(ValueError, match="cannot be filled in for player_0"):
-        Solver(policy="a", prompt=template).messages(view())
+        SolverRole(policy="a", prompt=template).messages(view())
 
 
 def test_what_others_say_is_text_and_no_template() -> None:
-    assert "{{ 7 * 7 }}" in user(Solver(policy="a"), unread=[said("player_1", "{{ 7 * 7 }}")])
+    assert "{{ 7 * 7 }}" in user(SolverRole(policy="a"), unread=[make_turn("player_1", "{{ 7 * 7 }}")])
 
 
 def test_editors_are_told_that_a_template_is_text_or_a_file() -> None:
-    schema = Solver.model_json_schema()["properties"]["instructions"]
+    schema = SolverRole.model_json_schema()["properties"]["instructions"]
     assert {kind["type"] for kind in schema["anyOf"]} == {"string", "object"}
 
 

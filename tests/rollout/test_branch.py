@@ -12,9 +12,9 @@ from games.tic_tac_toe import TicTacToeConfig
 from marl.graph import Trajectory
 from marl.protocols import GameConfig
 from marl.rollout.episode import GameError
-from marl.rollout.simulator import Table
+from marl.rollout.simulator import RolloutSimulator
 from marl.types import Fork, Request
-from roles.player import Player
+from roles.answering import PlayerRole
 
 STUMBLING = IllegalMove(retry=2, then="random")
 
@@ -27,12 +27,12 @@ def stumbler(request: Request) -> str:
     return drawn(request) if request.seed % 3 else "mumble"
 
 
-def hearing(game: GameConfig, say: Callable[[Request], str] = drawn, **engine: object) -> Table:
+def hearing(game: GameConfig, say: Callable[[Request], str] = drawn, **engine: object) -> RolloutSimulator:
     """Everybody's prompt holds what it heard."""
     return table(game, Voice(say, **engine), player=Listener(policy="actor"))  # type: ignore[arg-type]
 
 
-def courses(laid: Table, *forks: Fork) -> list[Trajectory]:
+def courses(laid: RolloutSimulator, *forks: Fork) -> list[Trajectory]:
     return [course for group in laid.branch(forks) for course in group]
 
 
@@ -45,7 +45,7 @@ def test_the_muted_say_nothing_whenever_they_are_asked_and_nobody_asks_their_pol
     laid = table(game, voice, player=Listener(policy="actor"))
     [past] = laid.play([deal("e", game)])
     before = len(voice.asked)
-    [fork] = courses(laid, Fork(past.turns[1].id, muted=(("player_1", None),)))
+    [fork] = courses(laid, Fork(past, 1, muted=(("player_1", None),)))
     silent = [turn for turn in fork.turns if turn.agent == "player_1"]
     assert silent
     assert {(turn.action, turn.completion.text, turn.completion.finish) for turn in silent} == {(None, "", "aborted")}
@@ -58,7 +58,7 @@ def test_the_muted_may_be_given_a_move() -> None:
     game = CircleConfig(rounds=2)
     laid = hearing(game, lambda request: "[stay]")
     [past] = laid.play([deal("e", game)])
-    [fork] = courses(laid, Fork(past.turns[1].id, muted=(("player_1", "quit"), ("player_2", "stay"))))
+    [fork] = courses(laid, Fork(past, 1, muted=(("player_1", "quit"), ("player_2", "stay"))))
     quitted = [("player_1", "quit"), ("player_2", "stay")]
     assert told(fork) == [("player_0", "stay"), *quitted, ("player_0", "stay"), ("player_2", "stay")]
     assert fork.turns[1].completion.text == "[quit]", "in their role's own words"
@@ -69,7 +69,7 @@ def test_the_muted_are_asked_again_as_often_as_the_game_asks_and_each_time_say_n
     game = KuhnPokerConfig(illegal=IllegalMove(retry=2))
     laid = table(game, Voice(drawn))
     [past] = laid.play([deal("e", game, cards="KQ")])
-    [fork] = courses(laid, Fork(past.turns[0].id, muted=(("player_0", None),)))
+    [fork] = courses(laid, Fork(past, 0, muted=(("player_0", None),)))
     assert [(turn.agent, turn.attempt, turn.action) for turn in fork.turns] == [
         ("player_0", attempt, None) for attempt in range(3)
     ]
@@ -83,7 +83,7 @@ def test_one_of_those_asked_at_once_is_muted_and_the_others_are_asked() -> None:
     [past] = laid.play([deal("e", game)])
     for mute in PAIR:
         before = len(voice.asked)
-        [fork] = courses(laid, Fork(past.turns[0].id, muted=((mute, "tails"),)))
+        [fork] = courses(laid, Fork(past, 0, muted=((mute, "tails"),)))
         assert told(fork) == [(agent, "tails" if agent == mute else "heads") for agent in PAIR * 2]
         assert len(voice.asked) == before + 2
 
@@ -93,7 +93,7 @@ def test_an_episode_in_which_all_are_muted_needs_no_policy() -> None:
     laid = table(game, Voice(drawn))
     [past] = laid.play([deal("e", game)])
     spent = dict(laid.tokens)
-    [fork] = courses(laid, Fork(past.turns[0].id, muted=tuple((agent, "heads") for agent in PAIR)))
+    [fork] = courses(laid, Fork(past, 0, muted=tuple((agent, "heads") for agent in PAIR)))
     assert told(fork) == [(agent, "heads") for agent in PAIR * 3]
     assert fork.end == "terminated"
     assert dict(laid.tokens) == spent
@@ -103,7 +103,7 @@ def test_a_forced_move_comes_before_silence() -> None:
     game = CircleConfig(rounds=2, illegal=IllegalMove(then="penalty"))
     laid = hearing(game, lambda request: "[stay]")
     [past] = laid.play([deal("e", game)])
-    [fork] = courses(laid, Fork(past.turns[0].id, "stay", muted=(("player_0", None),)))
+    [fork] = courses(laid, Fork(past, 0, "stay", muted=(("player_0", None),)))
     assert [turn.action for turn in fork.turns if turn.agent == "player_0"] == ["stay", None]
 
 
@@ -111,7 +111,7 @@ def test_nothing_can_be_said_at_one_turn_only() -> None:
     game = PenniesConfig(rounds=2, illegal=IllegalMove(then="penalty"))
     laid = hearing(game, lambda request: "[heads]")
     [past] = laid.play([deal("e", game)])
-    [fork] = courses(laid, Fork(past.turns[0].id, ""))
+    [fork] = courses(laid, Fork(past, 0, ""))
     assert fork.turns[0].completion.finish == "aborted"
     assert [turn.action for turn in fork.turns if turn.agent == "player_0"] == [None, "heads"]
 
@@ -127,7 +127,7 @@ def test_who_is_asked_what_it_was_asked_then_answers_as_it_did_and_nothing_is_sp
         spent = dict(laid.tokens)
         first, second = past.turns
         for move in ("heads", "tails"):
-            fork, other = courses(laid, Fork(first.id, move, keeps=True), Fork(second.id, move, keeps=True))
+            fork, other = courses(laid, Fork(past, 0, move, keeps=True), Fork(past, 1, move, keeps=True))
             assert told(fork) == [("player_0", move), ("player_1", second.action)]
             assert fork.turns[1].completion == second.completion
             assert told(other) == [("player_0", first.action), ("player_1", move)]
@@ -137,12 +137,12 @@ def test_who_is_asked_what_it_was_asked_then_answers_as_it_did_and_nothing_is_sp
 def test_who_is_asked_anything_else_answers_anew() -> None:
     game = TicTacToeConfig()
     voice = Voice(drawn)
-    laid = table(game, voice, player=Player(policy="actor", prompt="{{ observation }} {{ legal|join(' ') }}"))
+    laid = table(game, voice, player=PlayerRole(policy="actor", prompt="{{ observation }} {{ legal|join(' ') }}"))
     [past] = laid.play([deal("e", game)])
     then = {(turn.agent, turn.nth): turn for turn in past.turns}
     move = next(m for m in (past.turns[2].request.options or {}) if m != past.turns[2].action)
     before = len(voice.asked)
-    [fork] = courses(laid, Fork(past.turns[2].id, move, keeps=True))
+    [fork] = courses(laid, Fork(past, 2, move, keeps=True))
     later = fork.turns[3:]
     anew = [turn for turn in later if turn.completion.token_ids]
     assert len(voice.asked) - before == len(anew) == len(later)
@@ -157,7 +157,7 @@ def test_a_course_in_which_nothing_differs_is_the_same_again(seed: int) -> None:
     spent = laid.tokens["credit"]
     for left in past.turns:
         if left.action is not None:
-            [fork] = courses(laid, Fork(left.id, left.action, keeps=True))
+            [fork] = courses(laid, Fork(past, left.id[1], left.action, keeps=True))
             assert told(fork) == told(past)
             assert fork.returns == past.returns
             assert [turn.completion for turn in fork.turns[left.id[1] + 1 :]] == [
@@ -170,7 +170,7 @@ def test_the_turn_that_is_left_is_not_kept() -> None:
     game = PenniesConfig(rounds=1)
     laid = table(game, Voice(drawn))
     [past] = laid.play([deal("e", game)])
-    [moves] = laid.branch([Fork(past.turns[0].id, keeps=True, n=40)])
+    [moves] = laid.branch([Fork(past, 0, keeps=True, n=40)])
     assert {fork.turns[0].action for fork in moves} == {"heads", "tails"}
     assert {fork.turns[1].action for fork in moves} == {past.turns[1].action}
     assert laid.tokens["credit"] == 2 * 40, "two tokens for each answer of player_0"
@@ -180,7 +180,7 @@ def test_a_kept_answer_waits_for_the_one_that_is_asked_with_it() -> None:
     game = PenniesConfig(rounds=2)
     laid = table(game, Voice(drawn, newest_first=True, batch=1))
     [past] = laid.play([deal("e", game)])
-    [moves] = laid.branch([Fork(past.turns[0].id, keeps=True, n=10)])
+    [moves] = laid.branch([Fork(past, 0, keeps=True, n=10)])
     for fork in moves:
         assert [turn.agent for turn in fork.turns] == [*PAIR, *PAIR]
         assert fork.turns[1].completion == past.turns[1].completion
@@ -207,9 +207,9 @@ def test_verifiers_judge_what_is_said_in_the_course_that_is_played() -> None:
     assert past.returns == {"solver_0": 1.0, "solver_1": 1.0}
     silent, wrong, misled = courses(
         laid,
-        Fork(past.turns[1].id, muted=(("solver_0", None),), keeps=True),
-        Fork(past.turns[1].id, "5", keeps=True),
-        Fork(past.turns[0].id, "bad", keeps=True),
+        Fork(past, 1, muted=(("solver_0", None),), keeps=True),
+        Fork(past, 1, "5", keeps=True),
+        Fork(past, 0, "bad", keeps=True),
     )
     for fork in (silent, wrong):
         assert [turn.agent for turn in fork.turns] == agents
@@ -231,9 +231,9 @@ def test_only_answers_that_are_asked_for_anew_cost_tokens() -> None:
         courses(laid, fork)
         return (laid.tokens["credit"] - before) // 2
 
-    assert spent(Fork(past.turns[1].id, muted=(("solver_0", None),), keeps=True)) == 1, "solver_0's verdict"
-    assert spent(Fork(past.turns[1].id, muted=(("solver_0", None),))) == 3, "solver_1 and both verdicts"
-    assert spent(Fork(past.turns[0].id, muted=(("planner", None),), keeps=True)) == 2, "both solvers hear the planner"
+    assert spent(Fork(past, 1, muted=(("solver_0", None),), keeps=True)) == 1, "solver_0's verdict"
+    assert spent(Fork(past, 1, muted=(("solver_0", None),))) == 3, "solver_1 and both verdicts"
+    assert spent(Fork(past, 0, muted=(("planner", None),), keeps=True)) == 2, "both solvers hear the planner"
 
 
 # --- names, numbers and order ----------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def many_forks(past: Trajectory) -> Iterator[Fork]:
         for action in (None, "", "stay", "quit"):
             for muted in ((), (("player_1", None),), (("player_1", "stay"), ("player_2", None))):
                 for keeps in (False, True):
-                    yield Fork(turn.id, action, muted, keeps, 2)
+                    yield Fork(past, turn.id[1], action, muted, keeps, 2)
 
 
 def test_all_courses_are_played_at_once_and_come_back_in_the_order_of_the_forks() -> None:
@@ -254,7 +254,8 @@ def test_all_courses_are_played_at_once_and_come_back_in_the_order_of_the_forks(
     forks = list(many_forks(past))
     groups = laid.branch(forks)
     assert [len(group) for group in groups] == [2] * len(forks)
-    assert all(course.parent == fork.turn for fork, group in zip(forks, groups, strict=True) for course in group)
+    for fork, group in zip(forks, groups, strict=True):
+        assert {course.parent for course in group} == {past.turns[fork.index].id}
     names = [course.id for group in groups for course in group]
     assert len(set(names)) == len(names)
     assert other.branch(list(many_forks(twin))) == groups, "whatever order the answers come in"
@@ -266,23 +267,22 @@ def test_no_move_makes_two_courses_alike_by_name() -> None:
     game = CircleConfig()
     laid = hearing(game)
     [past] = laid.play([deal("e", game, 3)])
-    left = past.turns[0].id
     forks = [
-        Fork(left),
-        Fork(left, ""),
-        Fork(left, "="),
-        Fork(left, "kept"),
-        Fork(left, keeps=True),
-        Fork(left, ",kept"),
-        Fork(left, "x", muted=(("player_1", "y"),)),
-        Fork(left, "x,player_1=y"),
-        Fork(left, muted=(("player_1", None),)),
-        Fork(left, muted=(("player_1", ""),)),
-        Fork(left, muted=(("player_1", "="),)),
-        Fork(left, "x.1~1.y"),
+        Fork(past, 0),
+        Fork(past, 0, ""),
+        Fork(past, 0, "="),
+        Fork(past, 0, "kept"),
+        Fork(past, 0, keeps=True),
+        Fork(past, 0, ",kept"),
+        Fork(past, 0, "x", muted=(("player_1", "y"),)),
+        Fork(past, 0, "x,player_1=y"),
+        Fork(past, 0, muted=(("player_1", None),)),
+        Fork(past, 0, muted=(("player_1", ""),)),
+        Fork(past, 0, muted=(("player_1", "="),)),
+        Fork(past, 0, "x.1~1.y"),
     ]
-    [once] = courses(laid, Fork(left, "x"))
-    played = [once, *courses(laid, *forks), *courses(laid, Fork((once.id, 0), "y"))]
+    [once] = courses(laid, Fork(past, 0, "x"))
+    played = [once, *courses(laid, *forks), *courses(laid, Fork(once, 0, "y"))]
     assert len({course.id for course in played}) == len(forks) + 2
 
 
@@ -290,10 +290,10 @@ def test_courses_of_a_fork_are_forked_like_any_episode() -> None:
     game = CircleConfig(rounds=3)
     laid = hearing(game, lambda request: "[stay]")
     [past] = laid.play([deal("e", game)])
-    [fork] = courses(laid, Fork(past.turns[3].id, "quit", keeps=True))
+    [fork] = courses(laid, Fork(past, 3, "quit", keeps=True))
     inherited = fork.turns[1].id
     assert inherited == ("e", 1)
-    own, of_parent = courses(laid, Fork((fork.id, 1), "stay", keeps=True), Fork(inherited, "stay", keeps=True))
+    own, of_parent = courses(laid, Fork(fork, 1, "stay", keeps=True), Fork(past, 1, "stay", keeps=True))
     assert told(own) == told(fork), "what was kept is what was said in the fork"
     assert told(of_parent) == told(past)
     assert own.parent == inherited
@@ -307,15 +307,15 @@ def test_a_fork_at_a_turn_that_is_not_there_is_refused() -> None:
     [past] = laid.play([deal("e", game)])
     many = len(past.turns)
     with pytest.raises(ValueError, match=f"episode 'e' has no turn {many}; it has {many}"):
-        laid.branch([Fork(past.turns[0].id), Fork(("e", many))])
+        laid.branch([Fork(past, 0), Fork(past, many)])
 
 
 def test_a_game_that_breaks_in_a_course_without_questions_is_named_or_dropped() -> None:
     game = FragileConfig()
     laid = table(game, Voice(lambda request: "[safe]"))
     [past] = laid.play([deal("e", game)])
-    broken = Fork(past.turns[0].id, muted=(("player_0", "safe"), ("player_1", "crack")))
-    whole = Fork(past.turns[0].id, muted=(("player_0", "safe"),))
+    broken = Fork(past, 0, muted=(("player_0", "safe"), ("player_1", "crack")))
+    whole = Fork(past, 0, muted=(("player_0", "safe"),))
     with pytest.raises(GameError, match=r"the glass broke .*episode e~0"):
         laid.branch([broken])
     laid.may_drop = 5

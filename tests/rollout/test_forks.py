@@ -8,6 +8,7 @@ from small_games import CircleConfig, Listener, PenniesConfig, Voice, deal, draw
 from games.base import IllegalMove
 from games.kuhn_poker import KuhnPokerConfig
 from games.tic_tac_toe import TicTacToeConfig
+from marl.types import Fork
 
 STUMBLING = IllegalMove(retry=1, then="random")
 FORKABLE = (
@@ -25,7 +26,7 @@ def test_a_fork_at_any_turn_of_any_episode_asks_what_was_asked_then(game: Any) -
     deals = [deal(f"e{seed}", game, seed) for seed in range(6)]
     for past in laid.play(deals):
         for at, left in enumerate(past.turns):
-            for fork in laid.fork(left.id, 2):
+            for fork in laid.branch([Fork(past, at, n=2)])[0]:
                 assert fork.parent == left.id
                 assert fork.turns[:at] == past.turns[:at]
                 assert [r for r in fork.rewards if r.turn in {t.id for t in past.turns[:at]}] == [
@@ -43,13 +44,13 @@ def test_branches_differ_and_can_be_forked_themselves() -> None:
     game = TicTacToeConfig()
     laid = table(game, Voice(drawn))
     [past] = laid.play([deal("e", game)])
-    branches = laid.fork(past.turns[1].id, 4) + laid.fork(past.turns[1].id, 4)
+    branches = laid.branch([Fork(past, 1, n=4)])[0] + laid.branch([Fork(past, 1, n=4)])[0]
     assert len({fork.id for fork in branches}) == 8
     assert len({tuple(t.action for t in fork.turns) for fork in branches}) > 4
     other = table(game, Voice(drawn, newest_first=True, batch=1))
     held = other.play([deal("e", game)])
-    assert other.fork(held[0].turns[1].id, 8) == branches
-    again = laid.fork(branches[3].turns[4].id, 1)[0]
+    assert other.branch([Fork(held[0], 1, n=8)])[0] == branches
+    again = laid.branch([Fork(branches[3], 4, n=1)])[0][0]
     assert again.turns[:4] == branches[3].turns[:4]
     assert [turn.id[0] for turn in again.turns[:5]] == ["e", branches[3].id, branches[3].id, branches[3].id, again.id]
 
@@ -58,7 +59,7 @@ def test_branches_differ_and_can_be_forked_themselves() -> None:
 def test_a_forced_action_is_recorded_without_tokens(move: str) -> None:
     laid = table(KuhnPokerConfig(), Voice(drawn))
     [past] = laid.play([deal("e", KuhnPokerConfig(), cards="KQ")])
-    for fork in laid.fork(past.turns[0].id, 3, move):
+    for fork in laid.branch([Fork(past, 0, move, n=3)])[0]:
         turn = fork.turns[0]
         assert turn.action == (move if move in ("bet", "check") else None)
         assert (turn.completion.prompt_ids, turn.completion.token_ids) == ((), ())
@@ -69,7 +70,7 @@ def test_a_forced_action_of_one_of_two_that_are_asked_at_once_leaves_the_others_
     game = PenniesConfig(rounds=2)
     laid = table(game, Voice(lambda request: "[heads]"), player=Listener(policy="actor"))
     [past] = laid.play([deal("e", game)])
-    [fork] = laid.fork(past.turns[2].id, 1, "tails")
+    [fork] = laid.branch([Fork(past, 2, "tails", n=1)])[0]
     assert [(turn.agent, turn.attempt, turn.action) for turn in fork.turns[2:]] == [
         ("player_0", 0, "tails"),
         ("player_1", 0, "heads"),
@@ -77,14 +78,27 @@ def test_a_forced_action_of_one_of_two_that_are_asked_at_once_leaves_the_others_
     assert fork.turns[3].request.messages == past.turns[3].request.messages
 
 
-def test_only_what_was_played_here_and_is_still_held_can_be_forked() -> None:
+def test_a_fork_takes_its_trajectory_by_value() -> None:
+    game = KuhnPokerConfig(illegal=STUMBLING)
+    here = table(game, Voice(drawn))
+    played = here.play([deal(f"e{seed}", game, seed) for seed in range(4)])
+    expected = here.branch([Fork(past, 0, n=2) for past in played])
+    elsewhere = table(game, Voice(drawn))
+    assert elsewhere.branch([Fork(past, 0, n=2) for past in played]) == expected, "it was never played there"
+
+
+def test_a_turn_that_an_episode_does_not_have_cannot_be_forked() -> None:
     laid = table(KuhnPokerConfig(), Voice(drawn))
     [past] = laid.play([deal("e", KuhnPokerConfig())])
-    laid.play([deal("another", KuhnPokerConfig())])
-    assert laid.fork(past.turns[0].id, 1)
-    turn = past.turns[0].id
-    del past
-    with pytest.raises(ValueError, match="no episode 'e' at hand"):
-        laid.fork(turn, 1)
-    with pytest.raises(ValueError, match="no episode 'another' at hand"):
-        laid.fork(("another", 0), 1)
+    with pytest.raises(ValueError, match=f"episode 'e' has no turn 9; it has {len(past.turns)}"):
+        laid.start([Fork(past, 9)])
+
+
+def test_continuations_are_numbered_on_until_their_episode_is_released() -> None:
+    game = TicTacToeConfig()
+    laid = table(game, Voice(drawn))
+    [past] = laid.play([deal("e", game)])
+    first, second = (laid.branch([Fork(past, 1)])[0] for _ in range(2))
+    assert first != second
+    laid.release([past])
+    assert laid.branch([Fork(past, 1)])[0] == first

@@ -14,9 +14,9 @@ from marl.protocols import View
 from marl.rollout.episode import Episode, GameError
 from marl.scenario.schema import Scenario
 from marl.training.run import Run
-from marl.types import Completion, Deal, Failure, Message, Request, Ticket
+from marl.types import Completion, Deal, Failure, Fork, Message, Request, Ticket
+from roles.answering import PlayerRole
 from roles.base import BaseRole
-from roles.player import Player
 
 # --- refusals --------------------------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ def test_every_question_has_a_seed_of_its_own() -> None:
     deals = [Deal(f"e{i}", "g", 5, dict.fromkeys(PAIR, "player"), purpose) for i in range(5) for purpose in ("train",)]
     laid = table(game, voice)
     episodes = laid.play(deals)
-    forks = laid.fork(episodes[0].turns[3].id, 3)
+    forks = laid.branch([Fork(episodes[0], 3, n=3)])[0]
     assert len(seeds(voice)) == len(voice.asked) == sum(len(t.turns) for t in episodes + forks) - 3 * 3
 
 
@@ -126,9 +126,9 @@ def test_episodes_come_back_in_the_order_of_their_deals() -> None:
 
 def test_the_episodes_of_a_group_start_alike_and_then_part() -> None:
     run = Run(scenario(), table(kuhn(), Voice(drawn)), {}, None, None)  # type: ignore[arg-type]
-    deals = run.deal(3)
+    deals = run.deals(3)
     assert [d.episode for d in deals[:5]] == [f"000003.{i // 4}.{i % 4}" for i in range(5)]
-    roles = {name: Player(policy="actor") for name in ("first", "second")}
+    roles = {name: PlayerRole(policy="actor") for name in ("first", "second")}
     played = table(kuhn(), Voice(drawn), **roles).play(deals)
     groups = {d.group: {t.start for t in played if t.deal.group == d.group} for d in deals}
     assert all(len(starts) == 1 for starts in groups.values())
@@ -150,11 +150,11 @@ def scenario(**schedule: Any) -> Scenario:
 
 def test_rotating_seats_gives_every_role_every_seat_and_a_group_one_seating() -> None:
     run = Run(scenario(rotate_seats=True), table(kuhn(), Voice(drawn)), {}, None, None)  # type: ignore[arg-type]
-    seatings = [tuple(d.seats.items()) for step in range(2) for d in run.deal(step)]
+    seatings = [tuple(d.seats.items()) for step in range(2) for d in run.deals(step)]
     ahead, behind = (("player_0", "first"), ("player_1", "second")), (("player_0", "second"), ("player_1", "first"))
     assert seatings == ([ahead] * 4 + [behind] * 4) * 8
     fixed = Run(scenario(), table(kuhn(), Voice(drawn)), {}, None, None)  # type: ignore[arg-type]
-    assert {tuple(d.seats.items()) for d in fixed.deal(0)} == {ahead}
+    assert {tuple(d.seats.items()) for d in fixed.deals(0)} == {ahead}
 
 
 # --- deaths ----------------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def cracks(*episodes: int) -> Voice:
     return Voice(lambda request: "[crack]" if request.messages[0].content in game_seeds else "[safe]")
 
 
-class Telling(Player):
+class Telling(PlayerRole):
     """Tells its policy which episode this is."""
 
     kind: str = "telling"
@@ -250,9 +250,9 @@ class Silent(Voice):
 
 def test_an_engine_that_never_answers_is_named_at_the_deadline() -> None:
     mute = Silent()
-    roles = {"first": Player(policy="talker"), "second": Player(policy="mute")}
+    roles = {"first": PlayerRole(policy="talker"), "second": PlayerRole(policy="mute")}
     laid = table(kuhn(), {"talker": Voice(drawn), "mute": mute}, **roles)
-    laid._line._deadline_s = 0.05
+    laid._router.deadline_s = 0.05
     seats = {"player_0": "first", "player_1": "second"}
     with pytest.raises(TimeoutError, match=r"within 0\.05 s \(schedule\.deadline_s\).*: mute: 3$"):
         laid.play([Deal(f"e{i}", "g", i, seats) for i in range(3)])
@@ -266,14 +266,14 @@ def test_tokens_are_counted_by_purpose() -> None:
     laid = table(kuhn(), Voice(drawn))
     [past] = laid.play([deal("e", kuhn())])
     assert laid.tokens == {"train": 2 * len(past.turns)}
-    [fork] = laid.fork(past.turns[0].id, 1)
+    [fork] = laid.branch([Fork(past, 0, n=1)])[0]
     assert laid.tokens == {"train": 2 * len(past.turns), "credit": 2 * len(fork.turns)}
 
 
 def test_an_answer_waits_until_the_game_wants_it() -> None:
-    episode = Episode(PenniesConfig().build(), deal("e", PenniesConfig()), table(PenniesConfig(), Voice(drawn)).cast)
-    assert [agent for agent, _ in episode.asks()] == list(PAIR)
-    assert episode.asks() == []
+    episode = Episode(PenniesConfig().build(), deal("e", PenniesConfig()), table(PenniesConfig(), Voice(drawn)).casting)
+    assert [agent for agent, _ in episode.new_requests()] == list(PAIR)
+    assert episode.new_requests() == []
     heads = Completion("[heads]", (), (), (), "stop")
     episode.answer("player_1", heads)
     assert (episode.trajectory.turns, episode.over) == ([], False)

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from real_runs import Desk, Kill, anchored, duel, rows
+from real_runs import Desk, Kill, anchored, duel, kuhn, rows
 from rich.console import Console
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import marl
-from marl.commands.play import play, table_for
+from marl.commands.play import play, simulator_for
 from marl.runs.run_folder import RunFolder, environment
 from marl.scenario.load import validate
+from marl.training.build import build
 from marl.training.loop import Interrupt, Training
-from marl.training.run import build
-from marl.view.console import follow
-from marl.view.trackers import Tracked
+from marl.view.console import console_monitor
+from marl.view.trackers import Tracker
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +38,33 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 
 
 def test_a_trained_run_can_be_played(resumed, capsys):
-    play(*table_for(resumed.run, random=False), seat=None, episodes=2, out=None)
+    play(*simulator_for(resumed.run, random=False), seat=None, episodes=2, out=None)
     assert capsys.readouterr().out.count("returns") == 2
 
 
 def test_the_resolved_scenario_loads_again_as_the_same(resumed):
     assert marl.load(resumed.run / "scenario.yaml") == marl.load(resumed.path / "scenario.yaml")
+
+
+def test_renamed_kinds_and_settings_that_are_new_since_are_no_change_of_an_old_runs_scenario(tmp_path):
+    scenario = kuhn(credit={"baseline": {"kind": "rloo"}})
+    folder = RunFolder(tmp_path / "run")
+    folder.create(validate(scenario))
+    old = yaml.safe_load((folder.path / "scenario.yaml").read_text())
+    old["credit"]["baseline"]["kind"] = "leave_one_out"
+    del old["schedule"]["deadline_s"], old["alarms"]
+    (folder.path / "scenario.yaml").write_text(yaml.safe_dump(old))
+    assert folder.changes(validate(scenario)) == []
+    scenario["schedule"]["deadline_s"] = 7.0
+    assert folder.changes(validate(scenario)) == ["schedule.deadline_s: 600.0 -> 7.0"]
+
+
+def test_a_scenario_that_is_no_longer_valid_is_compared_as_it_was_written(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.create(validate(kuhn()))
+    with (folder.path / "scenario.yaml").open("a") as file:
+        file.write("forgotten: 1\n")
+    assert folder.changes(validate(kuhn())) == ["forgotten: 1 -> None"]
 
 
 def test_the_environment_names_versions_seed_threads_and_machine(resumed):
@@ -89,7 +110,7 @@ def test_a_pipe_gets_plain_lines(resumed):
 def test_a_terminal_gets_a_live_table_that_begins_with_the_run_and_is_put_away(resumed):
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120)
-    watch = follow(console, 8, "demo")
+    watch = console_monitor(console, 8, "demo")
     assert screen.getvalue() == "", "a run that cannot begin leaves the terminal as it was"
     watch.begin(RunFolder(resumed.run))
     watch.log(8, {"eval/nashconv": 0.125})
@@ -107,7 +128,7 @@ def test_a_tracker_of_a_resumed_run_gets_the_whole_curve(resumed, monkeypatch):
         finish=lambda: got.append((-1, {})),
     )
     monkeypatch.setitem(sys.modules, "trackio", library)
-    tracker = Tracked("trackio")
+    tracker = Tracker("trackio")
     tracker.begin(RunFolder(resumed.run))
     tracker.log(9, {"a": 1.0})
     tracker.close()
@@ -123,7 +144,7 @@ def trained(scenario: dict[str, Any], folder: Path) -> tuple[dict[str, Any], dic
     run = build(checked)
 
     def weights() -> dict[str, Any]:
-        engines: dict[str, Any] = dict(run.table.engines)
+        engines: dict[str, Any] = dict(run.simulator.engines)
         return {name: {k: v.clone() for k, v in e.network.model.state_dict().items()} for name, e in engines.items()}
 
     before = weights()

@@ -1,4 +1,4 @@
-"""Both ways to shut code in, and a look at what its processes leave behind."""
+"""Fixtures: both isolation mechanisms, and a detector of processes that are left behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def orphans() -> Iterator[Orphans]:
 
 
 @pytest.fixture(params=["bubblewrap", "unshare"])
-def way(request: pytest.FixtureRequest) -> str:
+def mechanism(request: pytest.FixtureRequest) -> str:
     if fault := unusable(Sandbox(how=request.param)):
         pytest.skip(fault)
     return request.param

@@ -1,4 +1,4 @@
-"""Finds processes that outlive whoever started them."""
+"""Detector of processes that outlive their parents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class Orphans:
-    """Processes that outlive whoever started them: while this is in force, they become children of this one."""
+    """Processes that outlive their parents: under `PR_SET_CHILD_SUBREAPER` they become children of this one."""
 
     def __init__(self) -> None:
         self._before = self._children()

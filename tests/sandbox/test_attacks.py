@@ -1,4 +1,4 @@
-"""What code tries in the sandbox, and that nothing of it is to be seen outside."""
+"""Attacks from inside the sandbox leave no trace outside it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LIMITS = {"wall_s": 10.0, "cpu_s": 5, "memory_mb": 256, "processes": 8, "file_mb
 
 @dataclass
 class World:
-    """What attackers are after."""
+    """Targets of the attacks."""
 
     token: str
     secret: Path
@@ -43,7 +43,7 @@ class World:
     listeners: list[socket.socket]
     abstract: str
 
-    def told(self) -> str:
+    def as_json(self) -> str:
         port = self.listeners[0].getsockname()[1]
         names = {"secret": str(self.secret), "victim": self.victim.pid, "port": port, "abstract": self.abstract}
         places = {"project": str(PROJECT), "bashrc": str(Path.home() / ".bashrc"), "host": os.getpid()}
@@ -81,19 +81,19 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-def test_nothing_comes_of_code_that(attack: Attack, way: str, world: World, orphans: Orphans) -> None:
-    sandbox = Sandbox(how=way, **{**LIMITS, **attack.limits})
-    ran = run(sandbox, PRELUDE + attack.code, files={"world.json": world.told()})
-    assert "blocked" in ran.stdout, ran
-    assert "ESCAPED" not in ran.stdout
-    assert world.token not in ran.stdout + ran.stderr
-    assert ran.why in attack.why
-    assert len(ran.stdout) + len(ran.stderr) <= 2 * sandbox.output_kb << 10
+def test_nothing_comes_of_code_that(attack: Attack, mechanism: str, world: World, orphans: Orphans) -> None:
+    sandbox = Sandbox(how=mechanism, **{**LIMITS, **attack.limits})
+    result = run(sandbox, PRELUDE + attack.code, files={"world.json": world.as_json()})
+    assert "blocked" in result.stdout, result
+    assert "ESCAPED" not in result.stdout
+    assert world.token not in result.stdout + result.stderr
+    assert result.reason in attack.reasons
+    assert len(result.stdout) + len(result.stderr) <= 2 * sandbox.output_kb << 10
     orphans.assert_none_is_left()
     world.assert_untouched()
 
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_without_walls_the_same_code_gets_through(name: str, world: World) -> None:
-    files = {"world.json": world.told()}
+    files = {"world.json": world.as_json()}
     assert "ESCAPED" in run(Sandbox(how="none"), PRELUDE + ATTACKS[name].code, files=files).stdout

@@ -1,4 +1,4 @@
-"""What a sandboxed program can do, what ends it, and what happens where no walls can be put up."""
+"""Sandboxed programs: what they can do, what ends them, and machines on which no isolation works."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from orphans import Orphans
 from pydantic import ValidationError
 
-from marl.sandbox import Refused, Sandbox, run, seccomp, slots, unusable
+from marl.sandbox import Sandbox, SandboxUnavailable, run, running, seccomp, unusable
 
 PROJECT = Path(__file__).parents[2]
 IMPORTS = "asyncio collections dataclasses datetime fractions hashlib heapq itertools json math random re statistics"
@@ -44,59 +44,59 @@ GOOD = {
 
 
 @pytest.mark.parametrize(("program", "printed"), GOOD.values(), ids=GOOD)
-def test_good_code(way: str, program: str, printed: str) -> None:
+def test_good_code(mechanism: str, program: str, printed: str) -> None:
     stdin = "2 3 ü" if "ü" in printed else "2 3"
-    ran = run(Sandbox(how=way, wall_s=20), program, stdin, {"given.txt": "ü\r\n"})
-    assert (ran.stdout, ran.stderr, ran.status, ran.why) == (printed, "", 0, "finished")
+    result = run(Sandbox(how=mechanism, wall_s=20), program, stdin, {"given.txt": "ü\r\n"})
+    assert (result.stdout, result.stderr, result.status, result.reason) == (printed, "", 0, "finished")
 
 
-def test_libraries_that_are_asked_for_can_be_imported(way: str) -> None:
+def test_libraries_that_are_asked_for_can_be_imported(mechanism: str) -> None:
     if Path(sys.prefix).is_relative_to("/tmp"):
         pytest.skip("what lies in /tmp is hidden by the sandbox's own scratch folder")
     packages = Path(pydantic.__file__).parents[1]
     program = "import typing_inspection as t; print(t.__name__); open(t.__file__, 'a')"
-    ran = run(Sandbox(how=way, wall_s=20, libraries=(packages,)), program)
-    assert ran.stdout == "typing_inspection\n"
-    assert ran.last_error.startswith(("PermissionError", "OSError: [Errno 30] Read-only file system"))
+    result = run(Sandbox(how=mechanism, wall_s=20, libraries=(packages,)), program)
+    assert result.stdout == "typing_inspection\n"
+    assert result.last_error.startswith(("PermissionError", "OSError: [Errno 30] Read-only file system"))
 
 
-def test_a_program_does_the_same_every_time(way: str) -> None:
-    assert len({run(Sandbox(how=way), "print(set('abcdefgh'))").stdout for _ in range(3)}) == 1
+def test_a_program_does_the_same_every_time(mechanism: str) -> None:
+    assert len({run(Sandbox(how=mechanism), "print(set('abcdefgh'))").stdout for _ in range(3)}) == 1
 
 
-def test_what_went_wrong_is_told(way: str) -> None:
-    ran = run(Sandbox(how=way), "print('before')\n1 / 0")
-    assert (ran.stdout, ran.status, ran.last_error) == ("before\n", 1, "ZeroDivisionError: division by zero")
-    assert run(Sandbox(how=way), "import sys; sys.exit(3)").status == 3
-    assert "SyntaxError" in run(Sandbox(how=way), "def f(:").last_error
+def test_what_went_wrong_is_told(mechanism: str) -> None:
+    result = run(Sandbox(how=mechanism), "print('before')\n1 / 0")
+    assert (result.stdout, result.status, result.last_error) == ("before\n", 1, "ZeroDivisionError: division by zero")
+    assert run(Sandbox(how=mechanism), "import sys; sys.exit(3)").status == 3
+    assert "SyntaxError" in run(Sandbox(how=mechanism), "def f(:").last_error
 
 
 @pytest.mark.parametrize("program", ["print('\ud800')", "\0", "", "\ufeffprint(1)", "# coding: nonsense"])
-def test_no_text_is_an_error_of_ours(way: str, program: str) -> None:
-    run(Sandbox(how=way), program, stdin="\ud800")
+def test_no_text_is_an_error_of_ours(mechanism: str, program: str) -> None:
+    run(Sandbox(how=mechanism), program, stdin="\ud800")
 
 
-def test_sandboxes_do_not_see_each_other(way: str) -> None:
-    sandbox = Sandbox(how=way, wall_s=20)
+def test_sandboxes_do_not_see_each_other(mechanism: str) -> None:
+    sandbox = Sandbox(how=mechanism, wall_s=20)
     program = "open('mine', 'w').write('x'); print(flush=True); import time; time.sleep(1)"
     other = threading.Thread(target=run, args=(sandbox, program))
     other.start()
     seen = (
         "import os\nprint(sorted(os.listdir()))\nfor n in range(3, 99999):\n    try: os.kill(n, 9); print('ESCAPED', n)"
     )
-    ran = run(sandbox, seen + "\n    except ProcessLookupError: pass")
-    assert ran.stdout == "['main.py']\n"
+    result = run(sandbox, seen + "\n    except ProcessLookupError: pass")
+    assert result.stdout == "['main.py']\n"
     other.join()
 
 
-def test_the_scratch_folder_is_new_every_time(way: str) -> None:
+def test_the_scratch_folder_is_new_every_time(mechanism: str) -> None:
     program = "import os; print(os.listdir()); open('left', 'w').write('x')"
-    assert [run(Sandbox(how=way), program).stdout for _ in range(2)] == ["['main.py']\n"] * 2
+    assert [run(Sandbox(how=mechanism), program).stdout for _ in range(2)] == ["['main.py']\n"] * 2
 
 
-def test_a_sandbox_dies_with_the_process_that_started_it(way: str, orphans: Orphans) -> None:
+def test_a_sandbox_dies_with_the_process_that_started_it(mechanism: str, orphans: Orphans) -> None:
     program = "import time; print('up', flush=True); time.sleep(600)"
-    starter = f"from marl.sandbox import *; run(Sandbox(how={way!r}, wall_s=500, cpu_s=500), {program!r})"
+    starter = f"from marl.sandbox import *; run(Sandbox(how={mechanism!r}, wall_s=500, cpu_s=500), {program!r})"
     starting = subprocess.Popen([sys.executable, "-c", starter], cwd=PROJECT)
     deadline = time.monotonic() + 30
     while "main.py" not in _family(starting.pid):
@@ -117,29 +117,29 @@ def _family(process: int) -> str:
 
 
 def test_without_walls_limits_are_left() -> None:
-    assert run(Sandbox(how="none", wall_s=0.5), "import time; time.sleep(99)").why == "timeout"
-    assert run(Sandbox(how="none"), "while True: print('x' * 1000)").why == "output"
+    assert run(Sandbox(how="none", wall_s=0.5), "import time; time.sleep(99)").reason == "timeout"
+    assert run(Sandbox(how="none"), "while True: print('x' * 1000)").reason == "output"
     assert "MemoryError" in run(Sandbox(how="none"), "bytearray(1 << 30)").last_error
     assert run(Sandbox(how="none"), "import os; print(os.getcwd() != '/tmp'); open('a', 'w')").stdout == "True\n"
 
 
 def test_no_more_run_at_once_than_there_are_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    ran: list[str] = []
-    waiting = threading.Thread(target=lambda: ran.append(run(Sandbox(how="none"), "print(1)").stdout))
+    outputs: list[str] = []
+    waiting = threading.Thread(target=lambda: outputs.append(run(Sandbox(how="none"), "print(1)").stdout))
     with ExitStack() as stack:
-        assert sorted(stack.enter_context(slots.slot()) for _ in range(slots.SLOTS)) == list(range(slots.SLOTS))
+        assert sorted(stack.enter_context(running.slot()) for _ in range(running.SLOTS)) == list(range(running.SLOTS))
         waiting.start()
         waiting.join(0.3)
-        assert not ran
+        assert not outputs
     waiting.join()
-    assert ran == ["1\n"]
+    assert outputs == ["1\n"]
 
 
 def test_it_refuses_where_no_walls_can_be_put_up() -> None:
     program = (
         "from marl.sandbox import *\nprint(unusable(Sandbox()))\n"
-        "try: run(Sandbox(), 'open(\"ran\", \"w\")')\nexcept Refused: print('refused')"
+        "try: run(Sandbox(), 'open(\"ran\", \"w\")')\nexcept SandboxUnavailable: print('refused')"
     )
     shell = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
     argv = ["unshare", "-Ur", "sh", "-c", shell, "sh", sys.executable, "-c", program]
@@ -163,7 +163,7 @@ def test_a_way_that_is_asked_for_is_not_replaced_by_another(tmp_path: Path) -> N
 
 
 def test_a_sandbox_that_cannot_be_started_is_no_fault_of_the_program() -> None:
-    with pytest.raises(Refused, match="No such file"):
+    with pytest.raises(SandboxUnavailable, match="No such file"):
         run(Sandbox(how="none"), "print(1)", files={"no/such/folder": ""})
 
 

@@ -56,8 +56,8 @@ KINDS = {
     "game.kind=json:nothing": "game.kind: kind 'json:nothing': module 'json' has no 'nothing'",
     "game.kind=json:dumps": "game.kind: kind 'json:dumps' is no part of games: it must be a subclass of its settings, "
     "GameConfig",
-    "game.kind=roles.player:Player": "game.kind: kind 'roles.player:Player' is no part of games: it must be a subclass "
-    "of its settings, GameConfig",
+    "game.kind=roles.answering:PlayerRole": "game.kind: kind 'roles.answering:PlayerRole' is no part of games: it must "
+    "be a subclass of its settings, GameConfig",
     "game.kind=marl.protocols:GameConfig": "game.kind: kind 'marl.protocols:GameConfig' is unfinished: it has no build",
     "game.kind=.:x": "game.kind: kind '.:x': an import path is written 'package.module:Name'",
     "credit.assign.kind=group": "credit.assign.kind: unknown kind 'group' (it is one of baselines); choices: "

@@ -11,24 +11,24 @@ from torch import Tensor
 
 from marl.engines.transformers.sampler import Sampler
 from marl.engines.transformers.settings import Transformers
-from marl.models.adapter import Adapted, Adapter
+from marl.models.adapter import Adapter, AdapterSource
 from marl.models.lora import adapter_tensors, save_adapter
-from marl.models.pretrained import Checkpoint, Pretrained
+from marl.models.pretrained import Pretrained, PretrainedSource
 
 
-def adapted(checkpoint: Checkpoint, policy: str = "actor", **settings: Any) -> Adapted:
+def adapted(checkpoint: PretrainedSource, policy: str = "actor", **settings: Any) -> AdapterSource:
     """An adapter that changes nothing yet."""
-    return Adapted(policy, Adapter(base=Pretrained(path=checkpoint.path), **settings), checkpoint)
+    return AdapterSource(policy, Adapter(base=Pretrained(path=checkpoint.path), **settings), checkpoint)
 
 
-def noise(source: Adapted, seed: int) -> dict[str, Tensor]:
+def noise(source: AdapterSource, seed: int) -> dict[str, Tensor]:
     """Weights for an adapter with which it matters."""
     generator = torch.Generator().manual_seed(seed)
     own = adapter_tensors(source.model())
     return {name: torch.randn(tensor.shape, generator=generator) * 0.3 for name, tensor in own.items()}
 
 
-def speaking(source: Adapted, weights: Mapping[str, Tensor]) -> Any:
+def speaking(source: AdapterSource, weights: Mapping[str, Tensor]) -> Any:
     """The PEFT model with these weights."""
     model = source.model()
     with torch.no_grad():
@@ -37,16 +37,16 @@ def speaking(source: Adapted, weights: Mapping[str, Tensor]) -> Any:
     return model
 
 
-def saved(source: Adapted, weights: Mapping[str, Tensor], folder: Path) -> Path:
+def saved(source: AdapterSource, weights: Mapping[str, Tensor], folder: Path) -> Path:
     """A PEFT folder with these weights."""
     save_adapter(speaking(source, weights), folder)
     source.tokenizer().save_pretrained(folder)
     return folder
 
 
-def serving(*sources: Adapted, **settings: Any) -> Sampler:
+def serving(*sources: AdapterSource, **settings: Any) -> Sampler:
     """One engine for all."""
-    engine = Transformers(**settings).serve({source.policy: source for source in sources})
+    engine = Transformers(**settings).build_shared({source.policy: source for source in sources})
     assert isinstance(engine, Sampler)
     return engine
 

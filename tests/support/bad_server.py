@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint on loopback that behaves as badly as it is told to."""
+"""OpenAI-compatible endpoint on loopback that misbehaves on request."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Visit(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *words: Any) -> None:
-        """Quiet."""
+        """Log nothing."""
 
 
 Act = Callable[[Visit], None]
 
 
 class Server(ThreadingHTTPServer):
-    """Does what it is told, request by request; the last act again and again."""
+    """Server that performs one act per request; the last one again and again."""
 
     daemon_threads = True
     block_on_close = False
@@ -48,7 +48,7 @@ class Server(ThreadingHTTPServer):
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.over = threading.Event()
-        """Ends whoever pretends to be slow."""
+        """Ends the acts that pretend to be slow."""
         self.left = threading.Event()
         """A client closed its connection while it was kept waiting."""
 
@@ -63,7 +63,7 @@ class Server(ThreadingHTTPServer):
             return self._acts.pop(0) if len(self._acts) > 1 else self._acts[0]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients may leave."""
+        """Ignore clients that leave."""
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def serving(*acts: Act) -> Iterator[Server]:
 
 
 def chat(content: Any = "hello", finish: Any = "stop", usage: Any = (3, 2), **message: Any) -> bytes:
-    """The body of an answer."""
+    """Return the body of a response."""
     choice = {"index": 0, "message": {"role": "assistant", "content": content, **message}, "finish_reason": finish}
     used = {"usage": {"prompt_tokens": usage[0], "completion_tokens": usage[1]}} if usage else {}
     return json.dumps({"object": "chat.completion", "choices": [choice], **used}).encode()
@@ -94,7 +94,7 @@ def sends(body: bytes, status: int = 200, **headers: str) -> Act:
 
 
 def never(visit: Visit) -> None:
-    """Reads the question and says nothing."""
+    """Read the request and send nothing."""
     visit.connection.settimeout(0.02)
     while not visit.server.over.is_set():
         try:
@@ -106,7 +106,7 @@ def never(visit: Visit) -> None:
 
 
 def trickles(visit: Visit) -> None:
-    """A byte now and then: no pause is long, and the whole never ends."""
+    """Send a byte now and then: no pause is long, and the body never ends."""
     visit.send_response(200)
     visit.send_header("content-length", "1000000")
     visit.end_headers()
@@ -115,7 +115,7 @@ def trickles(visit: Visit) -> None:
 
 
 def breaks_off(visit: Visit) -> None:
-    """Half an answer, then the connection closes."""
+    """Send half a response, then close the connection."""
     body = chat()
     visit.send_response(200)
     visit.send_header("content-length", str(len(body)))
@@ -124,13 +124,13 @@ def breaks_off(visit: Visit) -> None:
 
 
 def resets(visit: Visit) -> None:
-    """The connection goes down hard, without a word."""
+    """Reset the connection."""
     visit.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     visit.connection.close()
 
 
 def pours(visit: Visit) -> None:
-    """An answer without end."""
+    """Send a response without end."""
     visit.send_response(200)
     visit.end_headers()
     while not visit.server.over.is_set():

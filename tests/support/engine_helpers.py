@@ -9,18 +9,28 @@ import torch
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from marl.config import Sampling
+from marl.engines.transformers.policy_weights import SinglePolicy
 from marl.engines.transformers.sampler import Sampler
 from marl.engines.transformers.settings import Transformers
-from marl.models.pretrained import Checkpoint
+from marl.models.pretrained import PretrainedSource
+from marl.protocols import ModelContext
 from marl.types import Completion, Failure, Message, Request
+
+CONTEXT = ModelContext("actor", corpus=lambda seed: (), warm_up=lambda base, settings: base)
+"""The context of a model that needs nothing of the scenario."""
 
 
 def ask(text: str, seed: int = 0, forced: str | None = None, **sampling: Any) -> Request:
     return Request("actor", (Message("user", text),), Sampling(**sampling), seed=seed, forced=forced)
 
 
-def engine(checkpoint: Checkpoint, **settings: Any) -> Sampler:
-    return Sampler(checkpoint.model(), checkpoint.tokenizer(), Transformers(**settings))
+def engine(source: PretrainedSource, **settings: Any) -> Sampler:
+    return sampler_of(source.model(), source, **settings)
+
+
+def sampler_of(model: Any, source: PretrainedSource, **settings: Any) -> Sampler:
+    """An engine for any model, with the tokenizer of `source`."""
+    return Sampler(SinglePolicy(model, source), source.tokenizer(), Transformers(**settings))
 
 
 def raw_answers(sampler: Sampler, requests: Sequence[Request]) -> list[Completion | Failure]:

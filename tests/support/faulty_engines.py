@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 
+from marl.engines.transformers.policy_weights import SinglePolicy
 from marl.engines.transformers.sampler import Sampler
 from marl.engines.transformers.settings import Transformers
 from marl.protocols import Engine, Source
@@ -30,7 +31,7 @@ class Faulty(Transformers):
                     parameter.add_(0.03 * torch.randn_like(parameter))
         if self.fault == "bf16":
             model = model.to(torch.bfloat16)
-        return FaultyEngine(Sampler(model, source.tokenizer(), self), self.fault)
+        return FaultyEngine(Sampler(SinglePolicy(model, source), source.tokenizer(), self), self.fault)
 
 
 class FaultyEngine:
@@ -53,6 +54,12 @@ class FaultyEngine:
     def load_weights(self, policy: str, weights: Any, version: int) -> None:
         if self._fault != "deaf":
             self._sampler.load_weights(policy, weights, version)
+
+    def add_policy(self, policy: str, source: ModelSource | None) -> None:
+        self._sampler.add_policy(policy, source)
+
+    def remove_policy(self, policy: str) -> None:
+        self._sampler.remove_policy(policy)
 
     def _said(self, answer: Completion | Failure) -> Completion | Failure:
         if self._fault == "nan" and isinstance(answer, Completion):

@@ -6,16 +6,16 @@ from functools import cache
 
 from marl.graph import Trajectory
 from marl.protocols import Evidence, GameConfig
-from marl.rollout.casting import Cast
+from marl.rollout.casting import RoleCasting
 from marl.rollout.episode import Episode
 from marl.types import Deal
-from roles.player import Player
+from roles.answering import PlayerRole
 
 
 @cache
 def every_course(game: GameConfig) -> tuple[Trajectory, ...]:
     """In the order of the moves."""
-    settings, cast = game.build(), Cast({"player": Player(policy="actor")}, 0)
+    settings, cast = game.build(), RoleCasting({"player": PlayerRole(policy="actor")}, 0)
     seats = dict.fromkeys(settings.possible_agents, "player")
 
     def from_here(moves: tuple[str, ...]) -> list[Trajectory]:
@@ -24,7 +24,7 @@ def every_course(game: GameConfig) -> tuple[Trajectory, ...]:
             episode.force(move)
         if episode.over:
             return [episode.trajectory]
-        episode.asks()
+        episode.new_requests()
         legal = episode.game.infos[episode.game.agent_selection]["legal"] or ()
         return [course for move in legal for course in from_here((*moves, move))]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from marl.config import Sampling
-from marl.protocols import Brief
+from marl.protocols import LearnerContext
 from marl.types import Advantage, Completion, Request, Sample, Turn
 
 VOCABULARY = 40
@@ -26,7 +26,7 @@ class Tokenizer:
 
 
 @dataclass
-class Source:
+class ModelSource:
     """A one-layer model of 14k parameters, the same each time."""
 
     options: dict[str, Any] = field(default_factory=dict)
@@ -41,8 +41,8 @@ class Source:
         return Tokenizer()
 
 
-def brief(steps: int = 10, seed: int = 0, source: Source | None = None, **options: Any) -> Brief:
-    return Brief(policy="actor", source=source or Source(options), steps=steps, seed=seed)
+def brief(steps: int = 10, seed: int = 0, source: ModelSource | None = None, **options: Any) -> LearnerContext:
+    return LearnerContext(policy="actor", source=source or ModelSource(options), steps=steps, seed=seed)
 
 
 @dataclass(frozen=True)

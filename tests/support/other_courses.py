@@ -8,10 +8,10 @@ from typing import Any
 from small_games import Voice, deal, table
 
 from marl.engines.scripted import Random, ScriptedConfig
-from marl.evaluation.game_tree import Node, Strategy, Tree, grow, values
+from marl.evaluation.game_tree import GameTree, Node, Strategy, grow, values
 from marl.graph import Trajectory
 from marl.protocols import AssignConfig, Evidence, GameConfig
-from marl.rollout.simulator import Table
+from marl.rollout.simulator import RolloutSimulator
 from marl.types import Credit, Metrics
 
 
@@ -20,7 +20,7 @@ def saying(moves: Mapping[str, str]) -> Voice:
     return Voice(lambda request: (request.options or {})[moves[request.state.split()[0]]])
 
 
-def at_once(game: GameConfig, moves: Sequence[str]) -> tuple[Table, Trajectory]:
+def at_once(game: GameConfig, moves: Sequence[str]) -> tuple[RolloutSimulator, Trajectory]:
     """One round in which `agent_0`, `agent_1`, ... say these moves."""
     laid = table(game, saying({f"agent_{place}": move for place, move in enumerate(moves)}))
     [trajectory] = laid.play([deal("e", game)])
@@ -28,17 +28,17 @@ def at_once(game: GameConfig, moves: Sequence[str]) -> tuple[Table, Trajectory]:
     return laid, trajectory
 
 
-def scripted(game: GameConfig, player: ScriptedConfig | None = None, seed: int = 0) -> Table:
+def scripted(game: GameConfig, player: ScriptedConfig | None = None, seed: int = 0) -> RolloutSimulator:
     """Everybody plays like `player`; default: at random."""
     return table(game, (player or Random()).build(None), seed)
 
 
-def episodes(laid: Table, game: GameConfig, many: int, **options: Any) -> list[Trajectory]:
+def episodes(laid: RolloutSimulator, game: GameConfig, many: int, **options: Any) -> list[Trajectory]:
     return laid.play([deal(f"e{seed}", game, seed, **options) for seed in range(many)])
 
 
 def assigned(
-    rule: AssignConfig, laid: Table | None, *trajectories: Trajectory, seed: int = 0
+    rule: AssignConfig, laid: RolloutSimulator | None, *trajectories: Trajectory, seed: int = 0
 ) -> tuple[Credit, Metrics]:
     """What a rule says of trajectories, and of itself."""
     part = rule.build()
@@ -50,20 +50,20 @@ def by_agent(credit: Credit, trajectory: Trajectory) -> dict[str, float]:
     return {turn.agent: credit[turn.id].value for turn in reversed(trajectory.turns) if turn.id in credit}
 
 
-def expected(tree: Tree, moves: Sequence[str], strategy: Strategy, start: int = 0, agents: Sequence[str] = ()) -> float:
+def expected(tree: GameTree, moves: Sequence[str], strategy: Strategy, start: int = 0, agents: Sequence[str] = ()) -> float:
     """What `agents` (default: all) can expect together after `moves`, all that was paid until then included."""
     node: Node = tree.roots[start][1]
     paid, team = 0.0, agents or tree.agents
     for move in moves:
         paid += sum(node.paid.get(agent, 0.0) for agent in team)
         node = node.moves[move]
-    own = values(Tree(tree.agents, ((1.0, node),), tree.requests), strategy)
+    own = values(GameTree(tree.agents, ((1.0, node),), tree.requests), strategy)
     return paid + sum(own[agent] for agent in team)
 
 
-def walked(laid: Table, game: GameConfig, rows: Mapping[str, Mapping[str, float]]) -> tuple[Tree, Strategy]:
+def walked(laid: RolloutSimulator, game: GameConfig, rows: Mapping[str, Mapping[str, float]]) -> tuple[GameTree, Strategy]:
     """The whole game, and the strategy of players with the table `rows` (state -> move -> chance), else at random."""
-    tree = grow(game, laid.cast, dict.fromkeys(game.build().possible_agents, "player"))
+    tree = grow(game, laid.casting, dict.fromkeys(game.build().possible_agents, "player"))
     strategy = {
         situation: rows.get(situation.state) or dict.fromkeys(request.options or {}, 1 / len(request.options or {}))
         for situation, request in tree.requests.items()

@@ -13,7 +13,7 @@ from real_runs import rows, tiny
 from games.base import TextGame, TextGameConfig
 from marl.scenario.load import validate
 from marl.training.loop import Monitor
-from marl.training.resume import Start, train
+from marl.training.session import RunStart, train
 from marl.types import Findings, Metrics
 
 SPLITS = {"train": range(12), "held_out": range(12, 18)}
@@ -28,7 +28,7 @@ class Quiz(TextGameConfig):
     def build(self) -> QuizGame:
         return QuizGame(self)
 
-    def casting(self) -> Mapping[str, str]:
+    def default_seats(self) -> Mapping[str, str]:
         return {seat: seat for seat in SEATS}
 
     def held_out(self, n: int) -> Sequence[Mapping[str, Any]]:
@@ -115,7 +115,7 @@ class Told:
 
 def trained(folder: Path, scenario: dict[str, Any], *monitors: Monitor, resume: str | None = None) -> bool:
     """Train in this process."""
-    return train(validate(yaml.safe_load(yaml.safe_dump(scenario))), folder, Start(resume), monitors)
+    return train(validate(yaml.safe_load(yaml.safe_dump(scenario))), folder, RunStart(resume), monitors)
 
 
 def crashed(folder: Path, scenario: dict[str, Any], after: int) -> None:

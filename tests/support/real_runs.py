@@ -27,7 +27,7 @@ _CONTEXT.set_forkserver_preload(
         "marl.training.session",
         "marl.runs.failed_updates",
         "marl.models.tiny_build",
-        "marl.models.loading",
+        "marl.models.weights",
         "marl.engines.transformers.sampler",
         "trainers.objectives.policy_gradient",
         "trainers.objectives.imitation",

@@ -18,7 +18,7 @@ from marl.types import Case, Verdict
 
 
 class Says(VerifierConfig):
-    """Does what the answer says."""
+    """Verifier that obeys the answer."""
 
     kind: str = "says"
     file: str = ""
@@ -87,7 +87,7 @@ class Says(VerifierConfig):
 
 
 class Broken(VerifierConfig):
-    """Needs what is not installed."""
+    """Verifier that needs a module which is not installed."""
 
     kind: str = "broken"
     imports = ("a_module_that_is_not_there",)
@@ -97,7 +97,7 @@ class Broken(VerifierConfig):
 
 
 class Shout(ToolConfig):
-    """Upper case."""
+    """Tool that returns its text in upper case."""
 
     kind: str = "shout"
 

@@ -10,13 +10,13 @@ from marl.types import Completion, Info, Request, Turn
 
 
 def view(text: str = "pile 3", legal: tuple[str, ...] | None = ("1", "2"), attempt: int = 0, **more: Any) -> View:
-    """What `player_0` sees, who hears the other two."""
+    """Return the view of `player_0`, who hears the other two."""
     hears = ("player_1", "player_2")
     info: Info = {"legal": legal, "hears": hears, "together": (), "state": "", "attempt": attempt}
     return View("player_0", {"text": text}, info, **more)
 
 
-def said(agent: str, text: str, move: str | None = None) -> Turn:
-    """A turn in made-up tokens."""
+def make_turn(agent: str, text: str, move: str | None = None) -> Turn:
+    """Return a turn with made-up tokens."""
     completion = Completion(text, (1, 2), (3,), (-0.5,), "stop")
     return Turn(("e", 0), agent, 0, 0, "player", Request("actor", (), Sampling()), completion, move)

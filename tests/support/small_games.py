@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from games.base import IllegalMove, TextGame, TextGameConfig
-from marl.protocols import Engine, GameConfig, RoleConfig, Start, View
-from marl.rollout.casting import Cast
-from marl.rollout.simulator import Table
+from marl.protocols import Engine, GameConfig, GameStart, RoleConfig, View
+from marl.rollout.casting import RoleCasting
+from marl.rollout.simulator import RolloutSimulator
 from marl.types import Completion, Deal, Failure, Message, Request, Ticket
-from roles.player import Player
+from roles.answering import PlayerRole
 
 PAIR = ("player_0", "player_1")
 TRIO = ("player_0", "player_1", "player_2")
@@ -56,7 +56,7 @@ def drawn(request: Request) -> str:
     return texts[request.seed % len(texts)]
 
 
-class Listener(Player):
+class Listener(PlayerRole):
     """Its prompt holds what was said since its last turn."""
 
     kind: str = "listener"
@@ -66,10 +66,14 @@ class Listener(Player):
         return (Message("user", f"{view.observation['text']} heard {heard} mine {len(view.mine)}"),)
 
 
-def table(game: GameConfig, engines: Engine | Mapping[str, Engine], seed: int = 0, **roles: RoleConfig) -> Table:
+def table(
+    game: GameConfig, engines: Engine | Mapping[str, Engine], seed: int = 0, **roles: RoleConfig
+) -> RolloutSimulator:
     """A game at which one policy, `actor`, plays every seat, unless roles say otherwise."""
     speakers = engines if isinstance(engines, Mapping) else {"actor": engines}
-    return Table(game, Cast(roles or {"player": Player(policy="actor")}, seed), speakers, deadline_s=5.0)
+    return RolloutSimulator(
+        game, RoleCasting(roles or {"player": PlayerRole(policy="actor")}, seed), speakers, deadline_s=5.0
+    )
 
 
 def deal(name: str, game: GameConfig, seed: int = 0, **options: Any) -> Deal:
@@ -87,8 +91,8 @@ class PenniesConfig(TextGameConfig):
     def build(self) -> Pennies:
         return Pennies(self)
 
-    def starts(self) -> tuple[Start, ...]:
-        return (Start(1.0, {}),)
+    def starts(self) -> tuple[GameStart, ...]:
+        return (GameStart(1.0, {}),)
 
 
 class Pennies(TextGame):
@@ -140,8 +144,8 @@ class CircleConfig(TextGameConfig):
     def build(self) -> Circle:
         return Circle(self)
 
-    def starts(self) -> tuple[Start, ...]:
-        return (Start(1.0, {}),)
+    def starts(self) -> tuple[GameStart, ...]:
+        return (GameStart(1.0, {}),)
 
 
 class Circle(TextGame):

@@ -9,9 +9,9 @@ from typing import Any
 from small_games import Voice, table
 
 from games.team.settings import TeamConfig
-from marl.cases import case_of
 from marl.protocols import Engine, RoleConfig, Split, TaskConfig, Tasks
-from marl.rollout.simulator import Table
+from marl.protocols.tasks import case_of
+from marl.rollout.simulator import RolloutSimulator
 from marl.types import Deal, Message, Problem, Request
 from roles.base import BaseRole
 
@@ -68,14 +68,14 @@ def grade(request: Request) -> str:
     return json.dumps({"scores": {"correct": float(case.answer == case.problem.answer)}})
 
 
-def seated(game: TeamConfig, say: Callable[[Request], str] | Engine, **roles: RoleConfig) -> Table:
+def seated(game: TeamConfig, say: Callable[[Request], str] | Engine, **roles: RoleConfig) -> RolloutSimulator:
     """A table at which `say` speaks for everyone but verifiers, who grade."""
-    verifying = {stage.role for stage in game.cast.all if stage.verifies}
-    cast: dict[str, RoleConfig] = {role: Plain(policy="actor") for role in game.cast.of_role}
+    verifying = {stage.role for stage in game.team_seats.all_stages if stage.verifies}
+    cast: dict[str, RoleConfig] = {role: Plain(policy="actor") for role in game.team_seats.agents_of}
     cast |= {role: Reader(policy="grader") for role in verifying}
     voice = Voice(say) if callable(say) else say
     return table(game, {"actor": voice, "grader": Voice(grade)}, **{**cast, **roles})
 
 
 def dealt(game: TeamConfig, name: str = "e", **options: Any) -> Deal:
-    return Deal(name, name, 0, game.casting(), options={"index": 7, **options})
+    return Deal(name, name, 0, game.default_seats(), options={"index": 7, **options})

@@ -13,10 +13,10 @@ from learning_samples import Plan, Source, alone, brief, distance, gradient, mak
 from torch import Tensor
 
 from marl.errors import NonFinite
-from marl.models.adapter import Adapted, Adapter
+from marl.models.adapter import Adapter, AdapterSource
 from marl.models.lora import save_adapter
-from marl.models.pretrained import Checkpoint, Pretrained
-from marl.protocols import Brief
+from marl.models.pretrained import Pretrained, PretrainedSource
+from marl.protocols import LearnerContext
 from trainers.batching.batches import collate
 from trainers.batching.rows import Row
 from trainers.forward.model_inputs import drops_out
@@ -32,14 +32,14 @@ FULL = {
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+def base(tmp_path_factory: pytest.TempPathFactory) -> PretrainedSource:
     folder = tmp_path_factory.mktemp("base") / "model"
     Source().model().save_pretrained(folder)
-    return Checkpoint("actor", str(folder))
+    return PretrainedSource("actor", str(folder))
 
 
-def adapter(base: Checkpoint, policy: str = "actor", **settings: Any) -> Brief:
-    source = Adapted(policy, Adapter(base=Pretrained(path=base.path), **settings), base)
+def adapter(base: PretrainedSource, policy: str = "actor", **settings: Any) -> LearnerContext:
+    source = AdapterSource(policy, Adapter(base=Pretrained(path=base.path), **settings), base)
     return replace(brief(), policy=policy, source=source)
 
 
@@ -48,7 +48,7 @@ def frozen(learner: Any) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("settings", [Grpo(**FULL), Sft(lr=1e-2)], ids=["grpo", "sft"])
-def test_only_the_adapter_moves(base: Checkpoint, settings: Any) -> None:
+def test_only_the_adapter_moves(base: PretrainedSource, settings: Any) -> None:
     learner, other = settings.build(adapter(base)), settings.build(adapter(base, "other"))
     before, still, others = frozen(learner), weights(learner), weights(other)
     for seed in range(3):
@@ -60,7 +60,7 @@ def test_only_the_adapter_moves(base: Checkpoint, settings: Any) -> None:
     assert all("lora_" in name and not torch.equal(after[name], still[name]) for name in after)
 
 
-def test_two_learners_and_their_anchors_hold_the_base_once(base: Checkpoint) -> None:
+def test_two_learners_and_their_anchors_hold_the_base_once(base: PretrainedSource) -> None:
     learners = [Grpo(**FULL).build(adapter(base, name)) for name in ("one", "other")]
     models = [model for each in learners for model in (each.model, *each.objective.anchors._copies.values())]
     places = {p.data_ptr() for model in models for name, p in model.named_parameters() if "lora" not in name}
@@ -70,7 +70,7 @@ def test_two_learners_and_their_anchors_hold_the_base_once(base: Checkpoint) -> 
     assert len(own) == 4 * len(weights(learners[0])), "the initial weights are the base's"
 
 
-def test_state_holds_the_adapter_alone_and_a_restored_learner_continues_bit_for_bit(base: Checkpoint) -> None:
+def test_state_holds_the_adapter_alone_and_a_restored_learner_continues_bit_for_bit(base: PretrainedSource) -> None:
     settings = Grpo(minibatches=3, epochs=2, schedule="cosine", **FULL)
     learner, other = (settings.build(adapter(base, dropout=0.2)) for _ in range(2))
     for i in range(3):
@@ -89,7 +89,7 @@ def test_state_holds_the_adapter_alone_and_a_restored_learner_continues_bit_for_
     assert same(weights(other), weights(learner))
 
 
-def test_a_reference_is_the_base_until_it_is_refreshed(base: Checkpoint) -> None:
+def test_a_reference_is_the_base_until_it_is_refreshed(base: PretrainedSource) -> None:
     learner = Grpo(lr=1e-2, reference=Anchor(coefficient=0.1)).build(adapter(base))
     first = learner.update(make(Plan()))
     last = learner.update(make(Plan(), seed=1))
@@ -101,7 +101,7 @@ def test_a_reference_is_the_base_until_it_is_refreshed(base: Checkpoint) -> None
 
 
 @pytest.mark.parametrize("settings", [{}, {"use_dora": True}, {"targets": ("q_proj", "lm_head")}], ids=str)
-def test_a_reference_that_is_the_base_gives_what_a_copy_gives(base: Checkpoint, settings: Any) -> None:
+def test_a_reference_that_is_the_base_gives_what_a_copy_gives(base: PretrainedSource, settings: Any) -> None:
     kept = Grpo(lr=1e-2, reference=Anchor(coefficient=0.3))
     first = adapter(base, **settings)
     learner, copied = kept.build(first), kept.build(first)
@@ -113,7 +113,7 @@ def test_a_reference_that_is_the_base_gives_what_a_copy_gives(base: Checkpoint, 
     assert max(distance(weights(learner)[name], tensor) for name, tensor in weights(copied).items()) < 1e-5
 
 
-def test_a_reference_of_an_adapter_that_was_taught_is_a_copy_of_it(base: Checkpoint, tmp_path: Path) -> None:
+def test_a_reference_of_an_adapter_that_was_taught_is_a_copy_of_it(base: PretrainedSource, tmp_path: Path) -> None:
     taught = Sft(lr=1e-1).build(adapter(base))
     taught.update(make(Plan()))
     save_adapter(taught.model, tmp_path)
@@ -133,7 +133,7 @@ def test_a_reference_of_an_adapter_that_was_taught_is_a_copy_of_it(base: Checkpo
     ids=["dora", "dora on the ends", "pattern"],
 )
 def test_every_kind_of_adapter_learns_saves_and_resumes_bit_for_bit(
-    base: Checkpoint, settings: Any, tmp_path: Path
+    base: PretrainedSource, settings: Any, tmp_path: Path
 ) -> None:
     learner, other = (Sft(lr=3e-2).build(adapter(base, **settings)) for _ in range(2))
     before, still = weights(learner), frozen(learner)
@@ -149,7 +149,7 @@ def test_every_kind_of_adapter_learns_saves_and_resumes_bit_for_bit(
     assert same(weights(other), weights(learner))
 
 
-def test_shared_prompts_give_the_same_gradients(base: Checkpoint) -> None:
+def test_shared_prompts_give_the_same_gradients(base: PretrainedSource) -> None:
     samples = [sample((1, 2, 3, n % 2), (n % 5, 7, n), (-3.5,) * 3, advantage=n - 3.5, turn=n) for n in range(8)]
     taught = Grpo(**FULL).build(adapter(base))
     taught.update(make(Plan()))  # an adapter that has not learnt yet gives A no gradient
@@ -163,7 +163,7 @@ def test_shared_prompts_give_the_same_gradients(base: Checkpoint) -> None:
     assert max(distance(shared[name], plain[name]) for name in plain) < 1e-5
 
 
-def test_the_gradient_is_that_of_the_merged_weights(base: Checkpoint) -> None:
+def test_the_gradient_is_that_of_the_merged_weights(base: PretrainedSource) -> None:
     """dL/dB = alpha / rank dL/dW Aᵀ, where W is the layer's whole weight."""
     samples = make(Plan())
     found = gradient_by_name(Grpo().build(adapter(base, alpha=24)), samples)
@@ -197,7 +197,7 @@ def split(flat: Tensor) -> list[Tensor]:
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
-def test_dropout_is_noticed_and_readings_are_without_it(base: Checkpoint) -> None:
+def test_dropout_is_noticed_and_readings_are_without_it(base: PretrainedSource) -> None:
     learner = Sft(lr=1e-2).build(adapter(base, dropout=0.5))
     learner.update(make(Plan()))
     assert drops_out(learner.model)
@@ -206,7 +206,7 @@ def test_dropout_is_noticed_and_readings_are_without_it(base: Checkpoint) -> Non
     assert said(learner, one) == said(learner, one)
 
 
-def test_merging_and_micro_batches_change_nothing(base: Checkpoint) -> None:
+def test_merging_and_micro_batches_change_nothing(base: PretrainedSource) -> None:
     samples = make(Plan(distinct=8, count=20))
     kinds = [{}, {"merge": False}, {"micro_tokens": 20}]
     learners = [Grpo(lr=1e-3, **kind).build(adapter(base)) for kind in kinds]
@@ -219,7 +219,7 @@ def test_merging_and_micro_batches_change_nothing(base: Checkpoint) -> None:
             assert distance(weights(learner)[name], tensor) < 1e-3
 
 
-def test_a_number_that_is_not_finite_is_blamed_on_its_sample(base: Checkpoint) -> None:
+def test_a_number_that_is_not_finite_is_blamed_on_its_sample(base: PretrainedSource) -> None:
     learner = Grpo().build(adapter(base))
     before = weights(learner)
     good = sample((1, 2), (3, 4), (-3.0, -3.7))
@@ -229,7 +229,7 @@ def test_a_number_that_is_not_finite_is_blamed_on_its_sample(base: Checkpoint) -
     assert same(weights(learner), before)
 
 
-def test_what_is_saved_is_a_peft_folder(base: Checkpoint, tmp_path: Path) -> None:
+def test_what_is_saved_is_a_peft_folder(base: PretrainedSource, tmp_path: Path) -> None:
     from peft import PeftModel
 
     learner = Sft(lr=1e-2).build(adapter(base))

@@ -14,30 +14,30 @@ from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from marl.models.adapter import Adapted, Adapter
-from marl.models.pretrained import Checkpoint, Pretrained
-from marl.protocols import Brief
+from marl.models.adapter import Adapter, AdapterSource
+from marl.models.pretrained import Pretrained, PretrainedSource
+from marl.protocols import LearnerContext
 from trainers.settings import Critic, Ppo
 
 VALUES = frozenset({"values"})
 
 
-def saved(folder: Path, words: int = 40, **options: Any) -> Checkpoint:
+def saved(folder: Path, words: int = 40, **options: Any) -> PretrainedSource:
     """A model and a tokenizer of that many words in a folder."""
     Source(options).model().save_pretrained(folder)
     vocabulary = {f"w{number}": number for number in range(words)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="w0"))
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
-    return Checkpoint("actor", str(folder))
+    return PretrainedSource("actor", str(folder))
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+def base(tmp_path_factory: pytest.TempPathFactory) -> PretrainedSource:
     return saved(tmp_path_factory.mktemp("base") / "model")
 
 
-def adapted(base: Checkpoint, **settings: Any) -> Brief:
-    source = Adapted("actor", Adapter(base=Pretrained(path=base.path), **settings), base)
+def adapted(base: PretrainedSource, **settings: Any) -> LearnerContext:
+    source = AdapterSource("actor", Adapter(base=Pretrained(path=base.path), **settings), base)
     return replace(brief(), source=source)
 
 
@@ -46,7 +46,7 @@ def frozen(module: Any) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("where", ["trunk", "separate"])
-def test_beside_an_adapter_a_critic_is_a_head_or_an_adapter_of_its_own(base: Checkpoint, where: Any) -> None:
+def test_beside_an_adapter_a_critic_is_a_head_or_an_adapter_of_its_own(base: PretrainedSource, where: Any) -> None:
     learner = opinionated(Ppo(lr=1e-2, critic=Critic(where=where)).build(adapted(base)))
     critic = learner.objective.critic
     before, still = frozen(learner.model), frozen(critic)
@@ -62,7 +62,7 @@ def test_beside_an_adapter_a_critic_is_a_head_or_an_adapter_of_its_own(base: Che
     assert all(not torch.equal(kept[name], first[name]) for name in kept)
 
 
-def test_the_base_is_held_once_for_policy_and_critic(base: Checkpoint) -> None:
+def test_the_base_is_held_once_for_policy_and_critic(base: PretrainedSource) -> None:
     learner: Any = Ppo().build(adapted(base))
     places = {p.data_ptr() for p in learner.model.parameters() if not p.requires_grad}
     body = [p for p in learner.objective.critic.body.parameters() if not p.requires_grad]
@@ -70,7 +70,7 @@ def test_the_base_is_held_once_for_policy_and_critic(base: Checkpoint) -> None:
     assert {p.data_ptr() for p in body} <= places
 
 
-def test_in_the_warm_up_the_policys_adapter_stays(base: Checkpoint) -> None:
+def test_in_the_warm_up_the_policys_adapter_stays(base: PretrainedSource) -> None:
     learner = Ppo(lr=1e-2, critic=Critic(where="trunk", warm_up=1)).build(adapted(base))
     before = weights(learner)
     learner.update(judged())
@@ -80,7 +80,7 @@ def test_in_the_warm_up_the_policys_adapter_stays(base: Checkpoint) -> None:
 
 
 @pytest.mark.parametrize("where", ["trunk", "separate"])
-def test_with_an_adapter_the_gradient_does_not_depend_on_micro_batches(base: Checkpoint, where: Any) -> None:
+def test_with_an_adapter_the_gradient_does_not_depend_on_micro_batches(base: PretrainedSource, where: Any) -> None:
     samples = judged(distinct=16, count=30)
 
     def flat(**options: Any) -> Tensor:
@@ -92,7 +92,7 @@ def test_with_an_adapter_the_gradient_does_not_depend_on_micro_batches(base: Che
         assert distance(flat(micro_tokens=micro_tokens), whole) < 1e-6
 
 
-def test_a_restored_adapter_and_critic_continue_bit_for_bit(base: Checkpoint) -> None:
+def test_a_restored_adapter_and_critic_continue_bit_for_bit(base: PretrainedSource) -> None:
     settings = Ppo(lr=1e-2, minibatches=2, critic=Critic(lr=3e-2))
     learner, other = (settings.build(adapted(base, dropout=0.2)) for _ in range(2))
     learner.update(judged(seed=0))
@@ -104,7 +104,7 @@ def test_a_restored_adapter_and_critic_continue_bit_for_bit(base: Checkpoint) ->
     assert same(*(each.state_dict()["modules"]["critic"] for each in (other, learner)))
 
 
-def test_a_critic_can_start_from_other_weights_of_any_size(base: Checkpoint, tmp_path: Path) -> None:
+def test_a_critic_can_start_from_other_weights_of_any_size(base: PretrainedSource, tmp_path: Path) -> None:
     other = saved(tmp_path / "other", hidden_size=16, num_hidden_layers=2)
     settings = Ppo(lr=1e-2, critic=Critic(model=Pretrained(path=other.path)))
     learner: Any = opinionated(settings.build(replace(brief(), source=base)))
@@ -119,7 +119,7 @@ def test_a_critic_can_start_from_other_weights_of_any_size(base: Checkpoint, tmp
     learner.update(judged())
 
 
-def test_a_critic_with_another_tokenizer_is_refused(base: Checkpoint, tmp_path: Path) -> None:
+def test_a_critic_with_another_tokenizer_is_refused(base: PretrainedSource, tmp_path: Path) -> None:
     settings = Ppo(critic=Critic(model=Pretrained(path=saved(tmp_path / "other", words=39).path)))
     with pytest.raises(ValueError, match=r"policy 'actor': critic\.model: .* has another tokenizer than the policy"):
         settings.build(replace(brief(), source=base))
@@ -131,7 +131,7 @@ def test_a_folder_that_is_not_there_is_told_before_anything_starts() -> None:
     assert missing[0].startswith("critic.model.path: '/no/such/model'")
 
 
-def test_a_body_that_cannot_read_lines_is_given_padded_texts(base: Checkpoint, tmp_path: Path) -> None:
+def test_a_body_that_cannot_read_lines_is_given_padded_texts(base: PretrainedSource, tmp_path: Path) -> None:
     other = saved(tmp_path / "other", attention_dropout=0.1)
     for path, packing in ((base.path, "auto"), (other.path, "padded")):
         learner = Ppo(critic=Critic(model=Pretrained(path=path))).build(replace(brief(), source=base))

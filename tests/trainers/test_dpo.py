@@ -13,8 +13,8 @@ import torch
 from learning_samples import VOCABULARY, Source, alone, brief, distance, said, same, sample, turn, weights
 from torch import Tensor
 
-from marl.models.adapter import Adapted, Adapter
-from marl.models.pretrained import Checkpoint, Pretrained
+from marl.models.adapter import Adapter, AdapterSource
+from marl.models.pretrained import Pretrained, PretrainedSource
 from marl.types import Sample
 from trainers.settings import Dpo, Keep, Sft
 
@@ -265,8 +265,10 @@ def test_a_restored_learner_continues_bit_for_bit() -> None:
 
 def test_an_adapter_learns_against_its_base(tmp_path: Any) -> None:
     Source().model().save_pretrained(tmp_path / "model")
-    source = Adapted(
-        "actor", Adapter(base=Pretrained(path=str(tmp_path / "model"))), Checkpoint("actor", str(tmp_path / "model"))
+    source = AdapterSource(
+        "actor",
+        Adapter(base=Pretrained(path=str(tmp_path / "model"))),
+        PretrainedSource("actor", str(tmp_path / "model")),
     )
     learner = Dpo(lr=1e-2, beta=1.0).build(replace(brief(), source=source))
     samples = siblings(3, 2, seed=1)

@@ -15,7 +15,7 @@ from real_runs import rows as logged
 
 from marl.config import Sampling
 from marl.errors import NonFinite, Unfaithful
-from marl.runs.failed_updates import rerun
+from marl.training.restore import rerun
 from marl.types import Sample
 from trainers.settings import Fidelity, Grpo, Sft
 

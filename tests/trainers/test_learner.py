@@ -131,8 +131,8 @@ def test_imitation_lowers_its_loss_and_asks_neither_for_advantages_nor_log_proba
     samples = [replace(s, logprobs=(), sampling=Sampling(temperature=0.0)) for s in make(Plan(distinct=4, count=8))]
     losses = [learner.update(samples)["loss"] for _ in range(20)]
     assert losses[-1] < losses[0] - 1
-    assert not Sft().judged
-    assert Sft().corrects(Sampling(top_p=0.5))
+    assert not Sft().uses_credit
+    assert Sft().supports(Sampling(top_p=0.5))
 
 
 def test_imitation_is_the_mean_negative_log_probability():

@@ -27,10 +27,10 @@ def test_wrong_settings_are_refused_by_name(settings, message):
 
 def test_truncated_sampling_takes_recompute_and_greedy_sampling_is_never_learned_from():
     cut = Sampling(top_p=0.9)
-    assert not Grpo().corrects(cut)
-    assert Grpo(truncated="recompute").corrects(cut)
-    assert Grpo().corrects(Sampling(temperature=0.7))
-    assert not Grpo(truncated="recompute").corrects(Sampling(temperature=0.0))
+    assert not Grpo().supports(cut)
+    assert Grpo(truncated="recompute").supports(cut)
+    assert Grpo().supports(Sampling(temperature=0.7))
+    assert not Grpo(truncated="recompute").supports(Sampling(temperature=0.0))
 
 
 def test_anchors_that_are_not_set_are_not_there():

@@ -9,7 +9,7 @@ import torch
 from loss_samples import Case, agree, drawn, single
 from trl_losses import bare, policy_loss
 
-from marl.controllers import adapted_entropy
+from marl.statistics import adapted_entropy
 from trainers.losses.aggregation import Totals, masked_sum, row_scale
 from trainers.losses.policy import cispo, clipped_surrogate, gmpo, gspo, gspo_token, sapo, sequence_surrogate
 

@@ -70,8 +70,8 @@ def test_what_credit_earned_tells_turns_of_equal_pay_apart():
     samples = [said("a", 4, 1.0, earned=0.2), said("b", 5, 1.0, earned=0.7)]
     assert pairs(samples) == []
     assert pairs(samples, by="earned") == [[("5", "4")]]
-    assert Dpo(by="earned").judged
-    assert not Dpo().judged
+    assert Dpo(by="earned").uses_credit
+    assert not Dpo().uses_credit
 
 
 def test_episodes_are_all_turns_of_an_agent_against_all_of_the_same_agent():
@@ -118,8 +118,8 @@ def test_the_best_episode_is_kept_whole_and_the_best_turn_alone():
     second = [said("b", 6, 0.0, earned=0.5), said("b", 7, 0.0, turn=2, asked=OTHER, earned=0.5)]
     assert [s.token_ids[0] for s in kept([*first, *second], Keep(best=1))] == [4, 5]
     assert [s.token_ids[0] for s in kept([*first, *second], Keep(best=1, by="earned"))] == [5, 6]
-    assert Sft(keep=Keep(best=1, by="earned")).judged
-    assert not Sft(keep=Keep(best=1)).judged
+    assert Sft(keep=Keep(best=1, by="earned")).uses_credit
+    assert not Sft(keep=Keep(best=1)).uses_credit
 
 
 def test_distinct_leaves_the_first_of_what_was_said_twice():

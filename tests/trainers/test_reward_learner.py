@@ -14,13 +14,13 @@ from transformers import AutoModelForSequenceClassification
 
 from marl.config import Sampling
 from marl.engines.reward_model.engine import Scorer
-from marl.engines.reward_model.settings import RewardModel as Rated
-from marl.models.adapter import Adapted, Adapter
-from marl.models.chat_template import Prompts
-from marl.models.pretrained import Checkpoint, Pretrained
+from marl.engines.reward_model.settings import RewardModelSettings
+from marl.models.adapter import Adapter, AdapterSource
+from marl.models.chat_template import ChatTokenizer
+from marl.models.pretrained import Pretrained, PretrainedSource
 from marl.models.tiny import Tiny
 from marl.models.tiny_build import build_tiny
-from marl.protocols import Brief
+from marl.protocols import LearnerContext
 from marl.types import Message, Request, Sample
 from trainers.batching.chat_text import Wording
 from trainers.batching.rows import totals_of
@@ -30,30 +30,30 @@ WORDS = "is it yes no maybe surely not so one two three four five six seven eigh
 
 
 @pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+def words(tmp_path_factory: pytest.TempPathFactory) -> PretrainedSource:
     folder = tmp_path_factory.mktemp("models") / "words"
     build_tiny(Tiny(), folder, [WORDS])
-    return Tiny().checkpoint("actor", folder)
+    return Tiny().source("actor", folder)
 
 
 @pytest.fixture(scope="module")
-def bytewise(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+def bytewise(tmp_path_factory: pytest.TempPathFactory) -> PretrainedSource:
     settings = Tiny(architecture="qwen3", hidden=48, layers=2, heads=4, kv_heads=2, head_dim=16, vocabulary="bytes")
     folder = tmp_path_factory.mktemp("models") / "bytes"
     build_tiny(settings, folder, ())
-    return settings.checkpoint("actor", folder)
+    return settings.source("actor", folder)
 
 
 def learner_of(source: Any, steps: int = 100, **changes: Any) -> Any:
     settings = RewardModel(**{"lr": 1e-2, "held_out": 0.0, **changes})
-    return settings.build(Brief("actor", source, steps, 0))
+    return settings.build(LearnerContext("actor", source, steps, 0))
 
 
 def said(source: Any, question: str, answer: str, worth: float, turn: int = 0, **more: Any) -> Sample:
     """A sample as an engine would make it."""
-    prompts = Prompts(source.tokenizer(), frozenset())
+    prompts = ChatTokenizer(source.tokenizer(), frozenset())
     ids = prompts.prompt(Request("actor", (Message("user", question),), Sampling())).ids
-    told = prompts.forced(answer)
+    told = prompts.forced_ids(answer)
     facts = {"group": question, "paid": worth, **more}
     return sample(ids, told, (-1.0,) * len(told), turn=turn, **facts)
 
@@ -102,7 +102,7 @@ def test_a_saved_model_rates_words_as_the_learner_rated_tokens(
     learner, samples = randomized(learner_of(source)), some(source)
     texts = {str(s.id): (s.group, source.tokenizer().decode(s.token_ids, skip_special_tokens=True)) for s in samples}
     learner.save(tmp_path)
-    scorer = Scorer(Rated(path=str(tmp_path), max_tokens=128, device="cpu"))
+    scorer = Scorer(RewardModelSettings(path=str(tmp_path), max_tokens=128, device="cpu"))
     for name, score in scores(learner, samples).items():
         asked, answer = texts[name]
         assert scorer([(Message("user", asked), Message("assistant", answer))]) == pytest.approx([score], abs=1e-5)
@@ -140,7 +140,7 @@ def read_alone(classifier: Any, one: Sample) -> torch.Tensor:
 
 
 def test_the_loss_of_pairs_is_bradley_and_terrys_through_transformers_own_classifier(
-    words: Checkpoint, tmp_path: Path
+    words: PretrainedSource, tmp_path: Path
 ) -> None:
     learner, samples = randomized(learner_of(words, spread=0.5, centre=0.01)), some(words)
     classifier = saved(learner, tmp_path)
@@ -158,7 +158,7 @@ def test_the_loss_of_pairs_is_bradley_and_terrys_through_transformers_own_classi
     assert distance(caught_gradient(learner, samples), expected) < 1e-5
 
 
-def test_the_loss_of_outcomes_is_transformers_own_binary_cross_entropy(words: Checkpoint, tmp_path: Path) -> None:
+def test_the_loss_of_outcomes_is_transformers_own_binary_cross_entropy(words: PretrainedSource, tmp_path: Path) -> None:
     learner, samples = randomized(learner_of(words, objective="orm")), some(words)
     classifier = saved(learner, tmp_path)
     z = torch.stack([read_alone(classifier, one) for one in samples])
@@ -173,7 +173,7 @@ def test_the_loss_of_outcomes_is_transformers_own_binary_cross_entropy(words: Ch
     assert metrics["accuracy"] == pytest.approx(right)
 
 
-def test_a_process_reward_model_learns_what_credit_assigned_each_turn(words: Checkpoint) -> None:
+def test_a_process_reward_model_learns_what_credit_assigned_each_turn(words: PretrainedSource) -> None:
     learner = learner_of(words, objective="prm")
     one = said(words, "is it so ?", "yes", 0.0, advantage=0.9)
     other = said(words, "is it so ?", "no", 1.0, advantage=0.1)
@@ -182,7 +182,7 @@ def test_a_process_reward_model_learns_what_credit_assigned_each_turn(words: Che
     assert not RewardModel().judged
 
 
-def test_several_answers_that_say_the_same_share_a_row_whose_label_is_their_mean(words: Checkpoint) -> None:
+def test_several_answers_that_say_the_same_share_a_row_whose_label_is_their_mean(words: PretrainedSource) -> None:
     rows = learner_of(words, objective="orm").objective.rows(
         [said(words, "is it so ?", "yes", worth, turn) for turn, worth in enumerate([1.0, 0.0, 1.0, 1.0])]
     )
@@ -202,7 +202,9 @@ def truths(source: Any, many: int) -> list[Sample]:
 
 
 @pytest.mark.parametrize("objective", ["bradley_terry", "orm"])
-def test_it_tells_right_from_wrong_on_prompts_that_it_never_learnt_from(words: Checkpoint, objective: str) -> None:
+def test_it_tells_right_from_wrong_on_prompts_that_it_never_learnt_from(
+    words: PretrainedSource, objective: str
+) -> None:
     learner = learner_of(words, objective=objective, held_out=0.25, held_out_every=25)
     samples = truths(words, 24)
     told = [learner.update(samples) for _ in range(25)]
@@ -215,7 +217,7 @@ def test_it_tells_right_from_wrong_on_prompts_that_it_never_learnt_from(words: C
     assert late.update(samples)["held_out_accuracy"] > 0.9
 
 
-def test_what_is_held_out_changes_nothing_that_is_learnt(words: Checkpoint) -> None:
+def test_what_is_held_out_changes_nothing_that_is_learnt(words: PretrainedSource) -> None:
     samples = truths(words, 20)
     one, other = learner_of(words, held_out=0.3), learner_of(words, held_out=0.3)
     one.update(samples)
@@ -225,7 +227,7 @@ def test_what_is_held_out_changes_nothing_that_is_learnt(words: Checkpoint) -> N
     assert same(weights(one), weights(other))
 
 
-def test_it_goes_on_exactly_where_it_stood(words: Checkpoint) -> None:
+def test_it_goes_on_exactly_where_it_stood(words: PretrainedSource) -> None:
     samples = truths(words, 20)
     changes: dict[str, Any] = {"held_out": 0.3, "held_out_every": 4, "minibatches": 2}
     whole, first, second = (learner_of(words, **changes) for _ in range(3))
@@ -240,9 +242,9 @@ def test_it_goes_on_exactly_where_it_stood(words: Checkpoint) -> None:
     assert "held_out_accuracy" in found
 
 
-def test_an_adapter_is_saved_as_a_whole_classifier(words: Checkpoint, tmp_path: Path) -> None:
+def test_an_adapter_is_saved_as_a_whole_classifier(words: PretrainedSource, tmp_path: Path) -> None:
     settings = Adapter(base=Pretrained(path=words.path), rank=2)
-    learner = randomized(learner_of(Adapted("actor", settings, words)))
+    learner = randomized(learner_of(AdapterSource("actor", settings, words)))
     samples = some(words)
     for _ in range(3):
         learner.update(samples)
@@ -254,7 +256,7 @@ def test_an_adapter_is_saved_as_a_whole_classifier(words: Checkpoint, tmp_path: 
     assert same(before, weights(learner))
 
 
-def test_an_answer_that_broke_off_is_rated_as_its_text_would_be(words: Checkpoint) -> None:
+def test_an_answer_that_broke_off_is_rated_as_its_text_would_be(words: PretrainedSource) -> None:
     wording, whole = Wording(words.tokenizer()), said(words, "is it so ?", "yes surely", 1.0)
     cut = sample(whole.prompt_ids, whole.token_ids[:-1], (-1.0,) * 2, finish="length")
     assert wording(cut) == wording(whole) == whole.token_ids
@@ -262,7 +264,7 @@ def test_an_answer_that_broke_off_is_rated_as_its_text_would_be(words: Checkpoin
     assert wording(stopped) == (whole.token_ids[0], whole.token_ids[-1])
 
 
-def test_what_a_template_puts_before_an_answer_is_read_too(words: Checkpoint) -> None:
+def test_what_a_template_puts_before_an_answer_is_read_too(words: PretrainedSource) -> None:
     tokenizer = words.tokenizer()
     tokenizer.chat_template = (
         "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }} {% else %}<assistant>so {{ m.content }}"
@@ -272,7 +274,7 @@ def test_what_a_template_puts_before_an_answer_is_read_too(words: Checkpoint) ->
     assert tokenizer.decode(Wording(tokenizer)(whole)) == "so yes <eos>."
 
 
-def test_a_template_that_writes_answered_questions_otherwise_is_named(words: Checkpoint) -> None:
+def test_a_template_that_writes_answered_questions_otherwise_is_named(words: PretrainedSource) -> None:
     tokenizer = words.tokenizer()
     tokenizer.chat_template = (
         "{% if add_generation_prompt %}please {% endif %}{% for m in messages %}{{ m.content }} {% endfor %}"

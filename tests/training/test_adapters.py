@@ -19,8 +19,10 @@ import marl
 from marl.engines.transformers.sampler import Sampler
 from marl.scenario.checks import absent
 from marl.scenario.load import ScenarioError, load, validate
-from marl.training.restore import measure, restore
-from marl.training.run import Run, build
+from marl.training.build import build
+from marl.commands.evaluate import measure
+from marl.training.restore import restore
+from marl.training.run import Run
 from marl.types import Deal
 
 BASE = {"kind": "tiny", "hidden": 16, "layers": 1, "warm_up": {"steps": 30, "episodes": 64, "batch": 32, "lr": 2e-2}}
@@ -70,15 +72,15 @@ def hashes(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, str]:
 
 def engine_of(run: Run) -> Sampler:
     """The one engine of all policies."""
-    [engine] = {id(engine): engine for engine in run.table.engines.values()}.values()
+    [engine] = {id(engine): engine for engine in run.simulator.engines.values()}.values()
     assert isinstance(engine, Sampler)
     return engine
 
 
 def held(run: Run, policy: str) -> dict[str, str]:
     """What the engine speaks with for a policy."""
-    voices: Any = engine_of(run).voices
-    return hashes(voices._tensors[voices.of(policy)].items())
+    weights: Any = engine_of(run).policy_weights
+    return hashes(weights.tensors(policy).items())
 
 
 def base_of(run: Run) -> dict[str, str]:
@@ -95,9 +97,9 @@ def step(run: Run) -> None:
     from marl.protocols import Evidence
     from marl.training.samples import collect
 
-    trajectories = run.experience.gather(run.deal(run.step), run.table)
+    trajectories = run.experience.gather(run.step, run.deals, run.simulator)
     readings = run.read(trajectories)
-    judgement = run.judge(Evidence(trajectories, "kuhn_poker", readings, run.table))
+    judgement = run.judge(Evidence(trajectories, "kuhn_poker", readings, run.simulator))
     batches = collect(trajectories, judgement, run.scenario.roles, readings)
     for name, learner in run.learners.items():
         learner.update(batches.get(name, []))
@@ -130,9 +132,9 @@ def test_policies_on_equal_bases_share_an_engine_and_others_do_not() -> None:
 
 def test_the_shared_base_knows_what_all_of_its_policies_say() -> None:
     run = build(validate(solver_only()))
-    [one, other] = [run.table.engines[name].network.model.name_or_path for name in ("planner", "solver")]  # type: ignore[attr-defined]
+    [one, other] = [run.simulator.engines[name].network.model.name_or_path for name in ("planner", "solver")]  # type: ignore[attr-defined]
     assert one == other
-    played = run.table.play([Deal(f"e{i}", "g", i, run.scenario.seats) for i in range(40)])
+    played = run.simulator.play([Deal(f"e{i}", "g", i, run.scenario.seats) for i in range(40)])
     legal = {role: [turn.action is not None for t in played for turn in t.turns if turn.role == role]
              for role in ("planner", "solver")}  # fmt: skip
     assert all(sum(said) > 0.8 * len(said) for said in legal.values()), "taught the format to both"
@@ -190,9 +192,8 @@ def test_a_trained_run_is_measured_and_played_with_its_adapters(trained: Path) -
     sampler: Any = table.engines["solver"]
     assert sampler is table.engines["planner"]
     for name in ("planner", "solver"):
-        voices = sampler.voices
         saved = [hashlib.sha256(t.numpy().tobytes()).hexdigest() for t in weights(trained, 4, name).values()]
-        assert sorted(hashes(voices._tensors[voices.of(name)].items()).values()) == sorted(saved)
+        assert sorted(hashes(sampler.policy_weights.tensors(name).items()).values()) == sorted(saved)
     first = restore(trained, 2)[1].engines["solver"]
     assert first is not sampler
     assert measure(trained, "random", 8, None)["eval/legal_mass"] > 0.5

@@ -11,7 +11,8 @@ from real_runs import Desk, Kill, outcome, rows, tiny, train_whole
 
 from marl.graph import Trajectory
 from marl.scenario.load import ScenarioError, validate
-from marl.training.run import Run, build
+from marl.training.build import build
+from marl.training.run import Run
 from marl.types import Advantage, Reading, Turn, TurnId
 
 PLAYER = {"kind": "player", "policy": "actor", "sampling": {"max_tokens": 6}}
@@ -107,7 +108,7 @@ def test_credit_is_worked_out_from_what_the_critic_reads(level: str, where: str)
     credit = {"assign": {"kind": "gae", "level": level, "gamma": 0.9, "lam": 0.8}, "baseline": whiten}
     run = build(validate(nim(credit, critic={"where": where})))
     learner = opinionated(run)
-    trajectories = run.experience.gather(run.deal(0), run.table)
+    trajectories = run.experience.gather(0, run.deals, run.simulator)
     assert {trajectory.end for trajectory in trajectories} == {"truncated", "terminated"}
 
     readings = run.read(trajectories)

@@ -15,13 +15,14 @@ import torch
 from real_runs import contents
 from small_teams import SCENARIOS, small
 
-from marl.engines.transformers.multi_lora import MixedLora
+from marl.engines.transformers.multi_lora import MultiLora
 from marl.engines.transformers.sampler import Sampler
 from marl.graph import read_trajectories
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import load
+from marl.training.build import build
 from marl.training.loop import Interrupt, Training
-from marl.training.run import Run, build
+from marl.training.run import Run
 from marl.types import Metrics, Sample, TurnId
 
 FROZEN = ("planner", "critic")
@@ -51,12 +52,11 @@ def digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 def spoken_with(run: Run, policy: str) -> str:
     """A hash of all that the engine speaks with for a policy: the model and, where there is one, adapter and gate."""
-    engine = run.table.engines[policy]
+    engine = run.simulator.engines[policy]
     assert isinstance(engine, Sampler)
-    voices, own = engine.voices, list[tuple[str, torch.Tensor]]()
-    if isinstance(voices, MixedLora):
-        voice = voices.of(policy)
-        own = [*voices._tensors[voice].items(), ("gate", voices._gate._gates_VR[voice])]
+    weights, own = engine.policy_weights, list[tuple[str, torch.Tensor]]()
+    if isinstance(weights, MultiLora):
+        own = [*weights.tensors(policy).items(), ("gate", weights.gate.gates_KR[weights.index(policy)])]
     return digest([*engine.network.model.state_dict().items(), *own])
 
 

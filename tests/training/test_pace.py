@@ -19,7 +19,7 @@ from marl.config import Sampling
 from marl.scenario.load import ScenarioError, validate
 from marl.scenario.schema import PolicyConfig
 from marl.state import load_state, save_state
-from marl.training.update_schedule import Pace
+from marl.training.update_schedule import UpdateSchedule
 from marl.types import Advantage, Reading, Sample
 
 LEARNER = {"kind": "grpo", "lr": 3e-3}
@@ -42,13 +42,13 @@ def sample(name: str) -> Sample:
     return Sample((name, 3), "a", "r", "g", 1, "terminated", *said, Sampling(top_k=2), (4, 5), 0.7, advantage, reading)
 
 
-def due(pace: Pace, step: int, **batches: list[Sample]) -> dict[str, list[str]]:
+def due(pace: UpdateSchedule, step: int, **batches: list[Sample]) -> dict[str, list[str]]:
     learning = pace(step, batches)
     return {name: [sample.id[0] for sample in samples] for name, samples in learning.items()}
 
 
 def test_samples_wait_until_it_is_time() -> None:
-    pace = Pace({"often": policy(), "seldom": policy(update_every=3), "never": policy(learner=None)})
+    pace = UpdateSchedule({"often": policy(), "seldom": policy(update_every=3), "never": policy(learner=None)})
     batches = [{"often": [sample(f"o{i}")], "seldom": [sample(f"s{i}")], "never": [sample("n")]} for i in range(4)]
     assert [due(pace, step, **batch) for step, batch in enumerate(batches)] == [
         {"often": ["o0"]},
@@ -59,18 +59,18 @@ def test_samples_wait_until_it_is_time() -> None:
 
 
 def test_a_policy_that_sits_out_learns_nothing_of_those_steps() -> None:
-    pace = Pace({"one": policy(alternate={"period": 4, "start": 2, "steps": 2}, update_every=2)})
+    pace = UpdateSchedule({"one": policy(alternate={"period": 4, "start": 2, "steps": 2}, update_every=2)})
     told = [due(pace, step, one=[sample(f"{step}")]) for step in range(8)]
     assert told == [{}, {}, {}, {"one": ["2", "3"]}, {}, {}, {}, {"one": ["6", "7"]}]
 
 
 def test_a_policy_that_said_nothing_learns_from_nothing_when_it_is_time() -> None:
-    assert Pace({"one": policy()})(0, {}) == {"one": []}
+    assert UpdateSchedule({"one": policy()})(0, {}) == {"one": []}
 
 
 def test_what_waits_comes_back_from_a_checkpoint_as_it_was(tmp_path: Path) -> None:
     settings = {"one": policy(update_every=3)}
-    pace, again = Pace(settings), Pace(settings)
+    pace, again = UpdateSchedule(settings), UpdateSchedule(settings)
     waiting = sample("first")
     assert pace(0, {"one": [waiting]}) == {}
     save_state(tmp_path, pace.state_dict())

@@ -12,7 +12,7 @@ from real_runs import kuhn, tiny
 import marl
 from marl.graph import write_trajectories
 from marl.scenario.load import ScenarioError, validate
-from marl.training.rejudge import Recredit, ranges
+from marl.training.rejudge import Rejudge, ranges
 from marl.types import Metrics
 
 MUTED = {
@@ -74,7 +74,7 @@ def told(run: Path, step: int) -> Metrics:
 
 @pytest.mark.parametrize("step", [1, 3, 4, 5])
 def test_the_runs_own_rule_says_of_a_recorded_step_what_it_said_then(average: Path, step: int) -> None:
-    again = Recredit(average, step)
+    again = Rejudge(average, step)
     assert again().judgement.metrics == told(average, step)
     assert any("credit/average/" in name for name in told(average, step))
     # From the start, from checkpoint 2, from there over step 3, from checkpoint 4.
@@ -86,13 +86,13 @@ def test_with_the_weights_of_then_whatever_is_read_and_played_is_the_same(team: 
     then = told(team, step)
     assert then["credit/tokens"] > 0
     assert {"credit/speaker/correlation/shapley", "credit/guesser/conservation"} <= set(then)
-    again = Recredit(team, step)
+    again = Rejudge(team, step)
     assert again().judgement.metrics == then
     assert again.notes == []
 
 
 def test_with_other_weights_it_is_said_whose_they_are(team: Path) -> None:
-    again = Recredit(team, 4)
+    again = Rejudge(team, 4)
     assert again().judgement.metrics != told(team, 4)
     assert again.notes == [
         "step 4 was played with the weights after step 3, of which there is no checkpoint; what was played or read "
@@ -105,7 +105,7 @@ def test_steps_that_were_not_recorded_are_said_to_be_missing_in_a_state(average:
     (tmp_path / "trajectories").mkdir()
     for name in ("scenario.yaml", *(f"trajectories/{step:06d}.jsonl.zst" for step in (1, 2, 5))):
         (tmp_path / name).symlink_to(average / name)
-    again = Recredit(tmp_path)
+    again = Rejudge(tmp_path)
     again()
     assert again.notes == [
         "the run's own rule has a state: it was shown the recorded steps before first (1-2) and lacks steps that were "
@@ -118,7 +118,7 @@ def test_steps_that_were_not_recorded_are_said_to_be_missing_in_a_state(average:
 
 def test_a_rule_without_a_state_says_what_a_run_with_it_would_have(average: Path) -> None:
     own = "{assign: {kind: outcome, to_go: true}, baseline: {kind: group, std: false}, scale: 2}"
-    again = Recredit(average, 2)
+    again = Rejudge(average, 2)
     judgement = again(own).judgement
     for trajectory in again.trajectories:
         for turn in trajectory.turns:
@@ -129,19 +129,19 @@ def test_a_rule_without_a_state_says_what_a_run_with_it_would_have(average: Path
 
 
 def test_a_state_of_another_rule_is_that_of_all_steps_before(average: Path) -> None:
-    whole = Recredit(average, 5)("outcome/role_average").judgement
+    whole = Rejudge(average, 5)("outcome/role_average").judgement
     assert whole.metrics == told(average, 5)
 
 
 def test_two_kinds_are_an_assign_and_a_baseline(average: Path) -> None:
-    again = Recredit(average, 2)
+    again = Rejudge(average, 2)
     assert again("flow/none").judgement == again("{assign: flow, baseline: none}").judgement
     assert again("flow").judgement == again("{assign: flow, baseline: group}").judgement
     assert again("credit.assign.outcome:Flow/none").judgement.credit == again("flow/none").judgement.credit
 
 
 def test_what_agents_are_worth_to_one_another_is_played_with_the_runs_weights(team: Path) -> None:
-    again = Recredit(team, 5)
+    again = Rejudge(team, 5)
     verdict = again(json.dumps({"assign": MUTED, "baseline": "none"}))
     assert verdict.tokens == verdict.judgement.metrics["credit/tokens"] > 0
     # Efficiency: what the two are worth sums to what they were paid, beyond `one` and `red` (Shapley 1953).
@@ -151,7 +151,7 @@ def test_what_agents_are_worth_to_one_another_is_played_with_the_runs_weights(te
             worths = [verdict.judgement.earned[turn.id].value for turn in trajectory.turns]
             assert sum(worths) == pytest.approx(trajectory.returns.get("guesser", 0.0) - nobody)
     # Rules that were asked before change nothing of what a rule plays.
-    assert Recredit(team, 5)(verdict.rule).judgement == verdict.judgement
+    assert Rejudge(team, 5)(verdict.rule).judgement == verdict.judgement
     assert again(verdict.rule).judgement == verdict.judgement
 
 
@@ -160,22 +160,22 @@ def test_what_agents_are_worth_to_one_another_is_played_with_the_runs_weights(te
 
 def test_a_step_that_was_not_recorded_is_refused_with_those_that_were(average: Path) -> None:
     with pytest.raises(ScenarioError, match=r"--step 9: no trajectories of this step were recorded; there are: 1-5$"):
-        Recredit(average, 9)
+        Rejudge(average, 9)
 
 
 def test_a_run_without_trajectories_is_refused(average: Path, tmp_path: Path) -> None:
     (tmp_path / "scenario.yaml").symlink_to(average / "scenario.yaml")
     with pytest.raises(ScenarioError, match=r"no trajectories were recorded \(checkpoint\.trajectories\)"):
-        Recredit(tmp_path)
+        Rejudge(tmp_path)
 
 
 def test_a_damaged_file_is_named(average: Path, tmp_path: Path) -> None:
     (tmp_path / "scenario.yaml").symlink_to(average / "scenario.yaml")
     file = tmp_path / "trajectories" / "000001.jsonl.zst"
-    write_trajectories(file, Recredit(average, 1).trajectories)
+    write_trajectories(file, Rejudge(average, 1).trajectories)
     file.write_bytes(file.read_bytes()[:-8])
     with pytest.raises(ValueError, match=r"000001\.jsonl\.zst: not a whole trajectory file"):
-        Recredit(tmp_path)
+        Rejudge(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_damaged_file_is_named(average: Path, tmp_path: Path) -> None:
 )
 def test_a_rule_that_is_none_is_refused_with_what_would_be_one(average: Path, rule: str, message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
-        Recredit(average, 1)(rule)
+        Rejudge(average, 1)(rule)
 
 
 def test_a_checkpoint_of_another_rule_is_refused(team: Path, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_checkpoint_of_another_rule_is_refused(team: Path, tmp_path: Path) -> 
     file = tmp_path / "scenario.yaml"
     file.write_text((team / "scenario.yaml").read_text().replace("    shapley:", "    other:"))
     with pytest.raises(ScenarioError, match=r"checkpoint 000004 is of another rule .* it has no 'other'"):
-        Recredit(tmp_path, 5)()
+        Rejudge(tmp_path, 5)()
 
 
 def test_numbers_are_told_in_ranges() -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from marl.scenario.load import ScenarioError
-from marl.view.chart import chart, draw, spark
-from marl.view.curves import plot
+from marl.view.curves import chart, draw, plot, spark
 
 
 @pytest.mark.parametrize(
@@ -23,13 +22,13 @@ def test_a_spark_is_no_wider_than_asked() -> None:
 
 
 def test_a_chart_stands_on_zero() -> None:
-    lines = chart([(0, 2.0), (5, 1.0), (10, 0.0)], (60, 2)).split("\n")
+    lines = chart([(0, 2.0), (5, 1.0), (10, 0.0)], 60, 2).split("\n")
     assert lines == ["   2.000 ┤█  ", "   1.000 ┤██ ", "         └───", "          0 10"]
 
 
 @pytest.mark.parametrize("values", [[0.0], [2.5], [-2.5], [1.0] * 5, [0.0] * 5, [-1.0] * 5, [-3.0, -1.0], [-1.0, 1.0]])
 def test_a_chart_of_any_values_has_its_size_and_a_scale_that_holds_them(values: list[float]) -> None:
-    lines = chart(list(enumerate(values)), (40, 5)).split("\n")
+    lines = chart(list(enumerate(values)), 40, 5).split("\n")
     assert len(lines) == 7
     top = float(lines[0].split("┤")[0])
     assert top >= max(values)

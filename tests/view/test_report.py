@@ -8,7 +8,7 @@ import pytest
 
 from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import Evaluate
-from marl.view.closing_report import closing
+from marl.view.closing_report import closing_report
 
 
 def folder(path: Path, curve: dict[int, float], steps: int, mass: float = 1.0) -> RunFolder:
@@ -22,18 +22,18 @@ def folder(path: Path, curve: dict[int, float], steps: int, mass: float = 1.0) -
 
 
 def test_the_end_is_the_mean_of_the_last_tenth(tmp_path: Path) -> None:
-    told = closing(folder(tmp_path, {0: 1.0, 85: 0.9, 90: 0.3, 95: 0.2, 100: 0.1}, 100), finished=True)
-    assert "NashConv 1.000 -> 0.200 (legal mass 1.000)" in told
+    report = closing_report(folder(tmp_path, {0: 1.0, 85: 0.9, 90: 0.3, 95: 0.2, 100: 0.1}, 100), finished=True)
+    assert "NashConv 1.000 -> 0.200 (legal mass 1.000)" in report
 
 
 def test_a_run_that_was_stopped_after_its_last_measurement_says_that_one(tmp_path: Path) -> None:
-    told = closing(folder(tmp_path, {0: 1.0, 60: 0.5}, 100), finished=False)
-    assert "stopped at step 100" in told
-    assert "NashConv 1.000 -> 0.500" in told
+    report = closing_report(folder(tmp_path, {0: 1.0, 60: 0.5}, 100), finished=False)
+    assert "stopped at step 100" in report
+    assert "NashConv 1.000 -> 0.500" in report
 
 
 def test_a_figure_with_little_legal_mass_does_not_count(tmp_path: Path) -> None:
-    assert "does not count" in closing(folder(tmp_path, {0: 1.0, 10: 0.1}, 10, mass=0.9), finished=True)
+    assert "does not count" in closing_report(folder(tmp_path, {0: 1.0, 10: 0.1}, 10, mass=0.9), finished=True)
 
 
 def written(path: Path, *rows: dict[str, Any]) -> RunFolder:
@@ -47,34 +47,36 @@ def held_out(success: float, low: float, high: float) -> dict[str, float]:
 
 
 def test_measures_on_held_out_starts_are_drawn_and_told_with_their_last_interval(tmp_path: Path) -> None:
-    told = closing(written(tmp_path, held_out(0.25, 0.2, 0.3), {}, held_out(0.75, 0.7, 0.8)), finished=True)
-    assert "success on held-out starts 0.250 -> 0.750 (last [0.700, 0.800])" in told
-    assert "█" in told
-    assert "episodes" not in told
+    report = closing_report(written(tmp_path, held_out(0.25, 0.2, 0.3), {}, held_out(0.75, 0.7, 0.8)), finished=True)
+    assert "success on held-out starts 0.250 -> 0.750 (last [0.700, 0.800])" in report
+    assert "█" in report
+    assert "episodes" not in report
 
 
 def test_each_role_that_a_model_speaks_for_is_told_of_before_and_after(tmp_path: Path) -> None:
     first = {"role/critic/reward/correct": 0.5, "role/critic/illegal": 0.1, "role/critic/entropy": 0.7}
     rows = [{}, first | {"role/verifier/tokens": 0.0}, {}, first | {"role/critic/illegal": 0.0}]
-    told = closing(written(tmp_path, *rows), finished=True)
-    assert "role critic: reward/correct 0.5 -> 0.5, illegal 0.1 -> 0, entropy 0.7 -> 0.7" in told
-    assert "verifier" not in told
+    report = closing_report(written(tmp_path, *rows), finished=True)
+    assert "role critic: reward/correct 0.5 -> 0.5, illegal 0.1 -> 0, entropy 0.7 -> 0.7" in report
+    assert "verifier" not in report
 
 
 def test_the_best_evaluation_is_named_with_its_checkpoint(tmp_path: Path) -> None:
     folder = written(tmp_path, held_out(0.2, 0, 1), held_out(0.9, 0, 1), held_out(0.5, 0, 1))
     best = Evaluate(held_out=6, keep_best="success", patience=1)
-    assert "best eval/held_out/success 0.900 at step 1: its checkpoint is not kept" in closing(folder, True, best)
+    assert "best eval/held_out/success 0.900 at step 1: its checkpoint is not kept" in closing_report(
+        folder, True, best
+    )
     (tmp_path / "checkpoints" / "000001").mkdir(parents=True)
-    told = closing(folder, True, best)
-    assert f"at step 1: {tmp_path}/checkpoints/000001" in told
-    assert "stopped early: eval/held_out/success has not improved on 0.9 (step 1) for 1 evaluations" in told
+    report = closing_report(folder, True, best)
+    assert f"at step 1: {tmp_path}/checkpoints/000001" in report
+    assert "stopped early: eval/held_out/success has not improved on 0.9 (step 1) for 1 evaluations" in report
 
 
 def test_alarms_are_listed_with_the_steps_in_which_they_held(tmp_path: Path) -> None:
     name = "alarm/critic/constant"
-    told = closing(written(tmp_path, {}, {name: 1.0}, {name: 1.0}, {name: 0.0}, {}), finished=True)
-    assert "ALARM role critic: constant, in 2 steps from 1 to 2\n" in told
+    report = closing_report(written(tmp_path, {}, {name: 1.0}, {name: 1.0}, {name: 0.0}, {}), finished=True)
+    assert "ALARM role critic: constant, in 2 steps from 1 to 2\n" in report
 
 
 def credited(**figures: float) -> dict[str, float]:
@@ -84,24 +86,24 @@ def credited(**figures: float) -> dict[str, float]:
 def test_each_role_that_is_judged_is_told_of_with_how_sound_its_credit_was(tmp_path: Path) -> None:
     early = credited(zero=0.9, conservation=9.0, purity=1.0, stopping_bias_t=9.0)
     late = credited(zero=0.25, conservation=1.0, purity=1.0, stopping_bias_t=-0.5)
-    told = closing(written(tmp_path, {}, *[early] * 10, late, late), finished=True)
-    assert "credit of role solver: conservation 1, zero share 0.25, purity 1, stopping bias t -0.5\n" in told
-    assert "WARNING" not in told
+    report = closing_report(written(tmp_path, {}, *[early] * 10, late, late), finished=True)
+    assert "credit of role solver: conservation 1, zero share 0.25, purity 1, stopping bias t -0.5\n" in report
+    assert "WARNING" not in report
 
 
 def test_figures_that_were_never_told_are_left_out(tmp_path: Path) -> None:
-    told = closing(written(tmp_path, {}, credited(zero=0.5)), finished=True)
-    assert "credit of role solver: zero share 0.5\n" in told
+    report = closing_report(written(tmp_path, {}, credited(zero=0.5)), finished=True)
+    assert "credit of role solver: zero share 0.5\n" in report
 
 
 def test_unlike_turns_that_were_compared_are_a_warning_even_if_only_once(tmp_path: Path) -> None:
     pure = credited(zero=0.0, purity=1.0)
-    told = closing(written(tmp_path, {}, pure, credited(zero=0.0, purity=0.5), pure), finished=True)
-    assert "WARNING role solver: purity 0.5 in the worst step: turns were compared that do not have in common" in told
+    report = closing_report(written(tmp_path, {}, pure, credited(zero=0.0, purity=0.5), pure), finished=True)
+    assert "WARNING role solver: purity 0.5 in the worst step: turns were compared that do not have in common" in report
 
 
 @pytest.mark.parametrize(("t", "word"), [(4.5, "more"), (-30.0, "less")])
 def test_credit_that_pays_for_going_on_is_a_warning(tmp_path: Path, t: float, word: str) -> None:
-    told = closing(written(tmp_path, {}, credited(zero=0.0, stopping_bias_t=t)), finished=True)
-    assert f"WARNING role solver: stopping bias t {t:.3g}: of two turns that earned the same" in told
-    assert f"the agent went on is credited {word}\n" in told
+    report = closing_report(written(tmp_path, {}, credited(zero=0.0, stopping_bias_t=t)), finished=True)
+    assert f"WARNING role solver: stopping bias t {t:.3g}: of two turns that earned the same" in report
+    assert f"the agent went on is credited {word}\n" in report

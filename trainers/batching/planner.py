@@ -1,155 +1,197 @@
-"""Rows -> batches: which rows are computed together, and how they are laid out (`texts.py`)."""
+"""Rows -> batches: which rows are computed together, in which layout, and what that costs.
+
+Costs are predicted from a model's shape. FLOPs are those of a forward pass: 2 per weight of a matrix and token, 4 per
+pair of tokens, head and dimension of a head. Time is in FLOPs of matrix products that take as long; a backward pass
+takes twice as much of everything.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from trainers.batching.batches import Batch, Layout, collate
-from trainers.batching.costs import Costs
-from trainers.batching.packing import Frame, Lines, pack
-from trainers.batching.rows import Row
-from trainers.forward import flex_attention as flex
-from trainers.forward.model_inputs import (
-    Texts,
-    drops_out,
-    ended_texts,
-    in_blocks,
-    keeps_cache,
-    lined_texts,
-    obstacle,
-    prompted_texts,
-    whole_texts,
-)
-from trainers.optim.numerics import units_of
+from trainers.batching.packing import Ints, PackedBatch, PackingLimits, pack
+from trainers.batching.rows import Row, units_of
+from trainers.forward import attention
+from trainers.forward.model_inputs import ended_inputs, packed_inputs, padded_inputs, prompted_inputs
+
+ATTENTION = 1.6
+"""Time of a FLOP of attention, in FLOPs of matrix products (measured on a CPU)."""
+CAUSAL = 0.75
+"""Time of causal attention, as a share of attention over all pairs (measured on a CPU)."""
+MASK = 50.0
+"""Time of a pair of tokens in an explicit mask (measured on a CPU)."""
+COPY = 4.0
+"""Time to copy a token's keys and values, in pairs of tokens (estimated)."""
+PASS = {"cpu": 2e8, "cuda": 2e11}
+"""Time of a further pass, however few tokens it has (measured on a CPU, estimated for accelerators)."""
+ROW = {"cpu": 1e6, "cuda": 3e9}
+"""Time to pack a row: some 35 microseconds (measured on a CPU, estimated for accelerators)."""
 
 Batches = list[tuple[list[Row], Layout]]
 
 
+class CostModel:
+    """Predicted costs of layouts for one model. `sparse`: attention skips masked blocks."""
+
+    def __init__(self, model: Any, *, sparse: bool) -> None:
+        settings = model.config.get_text_config(decoder=True)
+        inner, outer = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+        tables = {id(weight): weight.numel() for weight in (inner, outer)}
+        heads = settings.num_attention_heads
+        head_size = settings.to_dict().get("head_dim") or settings.hidden_size // heads
+        kind = next(model.parameters()).device.type
+        self.sparse = sparse
+        self._token = 2.0 * (sum(p.numel() for p in model.parameters()) - sum(tables.values()))
+        self._pair = 4.0 * settings.num_hidden_layers * heads * head_size
+        self._head = 2.0 * outer.numel()
+        self._pass, self._row = PASS.get(kind, PASS["cuda"]), ROW.get(kind, ROW["cuda"])
+
+    def packing_time(self, rows: int) -> float:
+        """Return the time to pack rows."""
+        return self._row * rows
+
+    def worth_packing(self, cost: float, rows: int) -> bool:
+        """Return whether packing could save any of `cost` at all: it takes at least a pass, and is not free."""
+        return cost > self._pass + 4 * self.packing_time(rows)
+
+    def padded(self, shapes: Sequence[tuple[int, int]], outputs: int) -> tuple[float, float]:
+        """Return FLOPs and time of passes over (texts, width), with so many completion tokens in all."""
+        tokens = sum(texts * width for texts, width in shapes)
+        pairs = sum(texts * width**2 for texts, width in shapes)
+        base = self._token * tokens + self._head * outputs
+        causal = 0.5 if self.sparse else CAUSAL
+        time = base + causal * ATTENTION * self._pair * pairs + self._pass * len(shapes)
+        return base + self._pair * pairs / 2, time
+
+    def prompted(self, shapes: Sequence[tuple[int, int, int, int]], outputs: int) -> tuple[float, float]:
+        """Return the same for (prompts, width, continuations, width): two passes each, the second with copied keys."""
+        tokens = sum(prompts * wide + texts * later for prompts, wide, texts, later in shapes)
+        pairs = sum(prompts * wide**2 + texts * later * (wide + later) for prompts, wide, texts, later in shapes)
+        copied = sum(texts * wide for _, wide, texts, _ in shapes)
+        base = self._token * tokens + self._head * outputs
+        time = base + ATTENTION * self._pair * pairs + COPY * self._pair * copied + 2 * self._pass * len(shapes)
+        return base + self._pair * pairs, time
+
+    def packed(self, batches: Sequence[PackedBatch], outputs: int) -> tuple[float, float]:
+        """Return the same for packed sequences."""
+        base = self._token * sum(batch.ids_LW.size for batch in batches) + self._head * outputs
+        pairs = sum(batch.pairs if self.sparse else batch.ids_LW.size * batch.ids_LW.shape[1] for batch in batches)
+        mask = 0.0 if self.sparse else MASK
+        time = base + (ATTENTION * self._pair + mask) * pairs + self._pass * len(batches)
+        return base + self._pair * pairs, time
+
+    def forests(self, widths: Ints) -> NDArray[np.float64]:
+        """Return the costs, in tokens, of forests of these widths, each in a sequence of its own."""
+        pairs = 0.0 if self.sparse else (ATTENTION * self._pair + MASK) / self._token
+        return widths + pairs * widths.astype(np.float64) ** 2
+
+
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """All rows in micro-batches."""
+class BatchPlan:
+    """All rows in micro-batches of one layout."""
 
     name: str
     batches: Batches
-    flops: float
-    """Of a forward pass over all of them, the head at completion tokens included."""
-    cost: float
-    """The time it is expected to take, as FLOPs of matrix products that would take as long."""
+    flops: float = 0.0
+    """FLOPs of a forward pass over all of them, the head at completion tokens included."""
+    cost: float = 0.0
+    """Expected time, as FLOPs of matrix products that would take as long."""
 
 
-class Planner:
-    """Splits rows into batches for one model. `packing` names a layout, or `auto` for the one that takes least time.
+class BatchPlanner:
+    """Splits rows into batches for one model. `packing` names a layout, or `auto` for the fastest one.
 
-    `prompted` suits small models and short texts, where attention over a wide line would be most of the work.
+    The layout `prompted` suits small models and short texts, where attention over a wide sequence would be most of the
+    work.
 
     Raises:
-        ValueError: if the model cannot read the layout that was asked for.
+        ValueError: if the model cannot read that layout.
     """
 
     def __init__(self, model: Any, micro_tokens: int, packing: str) -> None:
         self._model, self._micro_tokens, self._packing = model, micro_tokens, packing
         self._device: torch.device = next(model.parameters()).device
-        self._random, self._obstacle = drops_out(model), obstacle(model)
+        self._random, self._obstacle = attention.has_dropout(model), attention.packing_obstacle(model)
         if self._random and packing == "shared":
             self._obstacle = self._obstacle or "its dropout would fall on several samples at once"
         if self._obstacle and packing not in ("auto", "padded"):
             name = type(model).__name__
             raise ValueError(f"packing={packing!r} is not for {name}: {self._obstacle}; choose auto or padded")
-        self._costs: Costs | None = None
 
     def batches(self, rows: Sequence[Row], *, ends: bool = False) -> Iterator[tuple[list[Row], Batch]]:
-        """Every row once; with `ends`, laid out so that its ends can be read."""
-        return self.collated(self.laid(rows, ends=ends))
+        """Yield every row once; with `ends`, laid out so that the states at its ends are computed."""
+        return self.collate(self.plan(rows, ends=ends))
 
-    def laid(self, rows: Sequence[Row], name: str | None = None, *, ends: bool = False) -> Plan:
-        """The layout of that name; None: the one that was asked for."""
+    def plan(self, rows: Sequence[Row], name: str | None = None, *, ends: bool = False) -> BatchPlan:
+        """Return the layout of that name; None: the one of `packing`."""
         name = name or self._packing
         if name == "padded" or self._obstacle:
-            return Plan("padded", self._apart(rows, ends), 0.0, 0.0)
+            return BatchPlan("padded", self._padded_batches(rows, ends))
         if name == "prompted":
             return self.prompted(rows)
-        return self.fastest(rows, ends=ends) if name == "auto" else self.lined(rows, name, ends=ends)
+        return self.fastest(rows, ends=ends) if name == "auto" else self.packed(rows, name, ends=ends)
 
-    def collated(self, plan: Plan) -> Iterator[tuple[list[Row], Batch]]:
-        """The batches of a plan, one after the other."""
+    def collate(self, plan: BatchPlan) -> Iterator[tuple[list[Row], Batch]]:
+        """Yield the batches of a plan."""
         for chunk, layout in plan.batches:
             yield chunk, collate(chunk, self._device, layout)
 
-    def fastest(self, rows: Sequence[Row], *, ends: bool = False) -> Plan:
-        """The layout that `rows` are expected to take least time in. For models that can read all of them."""
+    def fastest(self, rows: Sequence[Row], *, ends: bool = False) -> BatchPlan:
+        """Return the layout with the least expected time, for models that can read all of them."""
         padded = self.padded(rows, ends=ends)
-        if not self._known.leaves_room(padded.cost, len(rows)):
+        if not self._costs.worth_packing(padded.cost, len(rows)):
             return padded
         if self._random and self._model.training:
-            return min(padded, self.lined(rows, "packed", ends=ends), key=_cost)
-        # Where it saves nothing to share, the tree is all bare stems: what packed texts are.
-        plans = [padded, self.lined(rows, "shared", ends=ends)]
-        if not ends and keeps_cache(self._model) and all(row.unit is None for row in rows):
-            plans.append(self.prompted(rows))
-        return min(plans, key=_cost)
+            plans = [padded, self.packed(rows, "packed", ends=ends)]
+        else:  # where nothing is shared, prefix trees have no branches: `shared` is then the same as `packed`
+            plans = [padded, self.packed(rows, "shared", ends=ends)]
+            if not ends and attention.keeps_cache(self._model) and all(row.unit is None for row in rows):
+                plans.append(self.prompted(rows))
+        return min(plans, key=lambda plan: plan.cost)
 
-    def prompted(self, rows: Sequence[Row]) -> Plan:
-        """Every distinct prompt in one pass, then what follows it in another. For rows without units."""
+    def prompted(self, rows: Sequence[Row]) -> BatchPlan:
+        """Return a layout of distinct prompts in one pass, then completions in another; for rows without units."""
         chunks = by_prompt(rows, self._micro_tokens)
-        flops, cost = self._known.prompted([_prompted(chunk) for chunk in chunks], _said(rows))
-        return Plan("prompted", [(chunk, prompted_texts) for chunk in chunks], flops, cost)
+        costs = self._costs.prompted([_prompted_shape(chunk) for chunk in chunks], _outputs(rows))
+        return BatchPlan("prompted", [(chunk, prompted_inputs) for chunk in chunks], *costs)
 
-    def padded(self, rows: Sequence[Row], *, ends: bool = False) -> Plan:
-        """One text a line."""
-        batches = self._apart(rows, ends)
-        flops, cost = self._known.padded([_shape(chunk, ends) for chunk, _ in batches], _said(rows))
-        return Plan("padded", batches, flops, cost)
+    def padded(self, rows: Sequence[Row], *, ends: bool = False) -> BatchPlan:
+        """Return a layout of one text a sequence."""
+        batches = self._padded_batches(rows, ends)
+        costs = self._costs.padded([_padded_shape(chunk, ends) for chunk, _ in batches], _outputs(rows))
+        return BatchPlan("padded", batches, *costs)
 
-    def lined(self, rows: Sequence[Row], name: str, *, ends: bool = False) -> Plan:
-        """Several texts a line; of `shared` ones, what they have in common at the beginning is read once."""
+    def packed(self, rows: Sequence[Row], name: str, *, ends: bool = False) -> BatchPlan:
+        """Return a layout of several texts a sequence: whole (`packed`), or with their prefixes `shared`."""
         texts = [row.prompt_ids + (row.token_ids if ends else row.token_ids[:-1]) for row in rows]
         bundles = [(index,) if row.unit is None else row.unit for index, row in enumerate(rows)]
-        made = pack(texts, bundles, self._frame(), share=name == "shared")
-        flops, cost = self._known.lined(made, _said(rows))
-        return Plan(name, [_lined(rows, lines) for lines in made], flops, cost + self._known.handling(len(rows)))
+        sparse = self._costs.sparse
+        block = attention.BLOCK if sparse else 1
+        limits = PackingLimits(self._micro_tokens, self._costs.forests, long=sparse, block=block)
+        packs = pack(texts, bundles, limits, share=name == "shared")
+        flops, cost = self._costs.packed(packs, _outputs(rows))
+        batches: Batches = [([rows[text] for text in each.places], partial(packed_inputs, each)) for each in packs]
+        return BatchPlan(name, batches, flops, cost + self._costs.packing_time(len(rows)))
 
-    def _apart(self, rows: Sequence[Row], ends: bool) -> Batches:
-        return [(chunk, ended_texts if ends else whole_texts) for chunk in by_length(rows, self._micro_tokens)]
+    def _padded_batches(self, rows: Sequence[Row], ends: bool) -> Batches:
+        return [(chunk, ended_inputs if ends else padded_inputs) for chunk in by_length(rows, self._micro_tokens)]
 
-    @property
-    def _known(self) -> Costs:
-        if self._costs is None:
-            self._costs = Costs(self._model, sparse=in_blocks(self._model))
-        return self._costs
-
-    def _frame(self) -> Frame:
-        if self._known.sparse:
-            return Frame(self._micro_tokens, self._known.forests, long=True, block=flex.BLOCK)
-        return Frame(self._micro_tokens, self._known.forests)
-
-
-def _lined(rows: Sequence[Row], lines: Lines) -> tuple[list[Row], Layout]:
-    def layout(chunk: Sequence[Row], _: Tensor, __: Tensor, device: torch.device) -> Texts:
-        return lined_texts(lines, chunk, device)
-
-    return [rows[text] for text in lines.places], layout
-
-
-def _cost(plan: Plan) -> float:
-    return plan.cost
-
-
-def _prompted(rows: Sequence[Row]) -> tuple[int, int, int, int]:
-    """Distinct prompts and their width, distinct texts after them and theirs."""
-    later = {(row.prompt_ids, row.token_ids[:-1]) for row in rows if len(row.token_ids) > 1}
-    prompts = {row.prompt_ids for row in rows}
-    widest = max(len(row.token_ids) for row in rows) - 1
-    return len(prompts), max(map(len, prompts)), len(later), widest
+    @cached_property
+    def _costs(self) -> CostModel:
+        return CostModel(self._model, sparse=attention.skips_blocks(self._model))
 
 
 def by_prompt(rows: Sequence[Row], micro_tokens: int) -> list[list[Row]]:
-    """Rows with equal prompts together if they fit. Prompts count as often as rows have them: so do their keys and
-    values, which attention reads."""
+    """Return chunks of rows, with equal prompts together if they fit. Prompts count once for each row, because so do
+    their keys and values, which attention reads."""
     chunks: list[list[Row]] = []
     widest = (0, 0)
     for row in sorted(rows, key=lambda row: (len(row.prompt_ids), row.prompt_ids, len(row.token_ids))):
@@ -163,11 +205,10 @@ def by_prompt(rows: Sequence[Row], micro_tokens: int) -> list[list[Row]]:
 
 
 def by_length(rows: Sequence[Row], micro_tokens: int) -> list[list[Row]]:
-    """Rows of similar length, at most `micro_tokens` after padding (but at least one unit)."""
-    units = sorted(units_of(rows), key=_width)
+    """Return chunks of rows of similar length, at most `micro_tokens` after padding (but at least one unit)."""
     chunks: list[list[Row]] = []
     many = widest = 0
-    for unit in units:
+    for unit in sorted(units_of(rows), key=_width):
         many, widest = many + len(unit), max(widest, _width(unit))
         if not chunks or many * widest > micro_tokens:
             chunks.append([])
@@ -180,12 +221,19 @@ def _width(rows: Sequence[Row]) -> int:
     return max(row.length for row in rows)
 
 
-def _shape(rows: Sequence[Row], ends: bool) -> tuple[int, int]:
-    """Lines and their width, padded."""
+def _outputs(rows: Sequence[Row]) -> int:
+    return sum(len(row.token_ids) for row in rows)
+
+
+def _padded_shape(rows: Sequence[Row], ends: bool) -> tuple[int, int]:
+    """Return the number of distinct texts and their width."""
     if ends:
         return len(rows), _width(rows)
     return len({(row.prompt_ids, row.token_ids[:-1]) for row in rows}), _width(rows) - 1
 
 
-def _said(rows: Sequence[Row]) -> int:
-    return sum(len(row.token_ids) for row in rows)
+def _prompted_shape(rows: Sequence[Row]) -> tuple[int, int, int, int]:
+    """Return the number of distinct prompts, their width, the number of distinct continuations and theirs."""
+    later = {(row.prompt_ids, row.token_ids[:-1]) for row in rows if len(row.token_ids) > 1}
+    prompts = {row.prompt_ids for row in rows}
+    return len(prompts), max(map(len, prompts)), len(later), max(len(row.token_ids) for row in rows) - 1

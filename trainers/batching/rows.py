@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from marl.config import Sampling
@@ -11,149 +11,145 @@ from marl.types import Sample
 from trainers.losses.aggregation import Totals
 
 Floats = tuple[float, ...]
-WHOLE = Sampling()
-"""The model's own distribution: temperature 1, nothing cut off."""
 ABSENT = float("nan")
-"""What a column holds at a token to which it does not apply, such as the value target of one that has none."""
+"""Value of a column at a token to which it does not apply, such as a value target where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One or more samples with the same tokens, which one forward pass serves."""
+    """One or more samples with the same tokens, which share a forward pass."""
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
-    sampling: Sampling = WHOLE
+    sampling: Sampling = field(default_factory=Sampling)
     count: int = 1
-    """How many samples this is."""
+    """Number of samples."""
     unit: Hashable = None
-    """Rows with equal units are one thing to their objective, such as a pair: computed together. None: alone."""
+    """Rows with equal units are computed together, as an objective such as a pair's needs. None: alone."""
     columns: Mapping[str, Floats] = field(default_factory=dict)
-    """Numbers of each token, by name. A loss says which it needs; all rows of an update have the same ones."""
+    """Name -> a number for each token, as the loss needs them; all rows of an update have the same names."""
     facts: Mapping[str, float] = field(default_factory=dict)
-    """Numbers of the row, by name; all rows of an update have the same ones."""
-    counted: tuple[bool, ...] | None = None
-    """Tokens that the loss looks at; None: all. The others are still read by those that follow."""
+    """Name -> a number of the row; all rows of an update have the same names."""
+    loss_mask: tuple[bool, ...] | None = None
+    """Tokens in the loss; None: all. The others are still read by the tokens after them."""
     samples: tuple[Sample, ...] = ()
 
     @property
     def length(self) -> int:
-        """Prompt and completion, in tokens."""
+        """Return the tokens of prompt and completion."""
         return len(self.prompt_ids) + len(self.token_ids)
 
     @property
-    def counts(self) -> int:
-        """How many of its tokens the loss looks at."""
-        return len(self.token_ids) if self.counted is None else sum(self.counted)
+    def loss_tokens(self) -> int:
+        """Return the number of tokens in the loss."""
+        return len(self.token_ids) if self.loss_mask is None else sum(self.loss_mask)
 
 
 def totals_of(rows: Sequence[Row]) -> Totals:
-    """What they hold together."""
-    present = {
-        name: sum(row.count * sum(not math.isnan(v) for v in row.columns[name]) for row in rows)
-        for name in (rows[0].columns if rows else ())
-    }
+    """Return the counts over all rows."""
+    columns, facts = (rows[0].columns, rows[0].facts) if rows else ({}, {})
     return Totals(
-        samples=sum(row.count for row in rows if row.counts),
-        tokens=sum(row.count * row.counts for row in rows),
-        units=sum(row.unit is None for row in rows) + len({row.unit for row in rows if row.unit is not None}),
-        columns=present,
-        facts={name: sum(row.count * row.facts[name] for row in rows) for name in (rows[0].facts if rows else ())},
+        samples=sum(row.count for row in rows if row.loss_tokens),
+        tokens=sum(row.count * row.loss_tokens for row in rows),
+        columns={n: sum(row.count * sum(not math.isnan(v) for v in row.columns[n]) for row in rows) for n in columns},
+        facts={name: sum(row.count * row.facts[name] for row in rows) for name in facts},
     )
 
 
+def unit_keys(rows: Iterable[Row]) -> list[Hashable]:
+    """Return a key for each row; equal for rows that must be computed together."""
+    return [index if row.unit is None else ("unit", row.unit) for index, row in enumerate(rows)]
+
+
+def units_of(rows: Sequence[Row]) -> list[list[Row]]:
+    """Return the rows that must be computed together, in order of first appearance."""
+    units: dict[Hashable, list[Row]] = {}
+    for key, row in zip(unit_keys(rows), rows, strict=True):
+        units.setdefault(key, []).append(row)
+    return list(units.values())
+
+
 def distribution(sampling: Sampling) -> tuple[float, float, int]:
-    """What of the sampling settings changes a token's probability."""
+    """Return the sampling settings that change a token's probability."""
     return sampling.temperature, sampling.top_p, sampling.top_k
 
 
-def group(samples: Sequence[Sample], key: Callable[[Sample], Hashable], merge: bool) -> list[tuple[Sample, ...]]:
-    """Samples with equal tokens and `key`, in order of first appearance. Those without tokens teach nothing."""
-    kept = [sample for sample in samples if sample.token_ids]
-    if not merge:
-        return [(sample,) for sample in kept]
-    groups: dict[Hashable, list[Sample]] = {}
-    for sample in kept:
-        groups.setdefault((sample.token_ids, sample.prompt_ids, key(sample)), []).append(sample)
-    return [tuple(members) for members in groups.values()]
+def plain_rows(samples: Sequence[Sample], merge: bool) -> list[Row]:
+    """Return rows for losses that need neither advantages nor the distribution that tokens were sampled from."""
+    groups = _groups(samples, lambda _: None, merge)
+    return [Row(g[0].prompt_ids, g[0].token_ids, count=len(g), samples=g) for g in groups]
 
 
-def judged_rows(samples: Sequence[Sample], old: str, merge: bool, whole: bool = False) -> list[Row]:
-    """Rows for a policy gradient, with the columns `advantages`, `sampled` (the sampler's log-probabilities) and `old`
-    (those that the ratio is taken to).
+def policy_rows(samples: Sequence[Sample], old: str, merge: bool, by_row: bool = False) -> list[Row]:
+    """Return rows for a policy gradient, with the columns `advantages`, `sampled` and `old`.
 
-    Every surrogate is linear in the advantage for one sign of it, so samples of one sign merge exactly (zero goes with
-    the positive). The log-probabilities of merged samples came from the same weights and differ only by float noise of
-    about 1e-6 (the sampler's batches differ): their mean is taken.
-
-    `whole`: the surrogate looks at the sign of a row's mean advantage, too.
+    `sampled` are the sampler's log-probabilities; `old` those in the ratio's denominator: `sampler` or `read`. Samples
+    of one sign merge exactly where the loss is linear in the advantage for one sign of it (zero goes with the
+    positive). The log-probabilities of merged samples come from the same weights and differ only by float noise of
+    about 1e-6 (the sampler's batches differ): their mean is taken. `by_row`: the loss looks at the mean of a row's
+    advantages, so their sign must agree, too.
     """
-    key = whole_judgement if whole else judgement
-    return [_judged_row(members, old) for members in group(samples, key, merge)]
+    return [_policy_row(group, old) for group in _groups(samples, lambda sample: _merge_key(sample, by_row), merge)]
 
 
-def imitated_rows(samples: Sequence[Sample], merge: bool) -> list[Row]:
-    """Rows for imitation, which asks neither for advantages nor how the tokens were drawn."""
-    groups = group(samples, lambda _: None, merge)
-    return [Row(m[0].prompt_ids, m[0].token_ids, count=len(m), samples=m) for m in groups]
+def _groups(samples: Sequence[Sample], key: Callable[[Sample], Hashable], merge: bool) -> list[tuple[Sample, ...]]:
+    """Return samples with equal tokens and `key`, in order of first appearance; those without tokens are left out."""
+    spoken = [sample for sample in samples if sample.token_ids]
+    if not merge:
+        return [(sample,) for sample in spoken]
+    groups: dict[Hashable, list[Sample]] = {}
+    for sample in spoken:
+        groups.setdefault((sample.token_ids, sample.prompt_ids, key(sample)), []).append(sample)
+    return [tuple(group) for group in groups.values()]
 
 
-def judgement(sample: Sample) -> Hashable:
-    """Equal for samples with equal tokens whose surrogates add up to that of their summed advantages."""
+def _merge_key(sample: Sample, by_row: bool) -> Hashable:
+    """Return a key that is equal for samples whose losses add up to the loss of their summed advantages."""
     advantage, (first, last) = sample.advantage, sample.versions
     signs = tuple(a >= 0 for a in advantage.tokens) if advantage.tokens else advantage.value >= 0
     # Weights that changed within a completion may have changed at another token in the next sample.
     weights = first if first == last else sample.id
-    return signs, weights, distribution(sample.sampling)
+    # Where tokens differ in advantage, the sign of their mean could change.
+    alone = sample.id if by_row and len(set(advantage.tokens)) > 1 else None
+    return signs, weights, distribution(sample.sampling), alone
 
 
-def whole_judgement(sample: Sample) -> Hashable:
-    """The same for surrogates of whole rows: where tokens differ in advantage, the mean's sign could change."""
-    tokens = sample.advantage.tokens
-    return judgement(sample), sample.id if len(set(tokens)) > 1 else None
-
-
-def _judged_row(members: tuple[Sample, ...], old: str) -> Row:
-    first = members[0]
-    sampled = mean_of([checked(s, s.logprobs, "logprobs") for s in members])
+def _policy_row(group: tuple[Sample, ...], old: str) -> Row:
+    first = group[0]
+    sampled = mean_of([per_token(s, s.logprobs, "logprobs") for s in group])
     columns = {
-        "advantages": advantages_of(members),
+        "advantages": _summed_advantages(group),
         "sampled": sampled,
-        "old": sampled if old == "sampler" else mean_of([read_logprobs(s) for s in members]),
+        "old": sampled if old == "sampler" else mean_of([_read_logprobs(s) for s in group]),
     }
-    return Row(first.prompt_ids, first.token_ids, first.sampling, len(members), columns=columns, samples=members)
+    return Row(first.prompt_ids, first.token_ids, first.sampling, len(group), columns=columns, samples=group)
 
 
-def advantages_of(members: Sequence[Sample]) -> Floats:
-    """Of each token, summed over samples with equal tokens."""
-    if not members[0].advantage.tokens:
-        return (math.fsum(s.advantage.value for s in members),) * len(members[0].token_ids)
-    columns = zip(*(checked(s, s.advantage.tokens, "advantage.tokens") for s in members), strict=True)
-    # Correctly rounded, so that the order of the samples does not matter.
-    return tuple(map(math.fsum, columns))
+def _summed_advantages(group: Sequence[Sample]) -> Floats:
+    if not group[0].advantage.tokens:
+        return (math.fsum(s.advantage.value for s in group),) * len(group[0].token_ids)
+    columns = zip(*(per_token(s, s.advantage.tokens, "advantage.tokens") for s in group), strict=True)
+    return tuple(map(math.fsum, columns))  # correctly rounded: the order of the samples does not matter
 
 
-def read_logprobs(sample: Sample) -> Floats:
-    """The learner's own log-probabilities before the update.
-
-    Raises:
-        ValueError: if the sample was not read.
-    """
+def _read_logprobs(sample: Sample) -> Floats:
     if sample.reading is None:
         raise ValueError(f"old='read' needs a reading of turn {sample.id}, got none")
-    return checked(sample, sample.reading.logprobs, "reading.logprobs")
+    return per_token(sample, sample.reading.logprobs, "reading.logprobs")
 
 
 def mean_of(rows: list[Floats]) -> Floats:
-    """Column by column."""
+    """Return the mean of each column."""
     if len(rows) == 1:
         return rows[0]
     return tuple(math.fsum(column) / len(rows) for column in zip(*rows, strict=True))
 
 
-def checked(sample: Sample, values: Floats, name: str) -> Floats:
-    """Raises:
-    ValueError: if there is not one number a token.
+def per_token(sample: Sample, values: Floats, name: str) -> Floats:
+    """Return `values`.
+
+    Raises:
+        ValueError: unless there is one for each token.
     """
     if len(values) != len(sample.token_ids):
         raise ValueError(f"turn {sample.id} has {len(sample.token_ids)} tokens, but {name} has {len(values)} numbers")

@@ -1,134 +1,129 @@
-"""What a model says of completion tokens: hidden states -> distributions over the vocabulary -> a few numbers a token.
-
-Shape suffixes: B = rows, T = completion tokens, N = completion tokens of all rows in one line, H = hidden,
-V = vocabulary. Log-probabilities are in nats, float32.
-"""
+"""Outputs of a model at completion tokens: hidden states -> distributions over the vocabulary -> numbers of tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from trainers.batching.batches import Batch
-from trainers.forward.head import head
-from trainers.forward.model_inputs import States, states
+from trainers.forward.model_inputs import HiddenStates, hidden_states
 from trainers.losses.penalties import entropy, exact_kl
+
+AT_ONCE = 1 << 24
+"""Numbers in a table of tokens by vocabulary that is held at once: 64 MiB in float32."""
+_CAPS = ("final_logit_softcapping", "logits_soft_cap")
+"""Settings of Gemma 2 to 4, RecurrentGemma: c tanh(x / c)."""
+_FACTORS = ("logit_scale", "lm_head_multiplier", "logits_scaling")
+"""Settings of Cohere, Falcon H1, HyperCLOVA X: x times a number. Granite divides by the last of them."""
+_TOLERANCE = {torch.bfloat16: 3e-2, torch.float16: 1e-2}
+_FITTED: WeakKeyDictionary[nn.Module, Callable[[Tensor], Tensor]] = WeakKeyDictionary()
+"""Model -> function from the output of its embeddings to its logits."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is to be told of each token beside its log-probability."""
+class OutputSpec:
+    """Numbers wanted of each token, other than its log-probability."""
 
     entropy: bool = False
     differentiable: bool = False
-    """Whether gradients go through the entropy."""
+    """Gradients flow through the entropy."""
     kl: frozenset[str] = frozenset()
-    """Anchors whose exact KL divergence is wanted; of the others, the token's log-probability."""
+    """Anchors whose exact KL divergence is wanted; of other anchors, the token's log-probability."""
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a model says of a batch."""
+class TokenOutputs:
+    """Numbers of a batch's completion tokens."""
 
     logprobs_BT: Tensor
-    """Of every completion token under its sampling distribution, truncation included."""
-    states: States
+    """Log-probability under the sampling distribution, truncation included."""
+    states: HiddenStates
     entropy_BT: Tensor | None = None
-    """Over the whole vocabulary at the sampling temperature, top-p and top-k aside."""
+    """Entropy over the whole vocabulary at the sampling temperature, without top-p and top-k."""
     anchors: Mapping[str, Tensor] | None = None
     """Anchor -> [B, T]: KL(model ‖ anchor), or the anchor's log-probability of the token."""
 
 
-NOTHING = Asked()
-AT_ONCE = 1 << 24
-"""Numbers in a table of tokens by vocabulary that is held at once: 64 MiB in float32."""
+def token_outputs(
+    model: Any, batch: Batch, spec: OutputSpec | None = None, anchors: Mapping[str, Any] | None = None
+) -> TokenOutputs:
+    """Return the outputs of a forward pass of `model`, and of one without gradient of each of the `anchors`.
 
-
-def said(model: Any, batch: Batch, asked: Asked = NOTHING, anchors: Mapping[str, Any] | None = None) -> Said:
-    """One forward pass of `model`, and one of each of the `anchors` (models of the same vocabulary), no gradient.
-
-    Distributions over the vocabulary are made for a few tokens at a time, and again in the backward pass, so that
-    memory does not grow with tokens times vocabulary. What fits in `AT_ONCE` is made once.
+    Distributions over the vocabulary are computed for a few tokens at a time, and again in the backward pass, so that
+    memory does not grow with tokens times vocabulary. What fits in `AT_ONCE` is computed once.
     """
-    anchors = anchors or {}
-    found, others = states(model, batch.texts), _anchored(anchors, asked, batch)
-    teller = _Teller(model, asked, {name: anchor for name, (anchor, _) in others.items()})
-    given = [found.said_NH, batch.tokens_N, batch.sampling_N3, *(states_NH for _, states_NH in others.values())]
-    logprobs_N, entropy_N, *beside = _by_chunk(teller, given, _vocabulary(model))
-    told = dict(zip(others, beside, strict=True))
-    entropy_BT = batch.spread(entropy_N) if asked.entropy else None
-    return Said(batch.spread(logprobs_N), found, entropy_BT, {name: batch.spread(told[name]) for name in anchors})
-
-
-def log_distributions(model: Any, batch: Batch) -> Tensor:
-    """[N, V] log-probabilities at each row's temperature, before any truncation; all at once."""
-    return _tempered(head(model, states(model, batch.texts).said_NH), batch.sampling_N3)
+    spec, anchors = spec or OutputSpec(), anchors or {}
+    states, anchored = hidden_states(model, batch.inputs), _anchor_states(anchors, spec, batch)
+    head = _Head(model, spec, {name: anchor for name, (anchor, _) in anchored.items()})
+    inputs = [states.tokens_NH, batch.tokens_N, batch.sampling_N3, *(states_NH for _, states_NH in anchored.values())]
+    logprobs_N, entropy_N, *anchors_N = _by_chunk(head, inputs)
+    by_name = dict(zip(anchored, anchors_N, strict=True))
+    entropy_BT = batch.spread(entropy_N) if spec.entropy else None
+    spread = {name: batch.spread(by_name[name]) for name in anchors}
+    return TokenOutputs(batch.spread(logprobs_N), states, entropy_BT, spread)
 
 
 @dataclass(frozen=True, slots=True)
-class _Teller:
-    """Last hidden states of some tokens -> a few numbers of each. Holds a table of tokens by vocabulary meanwhile."""
+class _Head:
+    """Function from last hidden states of some tokens to a few numbers of each; makes tokens by vocabulary tables."""
 
     model: Any
-    asked: Asked
+    spec: OutputSpec
     anchors: Mapping[str, Any]
 
     def __call__(
         self, states_NH: Tensor, tokens_N: Tensor, sampling_N3: Tensor | None, *anchors_NH: Tensor
     ) -> tuple[Tensor, ...]:
-        """[N] each: log-probability, entropy (empty if not asked for), then what is told of each anchor."""
-        logprobs_NV = _tempered(head(self.model, states_NH), sampling_N3)
-        chosen_N = _kept_chosen(logprobs_NV, tokens_N, sampling_N3)
-        with torch.set_grad_enabled(self.asked.differentiable and torch.is_grad_enabled()):
-            entropy_N = entropy(logprobs_NV) if self.asked.entropy else chosen_N.new_empty(0)
-        beside: list[Tensor] = []
-        read: dict[int, Tensor] = {}
+        """Return [N] each: log-probability, entropy (empty unless wanted), then a number for each anchor."""
+        logprobs_NV = _tempered(logits(self.model, states_NH), sampling_N3)
+        chosen_N = _truncated(logprobs_NV, tokens_N, sampling_N3)
+        with torch.set_grad_enabled(self.spec.differentiable and torch.is_grad_enabled()):
+            entropy_N = entropy(logprobs_NV) if self.spec.entropy else chosen_N.new_empty(0)
+        outputs: list[Tensor] = []
+        computed: dict[int, Tensor] = {}
         for (name, anchor), anchor_NH in zip(self.anchors.items(), anchors_NH, strict=True):
-            if id(anchor) not in read:
+            if id(anchor) not in computed:
                 with torch.no_grad():
-                    read[id(anchor)] = _tempered(head(anchor, anchor_NH), sampling_N3)
-            anchor_NV = read[id(anchor)]
-            exact = name in self.asked.kl
-            beside.append(exact_kl(logprobs_NV, anchor_NV) if exact else _chosen(anchor_NV, tokens_N))
-        return chosen_N, entropy_N, *beside
-
-    @property
-    def draws(self) -> bool:
-        """Whether it is random, as an adapter on the head with dropout is."""
-        output = self.model.get_output_embeddings()
-        return output.training and any(isinstance(m, nn.Dropout) and m.p > 0 for m in output.modules())
+                    computed[id(anchor)] = _tempered(logits(anchor, anchor_NH), sampling_N3)
+            anchor_NV = computed[id(anchor)]
+            exact = name in self.spec.kl
+            outputs.append(exact_kl(logprobs_NV, anchor_NV) if exact else _chosen(anchor_NV, tokens_N))
+        return chosen_N, entropy_N, *outputs
 
 
-def _anchored(anchors: Mapping[str, Any], asked: Asked, batch: Batch) -> dict[str, tuple[Any, Tensor]]:
-    """Each anchor with its last hidden states; those that are one model are run once."""
-    read: dict[int, Tensor] = {}
+def _anchor_states(anchors: Mapping[str, Any], spec: OutputSpec, batch: Batch) -> dict[str, tuple[Any, Tensor]]:
+    """Return each anchor with its last hidden states; those that are one model are run once."""
+    computed: dict[int, Tensor] = {}
     with torch.no_grad():
         for anchor in anchors.values():
-            if id(anchor) not in read:
-                read[id(anchor)] = states(anchor, batch.texts).said_NH
+            if id(anchor) not in computed:
+                computed[id(anchor)] = hidden_states(anchor, batch.inputs).tokens_NH
     # Those without a gradient come last: the backward pass stops to recompute where it needs no more.
-    ordered = sorted(anchors, key=lambda name: name not in asked.kl)
-    return {name: (anchors[name], read[id(anchors[name])]) for name in ordered}
+    ordered = sorted(anchors, key=lambda name: name not in spec.kl)
+    return {name: (anchors[name], computed[id(anchors[name])]) for name in ordered}
 
 
-def _by_chunk(teller: _Teller, given: Sequence[Tensor | None], vocabulary: int) -> list[Tensor]:
-    """What the teller says of all tokens, asked about a few at a time if all were too many."""
-    first_NH = given[0]
+def _by_chunk(head: _Head, inputs: Sequence[Tensor | None]) -> list[Tensor]:
+    """Return the outputs of all tokens, computed a few at a time if all are too many."""
+    first_NH, output = inputs[0], head.model.get_output_embeddings()
     assert first_NH is not None
-    pieces = -(-len(first_NH) * vocabulary // AT_ONCE)
+    pieces = -(-len(first_NH) * _vocabulary(head.model) // AT_ONCE)
     if pieces <= 1:
-        return list(teller(*given))  # type: ignore[arg-type]  # only sampling_N3 may be None
-    size, draws = -(-len(first_NH) // pieces), teller.draws
-    told: list[tuple[Tensor, ...]] = []
+        return list(head(*inputs))  # type: ignore[arg-type]  # only sampling_N3 may be None
+    # An adapter on the head may have dropout, which must be the same when it is recomputed.
+    random = output.training and any(isinstance(m, nn.Dropout) and m.p > 0 for m in output.modules())
+    size = -(-len(first_NH) // pieces)
+    chunks: list[tuple[Tensor, ...]] = []
     for start in range(0, len(first_NH), size):
-        chunk = [None if each is None else each[start : start + size] for each in given]
-        told.append(checkpoint(teller, *chunk, use_reentrant=False, preserve_rng_state=draws))
-    return [torch.cat(column) for column in zip(*told, strict=True)]
+        chunk = [None if each is None else each[start : start + size] for each in inputs]
+        chunks.append(checkpoint(head, *chunk, use_reentrant=False, preserve_rng_state=random))
+    return [torch.cat(column) for column in zip(*chunks, strict=True)]
 
 
 def _vocabulary(model: Any) -> int:
@@ -145,21 +140,84 @@ def _chosen(logprobs_NV: Tensor, tokens_N: Tensor) -> Tensor:
     return logprobs_NV.gather(1, tokens_N[:, None]).squeeze(1)
 
 
-def _kept_chosen(logprobs_NV: Tensor, tokens_N: Tensor, sampling_N3: Tensor | None) -> Tensor:
+def _truncated(logprobs_NV: Tensor, tokens_N: Tensor, sampling_N3: Tensor | None) -> Tensor:
+    """Return [N], log-probabilities of the tokens after top-p and top-k."""
     chosen_N = _chosen(logprobs_NV, tokens_N)
     if sampling_N3 is not None and bool(((sampling_N3[:, 1] < 1) | (sampling_N3[:, 2] > 0)).any()):
-        kept_NV = _kept(logprobs_NV.detach(), sampling_N3).scatter(1, tokens_N[:, None], True)
-        chosen_N = chosen_N - logprobs_NV.masked_fill(~kept_NV, -torch.inf).logsumexp(1)
+        nucleus_NV = _nucleus(logprobs_NV.detach(), sampling_N3).scatter(1, tokens_N[:, None], True)
+        chosen_N = chosen_N - logprobs_NV.masked_fill(~nucleus_NV, -torch.inf).logsumexp(1)
     return chosen_N
 
 
-def _kept(logprobs_NV: Tensor, sampling_N3: Tensor) -> Tensor:
-    """[N, V] tokens left by top-k, then by top-p on what top-k left: the smallest set that holds that much."""
+def _nucleus(logprobs_NV: Tensor, sampling_N3: Tensor) -> Tensor:
+    """Return [N, V], the tokens left by top-k, then by top-p of those: the smallest set that holds that much."""
     top_p_N1, top_k_N1 = sampling_N3[:, 1:2], sampling_N3[:, 2:3]
     sorted_NV, order_NV = logprobs_NV.sort(dim=1, descending=True)
     rank_V = torch.arange(sorted_NV.shape[1], device=sorted_NV.device)
     probabilities_NV = torch.where((rank_V < top_k_N1) | (top_k_N1 == 0), sorted_NV.exp(), 0.0)
     probabilities_NV = probabilities_NV / probabilities_NV.sum(1, keepdim=True)
     before_NV = probabilities_NV.cumsum(1) - probabilities_NV
-    kept_NV = (probabilities_NV > 0) & ((before_NV < top_p_N1) | (top_p_N1 == 1))
-    return torch.zeros_like(kept_NV).scatter(1, order_NV, kept_NV)
+    inside_NV = (probabilities_NV > 0) & ((before_NV < top_p_N1) | (top_p_N1 == 1))
+    return torch.zeros_like(inside_NV).scatter(1, order_NV, inside_NV)
+
+
+def logits(model: Any, states_NH: Tensor) -> Tensor:
+    """Return [N, V], logits of last hidden states as the model itself computes them, at least float32.
+
+    Raises:
+        ValueError: as `fit_head`.
+    """
+    logits_NV = fit_head(model)(model.get_output_embeddings()(states_NH))
+    return logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
+
+
+def fit_head(model: Any) -> Callable[[Tensor], Tensor]:
+    """Return the model's function from the output of its embeddings to its logits; found once, by comparison.
+
+    Raises:
+        ValueError: if the model does something unknown there.
+    """
+    if model in _FITTED:
+        return _FITTED[model]
+    raw_NV, own_NV = _probe(model)
+    tolerance = _TOLERANCE.get(own_NV.dtype, 1e-3)
+    size = float(own_NV.float().norm())
+    for finish in _candidates(model):
+        if float((finish(raw_NV).float() - own_NV.float()).norm()) <= tolerance * size + 1e-6:
+            _FITTED[model] = finish
+            return finish
+    known = ", ".join((*_CAPS, *_FACTORS))
+    raise ValueError(
+        f"{type(model).__name__}: makes its logits of its output embeddings in a way that is not known here (known are "
+        f"none and {known}), so its outputs cannot be computed a few tokens at a time; use another model"
+    )
+
+
+def _candidates(model: Any) -> Iterator[Callable[[Tensor], Tensor]]:
+    """Yield what the settings name; where two readings are possible, both. Small logits look alike with and without a
+    cap, so a cap that is named is believed."""
+    settings = model.config.get_text_config(decoder=True).to_dict()
+    caps = [float(settings[name]) for name in _CAPS if settings.get(name)]
+    factors = [float(settings[name]) for name in _FACTORS if settings.get(name)]
+    if caps:
+        yield lambda logits_NV: torch.tanh(logits_NV / caps[0]) * caps[0]
+    elif factors:
+        yield lambda logits_NV: logits_NV * factors[0]
+        yield lambda logits_NV: logits_NV / factors[0]
+    else:
+        yield lambda logits_NV: logits_NV
+
+
+@torch.no_grad()
+def _probe(model: Any) -> tuple[Tensor, Tensor]:
+    """Return the output of the embeddings at a few tokens, and the model's own logits."""
+    outputs: list[Tensor] = []
+    ids_1L = torch.tensor([[token % _vocabulary(model) for token in (3, 5, 7, 11)]], device=model.device)
+    training = model.training
+    model.eval()
+    with model.get_output_embeddings().register_forward_hook(lambda _, __, output: outputs.append(output)):
+        own_NV = model(input_ids=ids_1L, use_cache=False).logits[0]
+    model.train(training)
+    if len(outputs) != 1:
+        raise ValueError(f"{type(model).__name__}: its logits are not made by its output embeddings; use another model")
+    return outputs[0][0], own_NV

@@ -1,8 +1,4 @@
-"""How numbers of tokens become the loss of a minibatch. Denominators are those of the whole minibatch.
-
-Shape suffixes: B = rows, T = completion tokens. What a mask hides changes neither a value nor a gradient, even if it is
-not a number.
-"""
+"""Masked sums, and how per-token losses become the loss of a minibatch. Denominators are the whole minibatch's."""
 
 from __future__ import annotations
 
@@ -15,24 +11,24 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What a whole minibatch holds on all ranks, whatever it is split into: samples, not merged rows."""
+    """Counts over a whole minibatch (all micro-batches, all ranks), of samples rather than merged rows."""
 
     samples: int
-    """With at least one token that counts."""
+    """Samples with at least one token in the loss."""
     tokens: int
-    """That count."""
+    """Tokens in the loss."""
     units: int = 0
-    """Units (pairs, say), each once."""
+    """Units, such as pairs, each counted once."""
     columns: Mapping[str, int] = field(default_factory=dict)
-    """Column -> tokens at which it is not absent."""
+    """Column -> number of tokens that have a value (are not NaN) in it."""
     facts: Mapping[str, float] = field(default_factory=dict)
-    """Fact -> its sum over rows, as often as they count."""
+    """Fact -> its sum over samples."""
 
 
 def row_scale(aggregation: str, lengths_B: Tensor, totals: Totals, norm: int | None = None) -> Tensor:
-    """[B] factor of each row's sum over tokens, such that the minibatch's sum is the aggregate.
+    """Return [B], the factor of each row's sum over tokens; the scaled sums add up to the minibatch's loss.
 
-    `seq_mean_token_mean` is GRPO's own (arXiv 2402.03300), `token_mean` DAPO's (2503.14476), `seq_mean_token_sum_norm`
+    `seq_mean_token_mean` is GRPO's (arXiv 2402.03300), `token_mean` DAPO's (2503.14476), `seq_mean_token_sum_norm`
     Dr. GRPO's (2503.20783).
     """
     ones_B = torch.ones_like(lengths_B, dtype=torch.float32)
@@ -51,20 +47,20 @@ def row_scale(aggregation: str, lengths_B: Tensor, totals: Totals, norm: int | N
 
 
 def masked_sum(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """[B] sum over the tokens that count, in float32 or wider."""
+    """Return [B], the sum over unmasked tokens, in float32 or wider."""
     return torch.where(mask_BT, widened(values_BT), 0.0).sum(1)
 
 
 def masked_mean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """[B] mean over the tokens that count; 0 in a row without one."""
+    """Return [B], the mean over unmasked tokens; 0 in a row without any."""
     return masked_sum(values_BT, mask_BT) / mask_BT.sum(1).clamp(min=1)
 
 
-def difference(above_BT: Tensor, below_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """[B, T] above - below (of log-probabilities: the log-ratio) where tokens count, 0 elsewhere."""
-    return torch.where(mask_BT, widened(above_BT) - widened(below_BT), 0.0)
+def difference(a_BT: Tensor, b_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Return [B, T], a - b (of log-probabilities: the log-ratio) at unmasked tokens, 0 elsewhere."""
+    return torch.where(mask_BT, widened(a_BT) - widened(b_BT), 0.0)
 
 
 def widened(values: Tensor) -> Tensor:
-    """The same numbers, in float32 if they come in less."""
+    """Return the same numbers in float32 or wider."""
     return values.to(torch.promote_types(values.dtype, torch.float32))

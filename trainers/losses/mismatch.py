@@ -1,9 +1,8 @@
-"""Corrections for tokens drawn by other numbers than the learner's own: constant weights and masks of tokens.
+"""Corrections for tokens sampled with other numbers than the learner's own: constant weights and masks of tokens.
 
-The sampler computes in another engine, precision or version than the learner; r = π_old / μ says how far apart they are
-at a token. Shape suffixes: B = rows, T = completion tokens, 1 = one number a row. Log-probabilities are in nats,
-float32: `old_BT` the learner's before the update, `sampled_BT` the sampler's. Weights multiply a token's loss and are 0
-where the mask hides; nothing here has a gradient.
+The sampler computes in another engine, precision or version than the learner; r = π_old / μ measures how far apart the
+two are at a token: `old_BT` are the learner's log-probabilities before the update, `sampled_BT` the sampler's. Weights
+multiply a token's loss and are 0 at masked tokens; nothing here has a gradient.
 """
 
 from __future__ import annotations
@@ -22,18 +21,17 @@ Bounds = tuple[float, float]
 
 @torch.no_grad()
 def ratios(old_BT: Tensor, sampled_BT: Tensor, mask_BT: Tensor, level: Level = "token") -> Tensor:
-    """[B, T] r of the token, or of its row: Π_t r (`sequence`) or exp(mean_t log r) (`geometric`, free of length)."""
+    """Return [B, T], r of the token, or of its row: Π_t r (`sequence`) or exp(mean_t log r) (`geometric`)."""
     gap_BT = difference(old_BT, sampled_BT, mask_BT)
-    match level:
-        case "sequence":
-            gap_BT = masked_sum(gap_BT, mask_BT)[:, None]
-        case "geometric":
-            gap_BT = masked_mean(gap_BT, mask_BT)[:, None]
+    if level == "sequence":
+        gap_BT = masked_sum(gap_BT, mask_BT)[:, None]
+    elif level == "geometric":
+        gap_BT = masked_mean(gap_BT, mask_BT)[:, None]
     return torch.where(mask_BT, gap_BT.exp(), 0.0)
 
 
 def tis(old_BT: Tensor, sampled_BT: Tensor, mask_BT: Tensor, level: Level = "token", bounds: Bounds = (0, 2)) -> Tensor:
-    """[B, T] r brought within bounds: truncated importance sampling (Yao et al. 2025).
+    """Return [B, T], r clamped to bounds: truncated importance sampling (Yao et al. 2025).
 
     OpenRLHF has a lower bound (.5), the others none.
     """
@@ -41,19 +39,19 @@ def tis(old_BT: Tensor, sampled_BT: Tensor, mask_BT: Tensor, level: Level = "tok
 
 
 def mis(old_BT: Tensor, sampled_BT: Tensor, mask_BT: Tensor, level: Level = "token", bounds: Bounds = (0, 2)) -> Tensor:
-    """[B, T] r within bounds, 0 outside: masked importance sampling (Liu et al. 2025)."""
-    return _inside(ratios(old_BT, sampled_BT, mask_BT, level), bounds)
+    """Return [B, T], r within bounds and 0 outside: masked importance sampling (Liu et al. 2025)."""
+    return _zero_outside(ratios(old_BT, sampled_BT, mask_BT, level), bounds)
 
 
 def icepop(old_BT: Tensor, sampled_BT: Tensor, mask_BT: Tensor, bounds: Bounds = (0.5, 5.0)) -> Tensor:
-    """[B, T] the token's r within bounds, 0 outside (IcePop, Ring-1T, 2510.18855)."""
+    """Return [B, T], the token's r within bounds and 0 outside (IcePop, Ring-1T, 2510.18855)."""
     return mis(old_BT, sampled_BT, mask_BT, "token", bounds)
 
 
 def geometric(old_BT: Tensor, sampled_BT: Tensor, mask_BT: Tensor, bounds: Bounds = (0.5, 5.0)) -> Tensor:
-    """[B, T] the token's r in rows whose geometric mean of r is within bounds, 0 in others (OpenRLHF: seq-mask-tis)."""
-    kept_BT = _inside(ratios(old_BT, sampled_BT, mask_BT, "geometric"), bounds) > 0
-    return torch.where(kept_BT, ratios(old_BT, sampled_BT, mask_BT), 0.0)
+    """Return [B, T], the token's r in rows whose geometric mean is within bounds, else 0 (OpenRLHF: seq-mask-tis)."""
+    inside_BT = _zero_outside(ratios(old_BT, sampled_BT, mask_BT, "geometric"), bounds) > 0
+    return torch.where(inside_BT, ratios(old_BT, sampled_BT, mask_BT), 0.0)
 
 
 @torch.no_grad()
@@ -65,7 +63,7 @@ def rejected(
     span: Span,
     bounds: Bounds,
 ) -> Tensor:
-    """[B, T] mask of the tokens that are left: those whose divergence, or their row's, is within bounds.
+    """Return [B, T], the mask without the tokens whose divergence, or their row's, is out of bounds.
 
     With d = log r: k1 bounds r itself (verl: 1/r), k2 = d²/2 and k3 = e^d - 1 - d (nats) estimate KL(μ ‖ π_old). A
     row's is the sum, mean or max over its tokens (of k1: of d).
@@ -80,7 +78,7 @@ def rejected(
 
 @torch.no_grad()
 def opsm(logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, delta: float) -> Tensor:
-    """[B, T] mask without the rows of negative advantage whose mean of log old - log π is over `delta` nats.
+    """Return [B, T], the mask without rows of negative advantage whose mean of log old - log π is over `delta` nats.
 
     Off-policy sequence masking (DeepSeek-V3.2, 2512.02556). `old_BT` may be the sampler's. A row's advantage is the
     mean of its tokens'.
@@ -89,7 +87,7 @@ def opsm(logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Te
     return mask_BT & ~((masked_mean(advantages_BT, mask_BT)[:, None] < 0) & (gap_B1 > delta))
 
 
-def _inside(ratios_BT: Tensor, bounds: Bounds) -> Tensor:
+def _zero_outside(ratios_BT: Tensor, bounds: Bounds) -> Tensor:
     return torch.where((ratios_BT >= bounds[0]) & (ratios_BT <= bounds[1]), ratios_BT, 0.0)
 
 

@@ -1,8 +1,4 @@
-"""What keeps a policy near another, or spread out: KL divergences and entropy.
-
-Shape suffixes: B = rows, T = completion tokens, V = vocabulary. Log-probabilities and results are in nats, float32.
-What a mask hides changes neither a value nor a gradient, even if it is not a number.
-"""
+"""KL divergences and entropy: penalties that keep a policy near another, or spread out."""
 
 from __future__ import annotations
 
@@ -24,16 +20,16 @@ def sampled_kl(
     estimator: Estimator,
     limit: float | None = None,
 ) -> Tensor:
-    """[B, T] estimate of KL(π ‖ anchor) from the sampled tokens (Schulman 2020). With d = log π - log anchor:
+    """Return [B, T], an estimate of KL(π ‖ anchor) from sampled tokens (Schulman 2020). With d = log π - log anchor:
 
-    k1 = d            value right; as a loss its gradient is noise around 0 (use it in the reward)
-    k2 = d²/2         value biased, gradient that of the KL
-    k3 = e^-d - 1 + d value right, gradient that of KL(anchor ‖ π)
+    k1 = d            unbiased value; as a loss its gradient is noise around 0 (use it in the reward)
+    k2 = d²/2         biased value, gradient of the KL
+    k3 = e^-d - 1 + d unbiased value, gradient of KL(anchor ‖ π)
     k1+, k3+          value of k1, k3, gradient of k2 (straight-through, as in verl)
-    k3_is             k3 times the ratio to `old_BT`, whose policy drew the tokens: value and gradient right
+    k3_is             k3 times the ratio to `old_BT`, whose policy sampled the tokens: unbiased value and gradient
 
-    All of this in expectation over tokens that π drew, k3_is over those of the old policy. `limit` (nats) clamps the
-    estimate (verl's k3, all of OpenRLHF's: 10; the others: none); there is no gradient beyond but k2's of k1+ and k3+.
+    All in expectation over tokens sampled from π, of k3_is from the old policy. `limit` (nats) clamps the estimate
+    (verl's k3, all of OpenRLHF's: 10; the others: none); beyond it there is no gradient, except k2's of k1+ and k3+.
     """
     d_BT = difference(logprobs_BT, anchor_BT, mask_BT)
     if estimator.endswith("+"):
@@ -45,28 +41,29 @@ def sampled_kl(
 
 @torch.no_grad()
 def sampler_kl(sampled_BT: Tensor, logprobs_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """[B, T] unbiased, non-negative estimate of KL(sampler ‖ π) on the sampler's tokens (k3, Schulman 2020)."""
+    """Return [B, T], the unbiased, non-negative k3 estimate of KL(sampler ‖ π) on the sampler's tokens."""
     return _estimate(difference(sampled_BT, logprobs_BT, mask_BT), "k3")
 
 
 def exact_kl(logprobs_V: Tensor, anchor_V: Tensor) -> Tensor:
-    """[...] Σ_a π(a) (log π(a) - log anchor(a)) over the last axis. Tokens that π never says add nothing."""
+    """Return [...], Σ_a π(a) (log π(a) - log anchor(a)) over the last axis; tokens of probability 0 add nothing."""
     gap_V = torch.where(logprobs_V == -torch.inf, 0.0, logprobs_V - anchor_V)
     return (logprobs_V.exp() * gap_V).sum(-1)
 
 
 def entropy(logprobs_V: Tensor) -> Tensor:
-    """[...] -Σ_a π(a) log π(a) over the last axis."""
+    """Return [...], -Σ_a π(a) log π(a) over the last axis."""
     return -(logprobs_V.exp() * torch.where(logprobs_V == -torch.inf, 0.0, logprobs_V)).sum(-1)
 
 
 def _limited(d_BT: Tensor, estimator: str, limit: float | None) -> Tensor:
     if limit is None:
         return _estimate(d_BT, estimator)
-    limited_BT = _estimate(d_BT.detach(), estimator).clamp(-limit, limit)
-    # Only what stays within is computed with a gradient: zero times an overflow would not be a number.
-    inside_BT = _estimate(d_BT.detach(), estimator).abs() <= limit
-    return torch.where(inside_BT, _estimate(torch.where(inside_BT, d_BT, 0.0), estimator), limited_BT)
+    plain_BT = _estimate(d_BT.detach(), estimator)
+    inside_BT = plain_BT.abs() <= limit
+    # Only elements inside are computed with a gradient: zero times an overflow would be NaN.
+    inner_BT = _estimate(torch.where(inside_BT, d_BT, 0.0), estimator)
+    return torch.where(inside_BT, inner_BT, plain_BT.clamp(-limit, limit))
 
 
 def _estimate(d_BT: Tensor, estimator: str) -> Tensor:

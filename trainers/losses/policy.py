@@ -1,11 +1,8 @@
-"""What a token's log-probability is worth to a policy: tensors in, tensors out. No models, no files, no devices.
+"""Losses of a policy's tokens, given log-probabilities and advantages: tensors in, tensors out.
 
-Shape suffixes: B = rows, T = completion tokens; 1 = one number a row. Log-probabilities are in nats, float32. What a
-mask hides changes neither a value nor a gradient, even if it is not a number. Advantages are constants.
-
-Every loss is linear in the advantage for one sign of it, so an advantage may be the sum over merged samples that agree
-in sign. Losses of whole rows hold the row's value at every token that counts: `seq_mean_token_mean` makes them the mean
-over rows. `clipped` tells where the bounds changed the ratio (for CISPO) or took the gradient away (for the others).
+Every loss is linear in the (constant) advantage for one sign of it, so an advantage may be the sum over merged samples
+of one sign. Losses of whole rows hold the row's value at every unmasked token: `seq_mean_token_mean` makes them the
+mean over rows. `clipped_BT` is True where a bound changed the ratio (CISPO) or removed the gradient (the others).
 """
 
 from __future__ import annotations
@@ -18,14 +15,14 @@ from torch import Tensor
 from trainers.losses.aggregation import difference, masked_mean, masked_sum, widened
 
 UNBOUNDED = (1.0, math.inf)
-"""A clip that no ratio is beyond."""
+"""Clip range that contains every ratio."""
 FLAT = 20.0
 """Log-ratio (nats) beyond which SAPO's sigmoid has no slope left in float32."""
 
 
 def reinforce(logprobs_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """[B, T] -A log π (Williams 1992)."""
-    advantages_BT = _counted(advantages_BT, mask_BT)
+    """Return loss_BT = -A log π (Williams 1992)."""
+    advantages_BT = _masked(advantages_BT, mask_BT)
     return -advantages_BT * torch.where(advantages_BT == 0, 0.0, widened(logprobs_BT))
 
 
@@ -37,53 +34,53 @@ def clipped_surrogate(
     clip: tuple[float, float],
     dual: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """[B, T] -min(r A, clip(r, 1 - low, 1 + high) A), and where it was clipped.
+    """Return loss_BT = -min(r A, clip(r, 1 - low, 1 + high) A) and clipped_BT; r = π / π_old, clip = (low, high).
 
-    PPO (arXiv 1707.06347), with bounds of its own on either side (clip-higher, DAPO, 2503.14476). `dual` > 1 bounds the
-    ratio of tokens with A < 0 (dual clip, 1912.09729); TRL calls it `delta`.
+    PPO (arXiv 1707.06347), with a bound for either side (clip-higher, DAPO, 2503.14476). `dual` > 1 bounds the ratio of
+    tokens with A < 0 (dual clip, 1912.09729; TRL's `delta`).
     """
     gap_BT = difference(logprobs_BT, old_BT, mask_BT)
-    return _surrogate(gap_BT, _counted(advantages_BT, mask_BT), clip, dual)
+    return _surrogate(gap_BT, _masked(advantages_BT, mask_BT), clip, dual)
 
 
 def gspo(
     logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, clip: tuple[float, float]
 ) -> tuple[Tensor, Tensor]:
-    """[B, T] PPO's surrogate of the row's ratio exp(mean_t log r), a row at a time (GSPO, 2507.18071).
+    """Return loss_BT and clipped_BT of PPO's surrogate with the row's ratio exp(mean_t log r) (GSPO, 2507.18071).
 
     A row's advantage is the mean of its tokens'.
     """
     gap_B1 = masked_mean(difference(logprobs_BT, old_BT, mask_BT), mask_BT)[:, None]
-    return _of_rows(gap_B1, advantages_BT, mask_BT, clip)
+    return _row_surrogate(gap_B1, advantages_BT, mask_BT, clip)
 
 
 def gspo_token(
     logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, clip: tuple[float, float]
 ) -> tuple[Tensor, Tensor]:
-    """[B, T] PPO's surrogate with the row's ratio as value and the token's as direction (GSPO-token, 2507.18071).
+    """Return loss_BT and clipped_BT of PPO's surrogate whose ratio has the row's value and the token's gradient.
 
-    Equal to `gspo` in value and gradient where all tokens of a row have one advantage.
+    GSPO-token (2507.18071). Equal to `gspo` in value and gradient where all tokens of a row have one advantage.
     """
     gap_BT = difference(logprobs_BT, old_BT, mask_BT)
     row_B1 = masked_mean(gap_BT.detach(), mask_BT)[:, None]
-    return _surrogate(row_B1 + (gap_BT - gap_BT.detach()), _counted(advantages_BT, mask_BT), clip)
+    return _surrogate(row_B1 + (gap_BT - gap_BT.detach()), _masked(advantages_BT, mask_BT), clip)
 
 
 def sequence_surrogate(
     logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, clip: tuple[float, float]
 ) -> tuple[Tensor, Tensor]:
-    """[B, T] PPO's surrogate of the row's ratio Π_t r, a row at a time (RLOO, 2402.14740, as in TRL).
+    """Return loss_BT and clipped_BT of PPO's surrogate with the row's ratio Π_t r (RLOO, 2402.14740, as in TRL).
 
     A row's advantage is the mean of its tokens'.
     """
     gap_B1 = masked_sum(difference(logprobs_BT, old_BT, mask_BT), mask_BT)[:, None]
-    return _of_rows(gap_B1, advantages_BT, mask_BT, clip)
+    return _row_surrogate(gap_B1, advantages_BT, mask_BT, clip)
 
 
 def cispo(
     logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, bounds: tuple[float, float]
 ) -> tuple[Tensor, Tensor]:
-    """[B, T] -clip(r, r_min, r_max) A log π with a constant ratio, and where it was clipped (CISPO, 2506.13585).
+    """Return loss_BT = -clip(r, *bounds) A log π with a constant ratio r, and clipped_BT (CISPO, 2506.13585).
 
     No token loses its gradient. The bounds are ratios, not distances from 1.
     """
@@ -96,10 +93,10 @@ def cispo(
 def sapo(
     logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, temperatures: tuple[float, float]
 ) -> Tensor:
-    """[B, T] -(4 / τ) sigmoid(τ (r - 1)) A, τ = temperatures[0] where A > 0, else [1] (SAPO, 2511.20347)."""
-    advantages_BT = _counted(advantages_BT, mask_BT)
+    """Return loss_BT = -(4 / τ) sigmoid(τ (r - 1)) A, τ = temperatures[0] where A > 0, else [1] (SAPO, 2511.20347)."""
+    advantages_BT = _masked(advantages_BT, mask_BT)
     tau_BT = torch.where(advantages_BT > 0, *advantages_BT.new_tensor(temperatures))
-    # Beyond, the slope is zero, and zero times an overflowing ratio would not be a number.
+    # Beyond FLAT the slope is zero, and zero times an overflowing ratio would be NaN.
     ratio_BT = difference(logprobs_BT, old_BT, mask_BT & (advantages_BT != 0)).clamp(max=FLAT).exp()
     return -advantages_BT * (4 / tau_BT) * torch.sigmoid(tau_BT * (ratio_BT - 1))
 
@@ -107,22 +104,22 @@ def sapo(
 def gmpo(
     logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, clip: tuple[float, float]
 ) -> tuple[Tensor, Tensor]:
-    """[B, T] -A exp(mean_t log r), a row at a time, and which tokens' log r was clipped (GMPO, 2507.20673).
+    """Return loss_BT = -A exp(mean_t log r) of the row, and clipped_BT (GMPO, 2507.20673).
 
     A token's log r is clipped to [-low, high] on the side that PPO clips. A row's advantage is the mean of its tokens'.
     """
     gap_BT = difference(logprobs_BT, old_BT, mask_BT)
-    clipped_BT = _beyond(gap_BT.detach(), _counted(advantages_BT, mask_BT), -clip[0], clip[1])
-    kept_BT = torch.where(clipped_BT, gap_BT.detach().clamp(-clip[0], clip[1]), gap_BT)
-    return _of_rows(masked_mean(kept_BT, mask_BT)[:, None], advantages_BT, mask_BT, UNBOUNDED)[0], clipped_BT
+    clipped_BT = _beyond(gap_BT.detach(), _masked(advantages_BT, mask_BT), -clip[0], clip[1])
+    bounded_BT = torch.where(clipped_BT, gap_BT.detach().clamp(-clip[0], clip[1]), gap_BT)
+    return _row_surrogate(masked_mean(bounded_BT, mask_BT)[:, None], advantages_BT, mask_BT, UNBOUNDED)[0], clipped_BT
 
 
 def value_loss(
     values_BT: Tensor, targets_BT: Tensor, old_BT: Tensor, mask_BT: Tensor, clip: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """[B, T] ½ max((v - R)², (v_near - R)²), and where the second took the gradient away (as in OpenAI's `baselines`).
+    """Return loss_BT = ½ max((v - R)², (v_near - R)²), and where the second term, without gradient, is the greater.
 
-    v_near is v brought within `clip` of `old_BT`; without `clip`, ½ (v - R)².
+    v_near is v brought within `clip` of `old_BT` (as in OpenAI's `baselines`); without `clip`, the loss is ½ (v - R)².
     """
     square_BT = difference(values_BT, targets_BT, mask_BT).square()
     if clip is None:
@@ -135,23 +132,23 @@ def value_loss(
 
 
 def within(logprobs_BT: Tensor, old_BT: Tensor, limit: float) -> Tensor:
-    """[B, T] log-probabilities no farther than `limit` nats from `old_BT`; those brought back have no gradient.
+    """Return [B, T], log-probabilities clamped to `limit` nats around `old_BT`, without gradient beyond.
 
-    verl and OpenRLHF do that before every ratio (limit 20); TRL and the papers do not. Not for losses that look at the
+    verl and OpenRLHF do so before every ratio (limit 20); TRL and the papers do not. Not for losses of the
     log-probability itself (`reinforce`, `cispo`).
     """
     gap_BT = logprobs_BT.detach() - old_BT
     return torch.where(gap_BT.abs() > limit, old_BT + gap_BT.clamp(-limit, limit), logprobs_BT)
 
 
-def _counted(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+def _masked(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     return torch.where(mask_BT, widened(values_BT), 0.0)
 
 
 def _surrogate(
     gap: Tensor, advantages: Tensor, clip: tuple[float, float], dual: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """-min(exp(gap) A, clip(exp(gap)) A) of each element, and where it was clipped."""
+    """Return -min(exp(gap) A, clip(exp(gap)) A) of each element, and where it was clipped."""
     low, high = 1 - clip[0], 1 + clip[1]
     ratio = gap.detach().exp()
     near = ratio.clamp(low, high)
@@ -164,14 +161,14 @@ def _surrogate(
     return -advantages * torch.where(clipped, near, live), clipped
 
 
-def _of_rows(
+def _row_surrogate(
     gap_B1: Tensor, advantages_BT: Tensor, mask_BT: Tensor, clip: tuple[float, float]
 ) -> tuple[Tensor, Tensor]:
-    """`_surrogate` of whole rows, spread over the tokens that count."""
+    """Return `_surrogate` of whole rows, repeated at their unmasked tokens."""
     loss_B1, clipped_B1 = _surrogate(gap_B1, masked_mean(advantages_BT, mask_BT)[:, None], clip)
     return torch.where(mask_BT, loss_B1, 0.0), mask_BT & clipped_B1
 
 
 def _beyond(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
-    """Where the advantage pushes a ratio farther out of its bounds."""
+    """Return where the advantage pushes a ratio farther out of its bounds."""
     return ((ratio > high) & (advantages > 0)) | ((ratio < low) & (advantages < 0))

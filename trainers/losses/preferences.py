@@ -1,8 +1,4 @@
-"""Losses that compare answers: preferences, reward models, implicit rewards. Tensors in, tensors out.
-
-Shape suffixes: U = pairs, B = rows, T = completion tokens. Log-probabilities are in nats, float32. What a mask hides
-changes neither a value nor a gradient, even if it is not a number.
-"""
+"""Losses that compare answers: preferences, reward models, implicit rewards. Tensors in, tensors out."""
 
 from __future__ import annotations
 
@@ -15,9 +11,9 @@ from trainers.losses.aggregation import difference, widened
 
 
 def implicit_rewards(logprobs_BT: Tensor, reference_BT: Tensor, mask_BT: Tensor, beta: float) -> Tensor:
-    """[B, T] β (log π - log reference): the reward of a token that a model trained on outcomes implies.
+    """Return [B, T], β (log π - log reference): the token rewards implied by a model that was trained on outcomes.
 
-    `orm` of their sum over a row is the loss it is trained with (PRIME, 2502.01456).
+    Such a model is trained with `orm` of their sum over a row (PRIME, 2502.01456).
     """
     return beta * difference(logprobs_BT, reference_BT, mask_BT)
 
@@ -25,9 +21,9 @@ def implicit_rewards(logprobs_BT: Tensor, reference_BT: Tensor, mask_BT: Tensor,
 def dpo(
     h_U: Tensor, beta: float, kind: Literal["sigmoid", "ipo", "hinge", "robust"] = "sigmoid", smoothing: float = 0.0
 ) -> Tensor:
-    """[U] loss of pairs whose better answer gained h nats more than the worse one; s is the sigmoid.
+    """Return [U], the loss of pairs whose better answer gained h nats more than the worse one; s is the sigmoid.
 
-    What an answer gained is Σ_t log π - log reference; or its mean over tokens, which makes `sigmoid` TRL's
+    An answer's gain is Σ_t log π - log reference; or its mean over tokens, which makes `sigmoid` TRL's
     `sigmoid_norm`, and `ipo` that of TRL 1.16 and its authors' code.
 
     sigmoid: -(1 - ε) log s(βh) - ε log s(-βh) (DPO, 2305.18290; with ε = `smoothing` > 0 conservative, cDPO)
@@ -36,7 +32,7 @@ def dpo(
     hinge:   max(0, 1 - βh) (SLiC, 2305.10425)
 
     Raises:
-        ValueError: for a kind that is not known, or smoothing that the kind does not have.
+        ValueError: for an unknown kind, or smoothing that the kind does not have.
     """
     if smoothing and kind not in ("sigmoid", "robust"):
         raise ValueError(f"smoothing={smoothing} has no meaning with kind={kind!r}; choose sigmoid or robust")
@@ -45,8 +41,8 @@ def dpo(
         case "sigmoid":
             return -(1 - smoothing) * logsigmoid(beta * h_U) - smoothing * logsigmoid(-beta * h_U)
         case "robust":
-            kept_U, flipped_U = logsigmoid(beta * h_U), logsigmoid(-beta * h_U)
-            return (-(1 - smoothing) * kept_U + smoothing * flipped_U) / (1 - 2 * smoothing)
+            right_U, flipped_U = logsigmoid(beta * h_U), logsigmoid(-beta * h_U)
+            return (-(1 - smoothing) * right_U + smoothing * flipped_U) / (1 - 2 * smoothing)
         case "ipo":
             return (h_U - 1 / (2 * beta)).square()
         case "hinge":
@@ -55,7 +51,7 @@ def dpo(
 
 
 def bradley_terry(better_U: Tensor, worse_U: Tensor, margin_U: Tensor | float = 0.0, centre: float = 0.0) -> Tensor:
-    """[U] -log s(better - worse - margin) + centre · (better + worse)², s the sigmoid (Bradley & Terry 1952).
+    """Return [U], -log s(better - worse - margin) + centre · (better + worse)², s the sigmoid (Bradley & Terry 1952).
 
     The margin is Llama 2's (2307.09288), the centring TRL's (2312.09244 suggests .01).
     """
@@ -64,6 +60,6 @@ def bradley_terry(better_U: Tensor, worse_U: Tensor, margin_U: Tensor | float = 
 
 
 def orm(logits_B: Tensor, labels_B: Tensor) -> Tensor:
-    """[B] -y log s(z) - (1 - y) log s(-z), s the sigmoid: the cross-entropy of an outcome reward model (2110.14168)."""
+    """Return [B], -y log s(z) - (1 - y) log s(-z), s the sigmoid: the loss of an outcome reward model (2110.14168)."""
     logits_B = widened(logits_B)
     return -labels_B * logsigmoid(logits_B) - (1 - labels_B) * logsigmoid(-logits_B)

@@ -1,28 +1,104 @@
-"""PPO (arXiv 1707.06347): a policy gradient, and a critic that learns beside it."""
+"""PPO (arXiv 1707.06347): a policy gradient, and a critic that learns with it. Values are in the units of rewards."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from marl.protocols import LearnerContext
 from marl.types import Sample
 from trainers.batching.batches import Batch
-from trainers.batching.rows import ABSENT, Floats, Row, checked, mean_of
-from trainers.forward.critic import Critic
-from trainers.forward.token_outputs import Said
-from trainers.losses.aggregation import Totals, masked_sum
+from trainers.batching.rows import ABSENT, Floats, Row, mean_of, per_token
+from trainers.forward.attention import has_dropout, packing_obstacle
+from trainers.forward.model_inputs import HiddenStates, hidden_states, prepare_layers
+from trainers.forward.token_outputs import TokenOutputs
+from trainers.losses.aggregation import Totals, masked_sum, widened
 from trainers.losses.policy import value_loss
-from trainers.objectives.objective import Terms
+from trainers.objectives.objective import LossTerms
 from trainers.objectives.policy_gradient import Surrogate
 
 if TYPE_CHECKING:
-    from trainers.settings import Ppo
+    from marl.models.pretrained import Pretrained
+    from trainers.settings.actor_critic import Ppo
 
 TARGETS, OLD_VALUES = "targets", "values"
+
+
+class ValueHead(nn.Module):
+    """A linear value head on last hidden states: the policy's, or those of a separate body.
+
+    Its weights start as zeros, so that the first advantages are the rewards themselves, and the first gradients leave
+    the states below unchanged.
+    """
+
+    def __init__(self, model: Any, body: Any | None = None, *, detach: bool = False) -> None:
+        """`model` is the policy, whose states are read unless there is a `body`."""
+        super().__init__()
+        embeddings = (model if body is None else body).get_output_embeddings().weight
+        # At least float32, as the loss is.
+        dtype = torch.promote_types(embeddings.dtype, torch.float32)
+        self.head = nn.Linear(embeddings.shape[1], 1, device=embeddings.device, dtype=dtype)
+        for parameter in self.head.parameters():
+            nn.init.zeros_(parameter)
+        self.body, self._detach = body, detach
+        if body is not None:
+            # It never generates: an output layer as large as its vocabulary would only take up memory.
+            body.set_output_embeddings(nn.Identity())
+        self.train()
+
+    def forward(self, states_XH: Tensor) -> Tensor:
+        """Return [X], values of states."""
+        return self.head(widened(states_XH)).squeeze(-1)
+
+    def values(self, policy_states: HiddenStates, batch: Batch) -> Tensor:
+        """Return [B, T], the value of the state before each completion token."""
+        states_NH = self._states(policy_states, batch).tokens_NH
+        return batch.spread(self(states_NH.detach() if self._detach else states_NH))
+
+    @torch.no_grad()
+    def read(self, policy_states: HiddenStates, batch: Batch) -> dict[str, Tensor]:
+        """Return `values` [B, T] and `next_value` [B] of a batch that is laid out with its ends; without dropout."""
+        self.eval()
+        states = self._states(policy_states, batch)
+        self.train()
+        assert states.ends_B2H is not None
+        return {"values": batch.spread(self(states.tokens_NH)), "next_value": self(states.ends_B2H[:, 1])}
+
+    def packs(self) -> bool:
+        """Return whether its body, if it has one, can read packed sequences with shared prefixes."""
+        return self.body is None or not (packing_obstacle(self.body) or has_dropout(self.body))
+
+    def _states(self, policy_states: HiddenStates, batch: Batch) -> HiddenStates:
+        return policy_states if self.body is None else hidden_states(self.body, batch.inputs)
+
+
+def build_critic(settings: Ppo, context: LearnerContext, model: Any) -> ValueHead:
+    """Return the critic of the policy `model`; a separate body runs with the policy's settings for layers."""
+    chosen = settings.critic
+    if chosen.where == "trunk":
+        return ValueHead(model, detach=chosen.detach)
+    body = context.source.model() if chosen.model is None else _load_body(chosen.model, context)
+    prepare_layers(body, settings)
+    return ValueHead(model, body)
+
+
+def _load_body(settings: Pretrained, context: LearnerContext) -> Any:
+    """Return other weights than the policy's.
+
+    Raises:
+        ValueError: if they have another tokenizer.
+    """
+    source = settings.source(context.policy, settings.path, trust_remote_code=settings.trust_remote_code)
+    if source.tokenizer().get_vocab() != context.source.tokenizer().get_vocab():
+        raise ValueError(
+            f"policy {context.policy!r}: critic.model: {settings.path!r} has another tokenizer than the policy; "
+            "choices: a model with the same one, or none: the policy's own weights"
+        )
+    return source.model()
 
 
 class ActorCritic(Surrogate):
@@ -31,29 +107,27 @@ class ActorCritic(Surrogate):
     The mean is over the whole minibatch's samples. During the critic's warm-up the policy has no gradient at all.
     """
 
-    def __init__(self, settings: Ppo, model: nn.Module, critic: Critic, steps: int) -> None:
+    def __init__(self, settings: Ppo, model: nn.Module, critic: ValueHead, steps: int) -> None:
         super().__init__(settings, model, steps)
         self.critic, self._settings = critic, settings.critic
         self.parts = (*self.parts, "value_loss", "value_clip_fraction")
         if self._settings.clip is not None:
             self.needs |= {"values"}
         self.lr_scale = {"critic": (self._settings.lr or settings.lr) / settings.lr}
-        self._warming = False
+        self._warming_up = False
 
     def modules(self) -> Mapping[str, nn.Module]:
-        """The critic."""
         return {"critic": self.critic}
 
     def start(self, update: int) -> None:
-        """The warm-up ends after so many updates."""
         super().start(update)
-        self._warming = update < self._settings.warm_up
+        self._warming_up = update < self._settings.warm_up
 
     def rows(self, samples: Sequence[Sample]) -> list[Row]:
-        """Samples with equal tokens, signs and value targets become one row.
+        """Return rows of samples with equal tokens, signs and value targets.
 
         Raises:
-            ValueError: if no sample has a value target, or one has neither one a token nor a single one.
+            ValueError: if no sample has a value target, or if one has neither one for each token nor a single one.
         """
         if samples and not any(sample.advantage.returns for sample in samples):
             raise ValueError(
@@ -63,57 +137,53 @@ class ActorCritic(Surrogate):
         alike: dict[Floats, list[Sample]] = {}
         for sample in samples:
             alike.setdefault(sample.advantage.returns, []).append(sample)
-        return [self._valued(row) for members in alike.values() for row in super(ActorCritic, self).rows(members)]
+        return [self._add_targets(row) for group in alike.values() for row in super(ActorCritic, self).rows(group)]
 
-    def spoken(self, model: nn.Module, batch: Batch) -> Said:
-        """The forward pass; through which no gradient flows in the warm-up, neither the policy's nor the values'."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self._warming):
-            return super().spoken(model, batch)
+    def forward(self, model: nn.Module, batch: Batch) -> TokenOutputs:
+        """Return the policy's outputs, during the warm-up without gradient, neither the policy's nor the values'."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self._warming_up):
+            return super().forward(model, batch)
 
-    def judged(self, spoken: Said, batch: Batch, totals: Totals) -> Terms:
-        """The policy's loss and the critic's."""
-        terms = super().judged(spoken, batch, totals)
-        value_B, clipped_B = self._value_loss(spoken, batch, totals)
+    def policy_terms(self, outputs: TokenOutputs, batch: Batch, totals: Totals) -> LossTerms:
+        """Return the policy's loss and the critic's."""
+        terms = super().policy_terms(outputs, batch, totals)
+        value_B, clipped_B = self._value_loss(outputs, batch, totals)
         parts = {**terms.parts, "value_loss": value_B.sum(), "value_clip_fraction": clipped_B.sum()}
-        return Terms(terms.loss_B + self._settings.coefficient * value_B, parts, terms.stats)
+        return LossTerms(terms.loss_B + self._settings.coefficient * value_B, parts, terms.stats)
 
-    def read(self, spoken: Said, batch: Batch, wanted: frozenset[str]) -> dict[str, Tensor]:
-        """Values, if they are wanted."""
-        found = super().read(spoken, batch, wanted)
-        return found | (self.critic.read(spoken.states, batch) if "values" in wanted else {})
+    def read(self, outputs: TokenOutputs, batch: Batch, wanted: frozenset[str]) -> dict[str, Tensor]:
+        fields = super().read(outputs, batch, wanted)
+        return fields | (self.critic.read(outputs.states, batch) if "values" in wanted else {})
 
-    def _valued(self, row: Row) -> Row:
-        """With value targets, absent where there is none, and the values read before the update."""
-        columns = {TARGETS: tuple(_targets(row))}
+    def _add_targets(self, row: Row) -> Row:
+        """Return the row with value targets, and with the values read before the update if they bound the new ones."""
+        columns = {TARGETS: _targets(row)}
         if self._settings.clip is not None:
             columns[OLD_VALUES] = mean_of([_read_values(sample) for sample in row.samples])
         return replace(row, columns={**row.columns, **columns})
 
-    def _value_loss(self, spoken: Said, batch: Batch, totals: Totals) -> tuple[Tensor, Tensor]:
-        """[B] each row's share of the mean loss, and of the mean of what was clipped."""
+    def _value_loss(self, outputs: TokenOutputs, batch: Batch, totals: Totals) -> tuple[Tensor, Tensor]:
+        """Return two [B]: each row's share of the mean loss, and of the mean of clipped tokens."""
         targets_BT = batch.columns[TARGETS]
-        mask_BT = batch.counted_BT & ~targets_BT.isnan()
-        values_BT = self.critic.before(spoken.states, batch)
+        mask_BT = batch.loss_mask_BT & ~targets_BT.isnan()
+        values_BT = self.critic.values(outputs.states, batch)
         old_BT = batch.columns.get(OLD_VALUES, targets_BT)
         loss_BT, clipped_BT = value_loss(values_BT, targets_BT, old_BT, mask_BT, self._settings.clip)
         scale_B = batch.counts_B / max(totals.columns[TARGETS], 1)
         return scale_B * masked_sum(loss_BT, mask_BT), scale_B * masked_sum(clipped_BT, mask_BT)
 
 
-def _targets(row: Row) -> Iterator[float]:
-    """One number a token that the loss looks at, where there is one. Merged samples have the same."""
+def _targets(row: Row) -> Floats:
+    """Return the value target of each token in the loss, which merged samples have in common."""
     sample = row.samples[0]
     returns = sample.advantage.returns
     if len(returns) > 1:
-        checked(sample, returns, "advantage.returns")
-    for t, counted in enumerate(row.counted or (True,) * len(row.token_ids)):
-        yield returns[t] if counted and t < len(returns) else ABSENT
+        per_token(sample, returns, "advantage.returns")
+    mask = row.loss_mask or (True,) * len(row.token_ids)
+    return tuple(returns[t] if in_loss and t < len(returns) else ABSENT for t, in_loss in enumerate(mask))
 
 
 def _read_values(sample: Sample) -> Floats:
-    """Raises:
-    ValueError: if the sample was read without values.
-    """
     if sample.reading is None or sample.reading.values is None:
         raise ValueError(f"critic.clip needs the values read of turn {sample.id}, got none")
-    return checked(sample, sample.reading.values, "reading.values")
+    return per_token(sample, sample.reading.values, "reading.values")

@@ -1,4 +1,4 @@
-"""What a learner minimises, as seen by its loop."""
+"""Base of objectives: the interface between a loss and the learner's loop."""
 
 from __future__ import annotations
 
@@ -11,66 +11,66 @@ from torch import Tensor, nn
 from marl.types import Metrics, Sample
 from trainers.batching.batches import Batch
 from trainers.batching.rows import Row
-from trainers.forward.token_outputs import Said
+from trainers.forward.token_outputs import TokenOutputs
 from trainers.losses.aggregation import Totals
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """One forward pass's share of the minibatch's loss, and what is worth knowing about it."""
+class LossTerms:
+    """One forward pass's share of the minibatch's loss, and figures to report."""
 
     loss_B: Tensor
-    """Each row's share; all rows' of all micro-batches add up to the loss."""
+    """Each row's share; those of all micro-batches add up to the loss."""
     parts: Mapping[str, Tensor] = field(default_factory=dict)
-    """Name -> [], this pass's share of a part of the loss: all shares' sum is reported."""
+    """Name -> [], this pass's share of a part of the loss; the sum of all shares is reported."""
     stats: tuple[Tensor, ...] = ()
-    """[B, T] each, of one sample, in the order of `Objective.stats`."""
+    """[B, T] each, for a single sample, in the order of `Objective.stats`."""
 
 
 class Objective:
-    """Samples -> rows -> terms of the loss. Base of all; what it does not override is nothing."""
+    """Samples -> rows -> terms of the loss. Base of all; methods that are not overridden do nothing."""
 
     needs: frozenset[str] = frozenset()
-    """What must have been read of every sample."""
+    """Fields of `Reading` that every sample must have."""
     parts: tuple[str, ...] = ()
     """Names of parts of the loss that are reported beside the whole."""
     stats: tuple[str, ...] = ()
     """Names of per-token numbers whose means are reported."""
     lr_scale: Mapping[str, float] = {}
-    """Of `modules`: what their learning rate is multiplied by; 1 where nothing is said."""
+    """Name among `modules` -> factor of its learning rate; 1 where there is none."""
 
-    def together(self, samples: Sequence[Sample]) -> list[Sequence[Sample]]:
-        """What minibatches are dealt from: samples that are nothing to learn from apart, such as a pair. Those in none
-        are left out of the update."""
+    def sample_units(self, samples: Sequence[Sample]) -> list[Sequence[Sample]]:
+        """Return the units that minibatches are dealt from: samples that are learned from together, such as a pair.
+        Samples in no unit are left out of the update."""
         return [(sample,) for sample in samples]
 
     def rows(self, samples: Sequence[Sample]) -> list[Row]:
-        """What is to be computed for one minibatch of samples."""
+        """Return the rows of one minibatch of samples."""
         raise NotImplementedError
 
-    def terms(self, model: nn.Module, batch: Batch, totals: Totals) -> Terms:
-        """The loss of one forward pass; `totals` are the whole minibatch's."""
+    def terms(self, model: nn.Module, batch: Batch, totals: Totals) -> LossTerms:
+        """Return the loss of one forward pass; `totals` are the whole minibatch's."""
         raise NotImplementedError
 
-    def read(self, spoken: Said, batch: Batch, wanted: frozenset[str]) -> dict[str, Tensor]:
-        """Further fields of `Reading` among `wanted`, by name: [B, T], or [B] for what a turn has one of. `spoken` is
-        what the policy says of the batch, with its states."""
+    def read(self, outputs: TokenOutputs, batch: Batch, wanted: frozenset[str]) -> dict[str, Tensor]:
+        """Return further fields of `Reading` among `wanted`, by name: [B, T], or [B] where a turn has one number.
+        `outputs` are those of the policy on the batch."""
         return {}
 
     def modules(self) -> Mapping[str, nn.Module]:
-        """What learns beside the policy's model, with the same optimizer; saved with the learner's state."""
+        """Return modules that learn with the policy's optimizer; they are saved with the learner's state."""
         return {}
 
     def start(self, update: int) -> None:
-        """Called before each update, with the number of those done."""
+        """Prepare an update; `update` counts those before it."""
 
     def finish(self, done: int, model: nn.Module, metrics: Metrics) -> Metrics:
-        """Called after each update with what it found; returns further metrics. `done` counts updates."""
+        """Return further metrics after an update; `metrics` are those of the update, `done` counts updates."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """What is to survive a restart, `modules` aside."""
+        """Return the state to save, without that of `modules`."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from it."""
+        """Put the state back."""

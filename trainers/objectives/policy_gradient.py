@@ -1,126 +1,182 @@
-"""Policy gradients: GRPO (2402.03300) and its relatives, with KL anchors and an entropy bonus."""
+"""Policy gradients: GRPO (2402.03300) and its relatives, with KL anchors, an entropy bonus and mismatch correction."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from marl.types import Metrics, Sample
 from trainers.batching.batches import Batch
-from trainers.batching.rows import Row, judged_rows
-from trainers.forward.token_outputs import Asked, Said, said
+from trainers.batching.rows import Row, policy_rows
+from trainers.forward.token_outputs import OutputSpec, TokenOutputs, token_outputs
 from trainers.losses.aggregation import Totals, masked_sum, row_scale
+from trainers.losses.mismatch import geometric, icepop, mis, opsm, rejected, tis
 from trainers.losses.penalties import sampled_kl, sampler_kl
-from trainers.objectives.objective import Objective, Terms
-from trainers.objectives.policy_losses import WHOLE, policy_loss, weighted, weights
-from trainers.optim.anchors import Anchors
-from trainers.optim.entropy_bonus import Bonus
+from trainers.objectives.objective import LossTerms, Objective
+from trainers.optim.regularizers import Anchors, EntropyBonus
 
 if TYPE_CHECKING:
-    from trainers.settings import Grpo
+    from trainers.settings.policy_gradient import Grpo, Mismatch
 
 
 class Surrogate(Objective):
     """Loss of one token: w L(r, A) + Σ_k β_k KL(π ‖ anchor_k) - c H: L is the settings' `loss`, w corrects a mismatch.
 
-    Anchors and entropy look at the whole vocabulary at the sampling temperature, top-p and top-k aside. A learner with
-    more to minimise calls `spoken`, then adds to the terms of `judged`.
+    Anchors and entropy are over the whole vocabulary at the sampling temperature, without top-p and top-k. A learner
+    with more to minimise adds to `policy_terms`.
     """
 
     parts = ("policy_loss",)
 
     def __init__(self, settings: Grpo, model: nn.Module, steps: int) -> None:
-        self.settings = settings
+        self.settings, self.loss = settings, settings.policy_loss
         self.anchors = Anchors(settings.anchors, model, steps)
-        self.bonus = Bonus(settings.entropy, settings.entropy_control)
+        self.entropy_bonus = EntropyBonus(settings.entropy, settings.entropy_control)
         self.needs = frozenset({"logprobs"} if settings.old == "read" else ())
         penalties = self.anchors.penalties
         exact = frozenset(name for name in penalties if settings.anchors[name].estimator == "exact")
-        self._asked = Asked(entropy=True, differentiable=self.bonus.ever, kl=exact)
-        self._corrects = settings.mismatch is not None or settings.opsm is not None
+        self._spec = OutputSpec(entropy=True, differentiable=self.entropy_bonus.possible, kl=exact)
         self._leaves_out = settings.filter_cut or (settings.mismatch and settings.mismatch.denominator == "kept")
-        self._update, self._given, self._kept = 0, 0, 0
-        told = ("weight", "rejected") if self._corrects else ()
-        self.stats = ("clip_fraction", "ratio_mean", "entropy", "kl_sampler", *told, *(f"kl_{n}" for n in penalties))
+        self._update, self._tokens, self._learned = 0, 0, 0
+        corrected = ("weight", "rejected") if settings.mismatch or settings.opsm is not None else ()
+        kl = (f"kl_{name}" for name in penalties)
+        self.stats = ("clip_fraction", "ratio_mean", "entropy", "kl_sampler", *corrected, *kl)
 
     def start(self, update: int) -> None:
-        """Anchors' coefficients follow the update."""
-        self._update, self._given, self._kept = update, 0, 0
+        self._update, self._tokens, self._learned = update, 0, 0
 
     def rows(self, samples: Sequence[Sample]) -> list[Row]:
-        """Samples with equal tokens and equal signs become one row. What is filtered is in no denominator either."""
+        """Return rows of samples with equal tokens and equal signs. Filtered samples are in no denominator either."""
         settings = self.settings
-        judged = [s for s in samples if s.finish != "length"] if settings.filter_cut else samples
-        rows = judged_rows(judged, settings.old, settings.merge, settings.loss in WHOLE or settings.opsm is not None)
+        whole = [s for s in samples if s.finish != "length"] if settings.filter_cut else samples
+        by_row = self.loss.by_row or settings.opsm is not None
+        rows = policy_rows(whole, settings.old, settings.merge and self.loss.linear, by_row)
         if settings.mismatch and settings.old == "read":
-            rows = weighted(rows, settings.mismatch)
-        self._given += sum(len(sample.token_ids) for sample in samples)
-        self._kept += sum(row.count * row.counts for row in rows)
+            rows = add_weights(rows, settings.mismatch)
+        self._tokens += sum(len(sample.token_ids) for sample in samples)
+        self._learned += sum(row.count * row.loss_tokens for row in rows)
         return rows
 
-    def terms(self, model: nn.Module, batch: Batch, totals: Totals) -> Terms:
-        """The loss of every token of one forward pass."""
-        return self.judged(self.spoken(model, batch), batch, totals)
+    def terms(self, model: nn.Module, batch: Batch, totals: Totals) -> LossTerms:
+        return self.policy_terms(self.forward(model, batch), batch, totals)
 
-    def spoken(self, model: nn.Module, batch: Batch) -> Said:
-        """The forward pass: all that the loss asks of the model, and its states for who learns beside it (a critic)."""
-        return said(model, batch, self._asked, self.anchors.penalties)
+    def forward(self, model: nn.Module, batch: Batch) -> TokenOutputs:
+        """Return all outputs of the model that the loss needs."""
+        return token_outputs(model, batch, self._spec, self.anchors.penalties)
 
-    def judged(self, spoken: Said, batch: Batch, totals: Totals) -> Terms:
-        """The loss of what was said."""
-        said_BT, counted_BT, old_BT = spoken.logprobs_BT, batch.counted_BT, batch.columns["old"]
-        policy_BT, clipped_BT = policy_loss(self.settings, said_BT, batch)
-        told: tuple[Tensor, ...] = ()
-        if (weights_BT := weights(self.settings, said_BT, batch)) is not None:
-            policy_BT, told = policy_BT * weights_BT, (weights_BT, (weights_BT == 0).float())
+    def policy_terms(self, outputs: TokenOutputs, batch: Batch, totals: Totals) -> LossTerms:
+        """Return the policy's loss, with its penalties."""
+        logprobs_BT, mask_BT, old_BT = outputs.logprobs_BT, batch.loss_mask_BT, batch.columns["old"]
+        policy_BT, clipped_BT = self._policy_loss(logprobs_BT, batch)
+        corrected: tuple[Tensor, ...] = ()
+        if (weights_BT := self._weights(logprobs_BT.detach(), batch)) is not None:
+            policy_BT, corrected = policy_BT * weights_BT, (weights_BT, (weights_BT == 0).float())
         scale_B = row_scale(self.settings.aggregation, batch.lengths_B, totals, self.settings.norm)
-        policy_B = scale_B * masked_sum(policy_BT, counted_BT)
-        kl = {name: self._estimate(name, told_BT, said_BT, batch) for name, told_BT in (spoken.anchors or {}).items()}
-        loss_B = policy_B + scale_B * batch.counts_B * self._penalty(spoken, kl, counted_BT)
-        assert spoken.entropy_BT is not None
-        off_BT = sampler_kl(batch.columns["sampled"], said_BT, counted_BT)
-        ratio_BT = (said_BT.detach() - old_BT).exp()
-        stats = (clipped_BT.float(), ratio_BT, spoken.entropy_BT, off_BT, *told, *kl.values())
-        return Terms(loss_B, {"policy_loss": policy_B.sum()}, stats)
+        policy_B = scale_B * masked_sum(policy_BT, mask_BT)
+        kl = {name: self._kl(name, anchor_BT, outputs, batch) for name, anchor_BT in (outputs.anchors or {}).items()}
+        loss_B = policy_B + scale_B * batch.counts_B * self._penalty(outputs, kl, mask_BT)
+        assert outputs.entropy_BT is not None
+        sampler_kl_BT = sampler_kl(batch.columns["sampled"], logprobs_BT, mask_BT)
+        ratio_BT = (logprobs_BT.detach() - old_BT).exp()
+        stats = (clipped_BT.float(), ratio_BT, outputs.entropy_BT, sampler_kl_BT, *corrected, *kl.values())
+        return LossTerms(loss_B, {"policy_loss": policy_B.sum()}, stats)
 
-    def read(self, spoken: Said, batch: Batch, wanted: frozenset[str]) -> dict[str, Tensor]:
-        """`reference`: its log-probabilities of the tokens under the sampling distribution, for KL in the reward."""
+    def read(self, outputs: TokenOutputs, batch: Batch, wanted: frozenset[str]) -> dict[str, Tensor]:
+        """Return `reference`: its log-probabilities of the tokens, for KL in the reward."""
         if "reference" not in wanted:
             return {}
-        return {"reference": said(self.anchors.models["reference"], batch).logprobs_BT}
+        return {"reference": token_outputs(self.anchors.models["reference"], batch).logprobs_BT}
 
     def finish(self, done: int, model: nn.Module, metrics: Metrics) -> Metrics:
-        """Steer coefficients by what was measured, and refresh the anchors that are due."""
-        found = {"left_out": 1 - self._kept / self._given if self._given else 0.0} if self._leaves_out else {}
+        """Steer coefficients by the measured figures, and refresh the anchors that are due."""
+        more = {"left_out": 1 - self._learned / self._tokens if self._tokens else 0.0} if self._leaves_out else {}
         if metrics["rows"]:
-            found |= self.anchors.steer(metrics) | self.bonus.steer(metrics["entropy"])
+            more |= self.anchors.steer(metrics) | self.entropy_bonus.steer(metrics["entropy"])
         self.anchors.refresh(done, model)
-        return found
+        return more
 
     def state_dict(self) -> dict[str, Any]:
-        """The anchors, and where steered coefficients stand."""
-        steered = {"anchors": self.anchors.steered, "entropy": self.bonus.state_dict()}
+        steered = {"anchors": dict(self.anchors.steered), "entropy": self.entropy_bonus.state_dict()}
         return {"anchors": self.anchors.state_dict(), "steered": steered}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put them back."""
-        self.anchors.load_state_dict(state["anchors"])
-        self.anchors.restore_steered(state["steered"]["anchors"])
-        self.bonus.load_state_dict(state["steered"]["entropy"])
+        self.anchors.load_state_dict(state["anchors"], state["steered"]["anchors"])
+        self.entropy_bonus.load_state_dict(state["steered"]["entropy"])
 
-    def _penalty(self, spoken: Said, kl: Mapping[str, Tensor], counted_BT: Tensor) -> Tensor:
-        """[B] of one sample: weighted KL divergences less the entropy bonus, summed over tokens."""
-        penalty_B = counted_BT.new_zeros(len(counted_BT), dtype=spoken.logprobs_BT.dtype)
+    def _policy_loss(self, logprobs_BT: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return [B, T], the loss of each token, not corrected for mismatch, and where a bound changed it."""
+        mask_BT = batch.loss_mask_BT
+        loss_BT = self.loss(logprobs_BT, batch.columns["old"], batch.columns["advantages"], mask_BT)
+        loss_BT, clipped_BT = loss_BT if isinstance(loss_BT, tuple) else (loss_BT, torch.zeros_like(mask_BT))
+        if loss_BT.shape != mask_BT.shape:
+            shapes = f"{list(loss_BT.shape)}, must be [B, T], here {list(mask_BT.shape)}"
+            raise ValueError(f"loss {self.loss.kind!r} returned a tensor of shape {shapes}")
+        return loss_BT, clipped_BT
+
+    def _weights(self, logprobs_BT: Tensor, batch: Batch) -> Tensor | None:
+        """Return [B, T], the mismatch's weights times the off-policy mask; None if there is neither."""
+        mismatch, delta = self.settings.mismatch, self.settings.opsm
+        sampled_BT, mask_BT = batch.columns["sampled"], batch.loss_mask_BT
+        weights_BT = batch.columns.get("weights")
+        if mismatch and weights_BT is None:
+            weights_BT = mismatch_weights(mismatch, logprobs_BT, sampled_BT, mask_BT)
+        if delta is None:
+            return weights_BT
+        left_BT = opsm(logprobs_BT, sampled_BT, batch.columns["advantages"], mask_BT, delta)
+        return left_BT.float() if weights_BT is None else weights_BT * left_BT
+
+    def _penalty(self, outputs: TokenOutputs, kl: Mapping[str, Tensor], mask_BT: Tensor) -> Tensor:
+        """Return [B], of a single sample: weighted KL divergences less the entropy bonus, summed over tokens."""
+        penalty_B = mask_BT.new_zeros(len(mask_BT), dtype=outputs.logprobs_BT.dtype)
         for name, kl_BT in kl.items():
-            penalty_B = penalty_B + self.anchors.coefficient(name, self._update) * masked_sum(kl_BT, counted_BT)
-        if self.bonus.coefficient and spoken.entropy_BT is not None:
-            penalty_B = penalty_B - self.bonus.coefficient * masked_sum(spoken.entropy_BT, counted_BT)
+            penalty_B = penalty_B + self.anchors.coefficient(name, self._update) * masked_sum(kl_BT, mask_BT)
+        if self.entropy_bonus.coefficient and outputs.entropy_BT is not None:
+            penalty_B = penalty_B - self.entropy_bonus.coefficient * masked_sum(outputs.entropy_BT, mask_BT)
         return penalty_B
 
-    def _estimate(self, name: str, told_BT: Tensor, said_BT: Tensor, batch: Batch) -> Tensor:
+    def _kl(self, name: str, anchor_BT: Tensor, outputs: TokenOutputs, batch: Batch) -> Tensor:
+        """Return [B, T], the KL divergence to an anchor: as it is if exact, else estimated from log-probabilities."""
         anchor, old_BT = self.settings.anchors[name], batch.columns["old"]
         if anchor.estimator == "exact":
-            return told_BT
-        return sampled_kl(said_BT, told_BT, old_BT, batch.counted_BT, anchor.estimator, anchor.clamp)
+            return anchor_BT
+        return sampled_kl(outputs.logprobs_BT, anchor_BT, old_BT, batch.loss_mask_BT, anchor.estimator, anchor.clamp)
+
+
+def mismatch_weights(settings: Mismatch, old_BT: Tensor, sampled_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Return [B, T], a constant factor of each token's loss, which corrects `old_BT` over `sampled_BT`; 0 rejects."""
+    tensors = old_BT, sampled_BT, mask_BT
+    match settings.kind:
+        case "tis":
+            return tis(*tensors, settings.level or "token", settings.bounds)
+        case "mis":
+            return mis(*tensors, settings.level or "token", settings.bounds)
+        case "icepop":
+            return icepop(*tensors, settings.bounds)
+        case "geometric":
+            return geometric(*tensors, settings.bounds)
+        case "reject":
+            divergence, span = settings.divergence or "k3", settings.span or "token"
+            return rejected(*tensors, divergence, span, settings.bounds).float()
+
+
+def add_weights(rows: Sequence[Row], settings: Mismatch) -> list[Row]:
+    """Return rows with a column `weights`, from the readings before the update: however a minibatch is split.
+
+    With `denominator: kept`, tokens of weight 0 are not in the loss, and rows without any other are left out.
+    """
+    weighted = [replace(row, columns={**row.columns, "weights": _row_weights(row, settings)}) for row in rows]
+    if settings.denominator == "all":
+        return weighted
+    masked = [replace(row, loss_mask=tuple(weight != 0 for weight in row.columns["weights"])) for row in weighted]
+    return [row for row in masked if row.loss_tokens]
+
+
+def _row_weights(row: Row, settings: Mismatch) -> tuple[float, ...]:
+    old_1T, sampled_1T = (torch.tensor([row.columns[name]]) for name in ("old", "sampled"))
+    weights_1T = mismatch_weights(settings, old_1T, sampled_1T, torch.ones_like(old_1T, dtype=torch.bool))
+    # Numbers that are not finite stay so: a weight of 0 would hide them from the error that names them.
+    return tuple(torch.where((old_1T - sampled_1T).isfinite(), weights_1T, torch.nan)[0].tolist())

@@ -1,62 +1,63 @@
-"""AdamW with the gradient clipped, and a state that is plain enough for a checkpoint."""
+"""AdamW with gradient clipping and float32 master weights, learning rate schedules, and a model's tensors by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from trainers.optim.master_weights import Masters
-
 if TYPE_CHECKING:
-    from trainers.settings import Optimisation
+    from trainers.settings.optimisation import Optimisation
+
+HALVES = frozenset({torch.bfloat16, torch.float16})
 
 
 class Optimizer:
-    """Steps the parameters that want gradients: the model's, and those of what learns beside it.
+    """Steps the parameters that require gradients: the model's, and those of further modules.
 
-    Each of these has its gradient clipped alone, and its own share (`scales`) of the learning rate. Parameters in half
-    precision are stepped in float32, see `Masters`.
+    Each of these has its gradient clipped alone, and its own factor (`scales`) of the learning rate. Parameters in half
+    precision are stepped in float32, see `MasterWeights`.
     """
 
     def __init__(
-        self, model: nn.Module, beside: Mapping[str, nn.Module], settings: Optimisation, scales: Mapping[str, float]
+        self, model: nn.Module, modules: Mapping[str, nn.Module], settings: Optimisation, scales: Mapping[str, float]
     ) -> None:
-        wanted = [(_wanted(model), 1.0), *((_wanted(m, f"{n}/"), scales.get(n, 1.0)) for n, m in beside.items())]
-        named = [pair for pairs, _ in wanted for pair in pairs]
+        trained = [(_trained(model), 1.0), *((_trained(m, f"{n}/"), scales.get(n, 1.0)) for n, m in modules.items())]
+        named = [pair for pairs, _ in trained for pair in pairs]
         self._names, self.parameters, self._max_norm = [n for n, _ in named], [p for _, p in named], settings.max_norm
-        self._masters = Masters(self.parameters)
-        groups = [{"params": [(n, self._masters.of(p)) for n, p in pairs], "scale": by} for pairs, by in wanted]
+        self._masters = MasterWeights(self.parameters)
+        groups = [{"params": [(n, self._masters.of(p)) for n, p in pairs], "scale": by} for pairs, by in trained]
         self._adam = _adam(settings, groups)
 
     def clip(self) -> Tensor:
-        """Shorten the gradients to the greatest norm allowed; the norm of all of them before that."""
+        """Clip the gradients' norms; return the norm of all of them before that."""
         norms = [nn.utils.clip_grad_norm_(group["params"], self._max_norm) for group in self._adam.param_groups]
         # Where nothing has a gradient, as in a critic's warm-up, torch's zero may be on another device.
         return torch.stack([norm.to(self.parameters[0].device) for norm in norms]).norm()
 
     def step(self, lr: float) -> None:
-        """Move the weights and forget the gradient."""
+        """Step the weights and drop the gradients."""
         for group in self._adam.param_groups:
             group["lr"] = lr * group["scale"]
         self._adam.step()
-        self._masters.hand_down()
-        self.forget()
+        self._masters.write_back()
+        self.zero_grad()
 
-    def forget(self) -> None:
-        """Drop the gradient."""
+    def zero_grad(self) -> None:
+        """Drop the gradients."""
         self._adam.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameter -> its moments and step count, none before the first step; and its master, if it has one."""
-        state = self._adam.state_dict()["state"]
-        kept: dict[str, Any] = {self._names[i]: _copied(moments) for i, moments in state.items()}
+        """Return parameter -> its moments and step count (none before the first step), and its master if it has one."""
+        moments = self._adam.state_dict()["state"]
+        state: dict[str, Any] = {self._names[i]: _copied(values) for i, values in moments.items()}
         for name, parameter in zip(self._names, self.parameters, strict=True):
-            if self._masters.held(parameter):
-                kept[name] = {**kept.get(name, {}), "master": _copied(self._masters.of(parameter).detach())}
-        return kept
+            if (master := self._masters.of(parameter)) is not parameter:
+                state[name] = {**state.get(name, {}), "master": _copied(master.detach())}
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put the moments back; settings such as betas stay those of the scenario."""
@@ -74,6 +75,46 @@ class Optimizer:
         self._adam.load_state_dict({"state": indexed, "param_groups": self._adam.state_dict()["param_groups"]})
 
 
+class MasterWeights:
+    """Float32 copies of parameters in half precision, which an optimizer steps in their place.
+
+    A bfloat16 number has 8 bits of mantissa: a step of a thousandth of it is rounded away. The steps are taken on the
+    copies, and the model, which computes with the sampler's own arithmetic, is given what they round to. Gradients move
+    to the copy as soon as a backward pass is done with the parameter, so those of several passes add up in float32 and
+    are not held twice. Wider parameters are their own masters.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self._masters = {p: nn.Parameter(p.detach().float()) for p in parameters if p.dtype in HALVES}
+        for parameter in self._masters:
+            parameter.register_post_accumulate_grad_hook(self._move_gradient)
+
+    def of(self, parameter: nn.Parameter) -> nn.Parameter:
+        """Return the parameter that is stepped in place of `parameter`."""
+        return self._masters.get(parameter, parameter)
+
+    @torch.no_grad()
+    def write_back(self) -> None:
+        """Round the masters into the model."""
+        for parameter, master in self._masters.items():
+            parameter.copy_(master)
+
+    @torch.no_grad()
+    def restore(self, saved: Mapping[nn.Parameter, Tensor]) -> None:
+        """Put back the saved masters; for the others, the model's weights."""
+        for parameter, master in self._masters.items():
+            master.copy_(saved.get(parameter, parameter))
+
+    def _move_gradient(self, parameter: Tensor) -> None:
+        master = self._masters[parameter]  # type: ignore[index]  # hooks are typed for tensors of any kind
+        assert parameter.grad is not None
+        if master.grad is None:
+            master.grad = parameter.grad.float()
+        else:
+            master.grad += parameter.grad
+        parameter.grad = None
+
+
 def _adam(settings: Optimisation, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     common: dict[str, Any] = {"lr": settings.lr, "betas": settings.betas, "weight_decay": settings.weight_decay}
     if settings.optimizer == "adamw":
@@ -85,11 +126,59 @@ def _adam(settings: Optimisation, groups: list[dict[str, Any]]) -> torch.optim.O
 
 
 def _copied(value: Any) -> Any:
-    """A copy in main memory, of a nest of tensors and numbers."""
+    """Return a copy in main memory of a nest of tensors and numbers."""
     if isinstance(value, Mapping):
         return {name: _copied(inner) for name, inner in value.items()}
     return value.to("cpu", copy=True) if isinstance(value, Tensor) else value
 
 
-def _wanted(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Parameter]]:
+def _trained(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Parameter]]:
     return [(f"{prefix}{name}", p) for name, p in module.named_parameters() if p.requires_grad]
+
+
+def run_progress(update: int, steps: int, warm_up: int = 0) -> float:
+    """Return 0 at the first update after the warm-up, 1 at the last of `steps` and beyond, linear between."""
+    return min(1.0, max(0.0, (update - warm_up) / max(1, steps - 1 - warm_up)))
+
+
+def learning_rate(settings: Optimisation, update: int, steps: int) -> float:
+    """Return the rate of an update (from 0): rising in the warm-up, then following the schedule to `lr_end`."""
+    if update < settings.warm_up:
+        return settings.lr * (update + 1) / (settings.warm_up + 1)
+    done, end = run_progress(update, steps, settings.warm_up), settings.lr_end or 0.0
+    match settings.schedule:
+        case "constant":
+            return settings.lr
+        case "linear":
+            return settings.lr + (end - settings.lr) * done
+        case "cosine":
+            return end + (settings.lr - end) * (1 + math.cos(math.pi * done)) / 2
+
+
+def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors that learning changes: parameters, tied ones once, and saved buffers; of an adapter on a frozen
+    base, the adapter's alone."""
+    parameters = dict(model.named_parameters())
+    trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+    yield from ((name, parameter.detach()) for name, parameter in trained.items())
+    buffers = dict(model.named_buffers())
+    if buffers and len(trained) == len(parameters):
+        yield from ((name, tensor) for name, tensor in model.state_dict().items() if name in buffers)
+
+
+def snapshot(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies in main memory."""
+    return {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+
+
+@torch.no_grad()
+def restore(tensors: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    """Copy `saved` into `tensors`.
+
+    Raises:
+        ValueError: if their names differ.
+    """
+    if tensors.keys() != saved.keys():
+        raise ValueError(f"weights do not fit the model: {sorted(tensors.keys() ^ saved.keys())} are only on one side")
+    for name, tensor in tensors.items():
+        tensor.copy_(saved[name])

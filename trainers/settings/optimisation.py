@@ -1,21 +1,88 @@
-"""What every learner needs to know."""
+"""Settings that every learner has, and those of the fidelity check and of KL anchors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib.util import find_spec
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
+from marl.config import Config
 from marl.protocols import LearnerConfig
-from trainers.settings.fidelity import Fidelity
 
 Aggregation = Literal["token_mean", "token_sum", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm"]
+Estimator = Literal["exact", "k2", "k3", "k3_is", "k1+", "k3+"]
+HORIZON = 10_000
+
+
+class Fidelity(Config):
+    """Comparison of the learner's log-probabilities (nats) with the sampler's, on tokens of the newest weights.
+
+    Thresholds that are not given follow the precision of the learner's weights: `max` 1e-4 in float32; in bfloat16 and
+    float16 `mean` .03 and `max` .3.
+    """
+
+    every: PositiveInt = 50
+    """Updates between two comparisons; the first is before the first update."""
+    max: PositiveFloat | None = None
+    """Greatest difference of one token."""
+    mean: PositiveFloat | None = None
+    """Greatest mean of the differences' sizes."""
+
+
+class Anchor(Config):
+    """Penalty on the KL divergence (nats a token) from the policy to a fixed or slowly moving copy of it."""
+
+    coefficient: NonNegativeFloat
+    """With 0, and nothing that would change it, it is no part of the loss and only read by credit."""
+    final: NonNegativeFloat | None = None
+    """Coefficient of the run's last update, reached linearly. None: it stays."""
+    target: PositiveFloat | None = None
+    """KL (nats a token) that the coefficient is steered to from update to update (1909.08593). None: it is not."""
+    horizon: PositiveInt = HORIZON
+    """Samples over which a steered coefficient changes by as much as it may."""
+    refresh: PositiveInt | None = None
+    """Updates between copies of the current policy. None: the initial weights, for ever."""
+    estimator: Estimator = "exact"
+    """Over the whole vocabulary, or from the sampled token: `k2`; `k3_is`, corrected by the ratio to the policy that
+    sampled; `k1+` and `k3+`, values of k1 and k3 with k2's gradient. All have the KL's gradient in expectation on fresh
+    samples (`k3_is` on older ones, too) but plain `k3`, whose gradient is that of KL(anchor ‖ policy)."""
+    clamp: PositiveFloat | None = None
+    """Greatest estimate (nats) of one token, either sign, with no gradient beyond: 10 in verl and OpenRLHF."""
+
+    @field_validator("estimator", mode="before")
+    @classmethod
+    def _check_gradient(cls, estimator: Any) -> Any:
+        if estimator in ("k1", "abs"):
+            raise ValueError(
+                f"estimator={estimator!r} is refused in a loss: k1 has no gradient in expectation, only noise, and abs "
+                "is biased; choose exact, k2, k3_is or k1+, or put k1 into the reward (credit)"
+            )
+        return estimator
+
+    @model_validator(mode="after")
+    def _check_steering(self) -> Self:
+        if self.target is None:
+            if self.horizon != HORIZON:
+                raise ValueError(f"horizon={self.horizon} has no effect without a target; give one, or remove it")
+        elif self.final is not None or self.coefficient == 0:
+            raise ValueError(
+                f"target={self.target} steers the coefficient from a start above 0, got coefficient={self.coefficient} "
+                f"with final={self.final}; give a coefficient above 0 and no final"
+            )
+        if self.clamp is not None and self.estimator == "exact":
+            raise ValueError(f"clamp={self.clamp} has no effect with estimator='exact'; choose a sampled one")
+        return self
+
+    @property
+    def penalises(self) -> bool:
+        """Return whether it is ever part of the loss."""
+        return self.coefficient > 0 or bool(self.final)
 
 
 class Optimisation(LearnerConfig):
-    """What every learner needs to know to turn a loss into steps of AdamW."""
+    """Settings of every learner: how a loss becomes steps of AdamW."""
 
     reads: ClassVar[frozenset[str]] = frozenset({"logprobs", "hidden"})
     lr: PositiveFloat = 1e-6
@@ -27,10 +94,10 @@ class Optimisation(LearnerConfig):
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: NonNegativeFloat = 0.0
     max_norm: PositiveFloat = 1.0
-    """Of the gradient; longer ones are shortened to it."""
+    """Norm that longer gradients are clipped to."""
     optimizer: Literal["adamw", "adamw_8bit", "paged_adamw", "paged_adamw_8bit"] = "adamw"
-    """AdamW (fused), or one of those of bitsandbytes: moments in 8 bits (2110.02861), or in pages that the GPU's memory
-    spills to the host's. Weights in half precision have float32 masters with all of them."""
+    """AdamW (fused), or one of bitsandbytes': moments in 8 bits (2110.02861), or in pages that spill from the GPU's
+    memory to the host's. Weights in half precision have float32 masters with all of them."""
     gradient_checkpointing: bool = False
     """Keep each layer's input alone and recompute the layer in the backward pass: less memory, about a third slower."""
     compile: bool = False
@@ -46,16 +113,16 @@ class Optimisation(LearnerConfig):
     merge: bool = True
     """Compute identical samples once, with their summed weight."""
     packing: Literal["auto", "padded", "packed", "shared"] = "auto"
-    """How texts lie in a forward pass: each in a padded line of its own; several in a line; or so that what texts begin
-    with alike (a group's prompt, earlier turns of a dialogue) is computed once. `auto` takes what it expects to be
-    fastest with this model and these texts; also, distinct prompts first and what follows them in a second pass.
-    Changes speed and memory only."""
+    """Layout of texts in a forward pass: each in a padded sequence of its own; several in a sequence; or with shared
+    prefixes (a group's prompt, earlier turns of a dialogue) computed once. `auto` takes what it expects to be fastest
+    with this model and these texts; also, distinct prompts first and their completions in a second pass. Changes speed
+    and memory only."""
 
     fidelity: Fidelity | None = None
-    """When to compare what this learner's model says of the sampled tokens with what the sampler said. None: never."""
+    """Comparison of this learner's log-probabilities of the sampled tokens with the sampler's. None: never."""
 
     def missing(self) -> Iterable[str]:
-        """The package that the optimizer comes from."""
+        """Yield a message if the optimizer's package is not installed."""
         if self.optimizer != "adamw" and find_spec("bitsandbytes") is None:
             yield (
                 f"optimizer: {self.optimizer!r} is one of the package bitsandbytes, which is not installed; "

@@ -1,4 +1,4 @@
-"""OpenAI's chat-completions format: a request as JSON, and JSON as what was said."""
+"""OpenAI's chat-completions format: requests as JSON, and JSON as completions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from marl.engines.openai.settings import OpenAI, Price
 
 _FINISHES: dict[str, Finish] = {"length": "length", "content_filter": "aborted", "abort": "aborted"}
-"""The others (`stop`, `tool_calls`, names of a server's own) all say that the model had done."""
+"""All others (`stop`, `tool_calls`, names of a server's own) mean that the model was done."""
 _SEEDS = 2**31
-"""Servers read the seed into integers of different sizes; all have this many."""
+"""Servers read the seed into integers of different sizes; all of them have at least this many."""
 
 
 class _Function(BaseModel):
@@ -43,15 +43,15 @@ class _Tokens(BaseModel):
     completion_tokens: NonNegativeInt = 0
 
 
-class Answer(BaseModel):
-    """The body of an answer, as far as we read it."""
+class ChatCompletion(BaseModel):
+    """Body of a response, without the fields that are not needed."""
 
     choices: list[_Choice] = Field(min_length=1)
     usage: _Tokens | None = None
 
 
-def body_of(request: Request, settings: OpenAI) -> dict[str, Any]:
-    """What is sent. `top_k`, which OpenAI does not know but vLLM and others do, only where it is set."""
+def request_body(request: Request, settings: OpenAI) -> dict[str, Any]:
+    """Return the body to send. `top_k`, which vLLM and others know but OpenAI does not, only where it is set."""
     sampling = request.sampling
     fields: dict[str, Any] = {
         "model": settings.model,
@@ -67,64 +67,63 @@ def body_of(request: Request, settings: OpenAI) -> dict[str, Any]:
     return {name: value for name, value in (fields | settings.extra).items() if value is not None}
 
 
-def parse(body: bytes) -> Answer:
-    """Read an answer.
+def parse_response(body: bytes) -> ChatCompletion:
+    """Return the response that `body` is.
 
     Raises:
         ValueError: if it is none, saying what is wrong with it.
     """
     try:
-        return Answer.model_validate_json(body)
+        return ChatCompletion.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise ValueError(f"no chat completion: {where and where + ': '}{first['msg']} in {excerpt(body)}") from error
 
 
-def completion(answer: Answer) -> Completion:
-    """What was said, calls of tools spelled as in a chat template. Of its tokens nothing is known.
+def to_completion(response: ChatCompletion) -> Completion:
+    """Return the text of a response, tool calls spelled as in a chat template, without tokens.
 
     Raises:
-        ValueError: if nothing was said, and nothing says why.
+        ValueError: if there is no text, and nothing says why.
     """
-    choice = answer.choices[0]
+    choice = response.choices[0]
     message, finish = choice.message, _FINISHES.get(choice.finish_reason or "", "stop")
-    said = [message.content or "", *map(_spelled, message.tool_calls or ())]
-    if message.content is None and len(said) == 1 and finish == "stop":
+    texts = [message.content or "", *map(_spell_call, message.tool_calls or ())]
+    if message.content is None and len(texts) == 1 and finish == "stop":
         if message.refusal is None:
             raise ValueError(f"a chat completion without content: {choice.model_dump_json()}")
-        said, finish = [message.refusal], "aborted"
-    return Completion("\n".join(filter(None, said)), (), (), (), finish)
+        texts, finish = [message.refusal], "aborted"
+    return Completion("\n".join(filter(None, texts)), (), (), (), finish)
 
 
-def used(answer: Answer, price: Price | None) -> Usage | None:
-    """What an answer took, if it says so."""
-    tokens = answer.usage
-    return tokens and priced(tokens.prompt_tokens, tokens.completion_tokens, price)
-
-
-def most(body: dict[str, Any], price: Price | None) -> Usage:
-    """An upper bound of what a request takes: no token is shorter than a byte."""
-    limit = body.get("max_completion_tokens") or body.get("max_tokens") or 0
-    return priced(len(json.dumps(body).encode()), limit, price)
-
-
-def priced(prompt_tokens: int, completion_tokens: int, price: Price | None) -> Usage:
-    """So many tokens, and what they cost."""
-    cost = (prompt_tokens * price.prompt + completion_tokens * price.completion) / 1e6 if price else 0.0
-    return Usage(prompt_tokens, completion_tokens, cost)
-
-
-def excerpt(body: bytes) -> str:
-    """The beginning of what a server sent, for messages."""
-    text = body[:200].decode(errors="replace")
-    return repr(text) + (f" and {len(body) - 200} bytes more" if len(body) > 200 else "")
-
-
-def _spelled(call: _Call) -> str:
+def _spell_call(call: _Call) -> str:
     try:
         arguments = json.loads(call.function.arguments)
     except ValueError:
         # The model's mistake, for the role to see.
         arguments = call.function.arguments
     return f"<tool_call>{json.dumps({'name': call.function.name, 'arguments': arguments})}</tool_call>"
+
+
+def reported_usage(response: ChatCompletion, price: Price | None) -> Usage | None:
+    """Return the tokens and cost of a response, if it reports its tokens."""
+    tokens = response.usage
+    return tokens and _priced_usage(tokens.prompt_tokens, tokens.completion_tokens, price)
+
+
+def largest_usage(body: dict[str, Any], price: Price | None) -> Usage:
+    """Return an upper bound of the tokens and cost of a request: no token is shorter than a byte."""
+    limit = body.get("max_completion_tokens") or body.get("max_tokens") or 0
+    return _priced_usage(len(json.dumps(body).encode()), limit, price)
+
+
+def _priced_usage(prompt_tokens: int, completion_tokens: int, price: Price | None) -> Usage:
+    cost = (prompt_tokens * price.prompt + completion_tokens * price.completion) / 1e6 if price else 0.0
+    return Usage(prompt_tokens, completion_tokens, cost)
+
+
+def excerpt(body: bytes) -> str:
+    """Return the beginning of a response, for messages."""
+    text = body[:200].decode(errors="replace")
+    return repr(text) + (f" and {len(body) - 200} bytes more" if len(body) > 200 else "")

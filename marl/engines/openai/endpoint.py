@@ -1,71 +1,68 @@
-"""The engine behind `kind: openai`."""
+"""Engine of `kind: openai`."""
 
 from __future__ import annotations
 
-from asyncio import run_coroutine_threadsafe
+import asyncio
+import threading
+import weakref
 from collections.abc import Iterable
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from marl.engines.openai.background import loop_for
-from marl.engines.openai.client import Inquiry
+from marl.engines.openai.client import EndpointClient
 from marl.errors import EndpointError
 from marl.protocols import Service
 from marl.types import Completion, Failure, Request, Ticket
 
 if TYPE_CHECKING:
     from marl.engines.openai.settings import OpenAI
-    from marl.protocols import Weights
 
 
 class Endpoint(Service):
-    """Asks from a thread of its own: `submit` never blocks, and `step` waits no longer than it is told."""
+    """Engine that sends requests from a thread of its own: `submit` never blocks, `step` at most for its `wait_s`."""
 
     def __init__(self, settings: OpenAI) -> None:
         super().__init__(settings.base_url)
         self._settings = settings
-        self._ask = Inquiry(settings, self.spent)
+        self._client = EndpointClient(settings, self.spent)
         self._open: dict[Ticket, tuple[str, Future[Completion | Failure]]] = {}
         self._done: SimpleQueue[Ticket] = SimpleQueue()
-        self._loop = loop_for(self)
+        self._loop = _start_loop(self)
 
     def submit(self, ticket: Ticket, request: Request) -> None:
-        """Send a request as soon as there is room.
+        """Send a request as soon as `concurrency` allows.
 
         Raises:
-            ValueError: if it asks for what takes the model itself.
+            ValueError: if it needs the model itself: forced text, or token ids to continue.
         """
         if request.forced is not None or request.continues:
             what = "continue token ids" if request.forced is None else "score a text"
             raise ValueError(f"policy {request.policy!r}: the endpoint {self.address} cannot {what}")
-        future, done = run_coroutine_threadsafe(self._ask(request), self._loop), self._done
+        future, done = asyncio.run_coroutine_threadsafe(self._client(request), self._loop), self._done
         self._open[ticket] = request.policy, future
         future.add_done_callback(lambda _: done.put(ticket))
 
     def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
-        """Whatever has come.
+        """Return the answers that have arrived.
 
         Raises:
-            EndpointError: if a request was given up and the run shall not go on without it, or the budget is spent.
+            EndpointError: if a request was given up and the run must not go on without it, or the budget is spent.
         """
         answers = []
         ticket = self._next(wait_s)
         while ticket is not None:
             if ticket in self._open:
                 policy, future = self._open.pop(ticket)
-                answers.append((ticket, self._allowed(policy, future.result())))
+                answers.append((ticket, self._check_failure(policy, future.result())))
             ticket = self._next(0.0)
         return answers
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
-        """Give requests up, their connections included; no answer follows."""
+        """Give requests up and close their connections; no answer follows."""
         for ticket in tickets:
             if ticket in self._open:
                 self._open.pop(ticket)[1].cancel()
-
-    def load_weights(self, policy: str, weights: Weights, version: int) -> None:
-        raise ValueError(f"policy {policy!r} speaks through {self.address}: there are no weights to load")
 
     def _next(self, wait_s: float) -> Ticket | None:
         try:
@@ -73,16 +70,30 @@ class Endpoint(Service):
         except Empty:
             return None
 
-    def _allowed(self, policy: str, said: Completion | Failure) -> Completion | Failure:
-        """What was said, or an end of the run if nothing was, too often."""
-        if isinstance(said, Completion) or said.finish == "overflow":
-            return said
+    def _check_failure(self, policy: str, answer: Completion | Failure) -> Completion | Failure:
+        """Return the answer, unless it is one failure too many."""
+        if isinstance(answer, Completion) or answer.finish == "overflow":
+            return answer
         settings, failed = self._settings, sum(usage.failed for usage in self.spent.values())
         if settings.on_failure == "stop":
-            raise EndpointError(f"policy {policy!r}: {said.reason} (engine.on_failure: stop)")
+            raise EndpointError(f"policy {policy!r}: {answer.reason} (engine.on_failure: stop)")
         if failed > settings.max_failures:
             raise EndpointError(
-                f"policy {policy!r}: {said.reason}; {failed} requests were given up so far "
+                f"policy {policy!r}: {answer.reason}; {failed} requests were given up so far "
                 f"(engine.max_failures: {settings.max_failures})"
             )
-        return said
+        return answer
+
+
+def _start_loop(owner: object) -> asyncio.AbstractEventLoop:
+    """Return an event loop in a thread of its own, which is stopped, requests included, with `owner` or the process."""
+    loop = asyncio.new_event_loop()
+    # A daemon: an open connection must not keep the process alive.
+    threading.Thread(target=_serve, args=(loop,), name="marl remote", daemon=True).start()
+    weakref.finalize(owner, loop.call_soon_threadsafe, loop.stop)
+    return loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.get_loop().run_forever()

@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from marl.config import Config
-from marl.protocols import Engine, EngineConfig, Source
+from marl.protocols import Engine, EngineConfig, ModelSource
 
 
 class Price(Config):
-    """What a million tokens cost, in any currency."""
+    """Price of a million tokens, in any currency."""
 
     prompt: NonNegativeFloat
     completion: NonNegativeFloat
@@ -23,35 +23,35 @@ class Price(Config):
 class OpenAI(EngineConfig):
     """A model behind an OpenAI-compatible endpoint: a frozen teammate or judge.
 
-    What it says is recorded in the trajectory and never learnt from. Seeds are sent, but no endpoint promises the same
-    answer twice: a run that was killed and goes on plays the steps after its checkpoint again, and they may differ.
+    Its turns are recorded in the trajectory and never trained on. Seeds are sent, but no endpoint promises the same
+    answer twice: a run that is resumed plays the steps after its checkpoint again, and they may differ.
     """
 
     kind: str = "openai"
     token_level: ClassVar[bool] = False
     base_url: str
-    """Up to and without `/chat/completions`."""
+    """URL up to and without `/chat/completions`."""
     model: str = Field(min_length=1)
     key_env: str | None = "OPENAI_API_KEY"
     """Name of the environment variable that holds the key; null sends none."""
     timeout_s: PositiveFloat = 60.0
-    """For one try, from connecting to the last byte."""
+    """Of one attempt, from connecting to the last byte."""
     retries: int = Field(4, ge=0, le=30)
-    """After connections that fail, answers that are late or broken, and HTTP 408, 409, 425, 429 and 5xx."""
+    """After failed connections, late or broken answers, and HTTP 408, 409, 425, 429 and 5xx."""
     backoff_s: PositiveFloat = 0.5
-    """Before the first retry, and twice as long before each further one, less up to a half by chance; longer where
+    """Pause before the first retry, doubled before each further one, less up to a half at random; longer where
     `Retry-After` asks for it, but never longer than `timeout_s`."""
     concurrency: PositiveInt = 16
     """Requests in flight at once."""
     price: Price | None = None
     budget: PositiveFloat | None = None
-    """What may be spent in a run, in the currency of `price`; the run ends before it is exceeded."""
+    """Highest cost of a run, in the currency of `price`; the run ends before it is exceeded."""
     on_failure: Literal["stop", "skip"] = "stop"
-    """When a request is given up: end the run after a checkpoint, or take the turn as unreadable ..."""
+    """After a request that was given up: end the run with a checkpoint, or take the turn as unreadable ..."""
     max_failures: PositiveInt = 100
     """... until this many were given up in a run."""
     extra: dict[str, Any] = Field(default_factory=dict)
-    """Further fields of each request's body, or other values for ours; null leaves a field out."""
+    """Fields of each request's body, added or replaced; null leaves a field out."""
 
     @field_validator("base_url")
     @classmethod
@@ -64,7 +64,7 @@ class OpenAI(EngineConfig):
         return url.rstrip("/")
 
     @model_validator(mode="after")
-    def _can_count(self) -> Self:
+    def _has_price_for_budget(self) -> Self:
         if self.budget is not None and self.price is None:
             raise ValueError("budget: needs `price` (prompt and completion, per million tokens) to count against")
         return self
@@ -74,11 +74,11 @@ class OpenAI(EngineConfig):
             yield f"key_env: the environment variable {self.key_env!r} is not set (null, if the endpoint needs no key)"
 
     @property
-    def longest_s(self) -> float:
-        # The wait before a retry may be as long as a try.
+    def max_wait_s(self) -> float:
+        # The pause before a retry may be as long as an attempt.
         return self.timeout_s * (2 * self.retries + 1)
 
-    def build(self, source: Source | None) -> Engine:
+    def build(self, source: ModelSource | None) -> Engine:
         from marl.engines.openai.endpoint import Endpoint
 
         for problem in self.missing():

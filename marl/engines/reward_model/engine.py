@@ -1,4 +1,4 @@
-"""A trained reward model: a Hugging Face classifier that reads a turn and what came before it."""
+"""Trained reward models: Hugging Face classifiers that score the last message of a chat."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
-from marl.conversations import Chat
-from marl.models.loading import UNREADABLE, device_of
+from marl.graph import Chat
+from marl.models.weights import UNREADABLE, device_of
+from marl.protocols import WeightlessEngine
 from marl.types import Completion, Failure, Request, Ticket
 
 if TYPE_CHECKING:
-    from marl.engines.reward_model.settings import RewardModel, RewardSeat
-    from marl.protocols import Weights
+    from marl.engines.reward_model.settings import RewardModelSettings, RewardSeat
 
 Ids = tuple[int, ...]
 
 
 class Scorer:
-    """Says how good the last message of a chat is. Its weights never change."""
+    """Reward model that scores the last message of chats. Its weights never change."""
 
-    def __init__(self, settings: RewardModel) -> None:
+    def __init__(self, settings: RewardModelSettings) -> None:
         """Load weights and tokenizer.
 
         Raises:
-            ValueError: naming the folder, if they are not there, cannot be loaded, lack weights, or have neither 1 nor
-                2 labels.
+            ValueError: naming the folder, if they are missing, cannot be loaded, lack weights, or have neither 1 nor 2
+                labels.
         """
         self._settings = settings
         self._tokenizer, self._model = _load(settings)
@@ -43,7 +43,7 @@ class Scorer:
 
     @torch.no_grad()
     def __call__(self, chats: Sequence[Chat]) -> list[float]:
-        """One number a chat: the logit of a model with 1 label, the probability of label 1 of one with 2.
+        """Return one score per chat: the logit of a model with 1 label, the probability of label 1 of one with 2.
 
         Raises:
             ValueError: if a score is not a finite number.
@@ -51,27 +51,27 @@ class Scorer:
         texts = [self._ids(chat) for chat in chats]
         scores: dict[Ids, float] = {}
         for batch in self._batches(sorted(set(texts), key=lambda ids: (len(ids), ids))):
-            scores.update(zip(batch, self._read(batch).tolist(), strict=True))
+            scores.update(zip(batch, self._forward(batch).tolist(), strict=True))
         for ids, score in scores.items():
             if not math.isfinite(score):
                 raise _fault(self._settings, f"scores {self._tokenizer.decode(ids)!r} with {score}")
         return [scores[ids] for ids in texts]
 
     def _ids(self, chat: Chat) -> Ids:
-        """Too long a text loses its beginning."""
+        """Return the token ids of a chat; one that is too long loses its beginning."""
         if self._tokenizer.chat_template is None:
             ids = self._tokenizer("\n".join(message.content for message in chat)).input_ids
         else:
             try:
-                said = [message._asdict() for message in chat]
-                text = self._tokenizer.apply_chat_template(said, tokenize=False)
+                messages = [message._asdict() for message in chat]
+                text = self._tokenizer.apply_chat_template(messages, tokenize=False)
             except TemplateError as error:
                 raise _fault(self._settings, f"has a chat template that refuses this chat: {error}") from error
             ids = self._tokenizer(text, add_special_tokens=False).input_ids
         return tuple(ids[-self._settings.max_tokens :])
 
     def _batches(self, texts: Sequence[Ids]) -> Iterator[list[Ids]]:
-        """In their order, the shortest first; one at a time where the model knows no padding."""
+        """Yield texts in batches, in order, the shortest first; one at a time where the model knows no padding."""
         batch: list[Ids] = []
         for ids in texts:
             if batch and (self._pad is None or (len(batch) + 1) * len(ids) > self._settings.micro_tokens):
@@ -81,8 +81,8 @@ class Scorer:
         if batch:
             yield batch
 
-    def _read(self, batch: Sequence[Ids]) -> Tensor:
-        """[B], on the CPU."""
+    def _forward(self, batch: Sequence[Ids]) -> Tensor:
+        """Return the scores of a batch, [B] on the CPU."""
         width = len(batch[-1])
         ids = torch.tensor([[*text, *[self._pad or 0] * (width - len(text))] for text in batch])
         mask = torch.tensor([[1] * len(text) + [0] * (width - len(text)) for text in batch])
@@ -91,33 +91,29 @@ class Scorer:
         return logits[:, 0] if logits.shape[1] == 1 else logits.softmax(-1)[:, 1]
 
 
-class RatingEngine:
-    """Scores all that is asked between two steps at once. Remembers nothing, so a resumed run has the same batches."""
+class RatingEngine(WeightlessEngine):
+    """Engine that scores all requests of a step in one go. It keeps no state, so a resumed run has the same batches."""
+
+    reason = "is a reward model whose weights stay: it loads none"
 
     def __init__(self, settings: RewardSeat) -> None:
         self._name, self._score = settings.name, Scorer(settings)
-        self._asked: dict[Ticket, Chat] = {}
+        self._open: dict[Ticket, Chat] = {}
 
     def submit(self, ticket: Ticket, request: Request) -> None:
-        self._asked[ticket] = request.messages
+        self._open[ticket] = request.messages
 
     def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
-        asked, self._asked = self._asked, {}
-        scores = self._score(list(asked.values()))
-        return [(ticket, self._said(score)) for ticket, score in zip(asked, scores, strict=True)]
+        chats, self._open = self._open, {}
+        texts = [json.dumps({"scores": {self._name: score}}) for score in self._score(list(chats.values()))]
+        return [(ticket, Completion(text, (), (), (), "stop")) for ticket, text in zip(chats, texts, strict=True)]
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
         for ticket in tickets:
-            self._asked.pop(ticket, None)
-
-    def load_weights(self, policy: str, weights: Weights, version: int) -> None:
-        raise ValueError(f"policy {policy!r} is a reward model whose weights stay: it loads none")
-
-    def _said(self, score: float) -> Completion:
-        return Completion(json.dumps({"scores": {self._name: score}}), (), (), (), "stop")
+            self._open.pop(ticket, None)
 
 
-def _load(settings: RewardModel) -> tuple[Any, Any]:
+def _load(settings: RewardModelSettings) -> tuple[Any, Any]:
     logging.disable_progress_bar()
     try:
         folder = settings.folder()
@@ -133,13 +129,13 @@ def _load(settings: RewardModel) -> tuple[Any, Any]:
         raise _fault(settings, f"cannot be loaded: {error}") from error
     model, report = loaded
     if report["missing_keys"]:
-        # A language model without a classifier's head would get one at random.
+        # A language model without a classification head would get a random one.
         raise _fault(settings, f"has no weights for {', '.join(sorted(report['missing_keys'])[:5])}")
     if model.config.num_labels not in (1, 2):
         raise _fault(settings, f"has {model.config.num_labels} labels; a reward model has 1 or 2")
     return tokenizer, model.to(device_of(settings.device)).eval()
 
 
-def _fault(settings: RewardModel, what: str) -> ValueError:
+def _fault(settings: RewardModelSettings, problem: str) -> ValueError:
     where = settings.path if isinstance(settings.path, str) else f"{settings.path.run}, policy {settings.path.policy}"
-    return ValueError(f"reward model {where!r} {what}")
+    return ValueError(f"reward model {where!r} {problem}")

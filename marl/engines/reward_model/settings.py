@@ -1,4 +1,4 @@
-"""Settings of reward models: of a part that scores turns, and of a seat at the table. Light: no torch."""
+"""Settings of reward models, as a scorer of turns and as a seat of a game. Light: no torch."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ from pydantic import Discriminator, PositiveInt, Tag
 
 from marl.config import Config
 from marl.models.hf_folder import check_folder
-from marl.models.pretrained import Dtype
-from marl.models.trained import TrainedPolicy
+from marl.models.pretrained import Dtype, TrainedPolicy
 from marl.protocols import EngineConfig
 
 if TYPE_CHECKING:
-    from marl.protocols import Engine, Source
+    from marl.protocols import Engine, ModelSource
 
 
-def _which(path: object) -> str:
+def _path_kind(path: object) -> str:
     return "folder" if isinstance(path, str) else "run"
 
 
-class RewardModel(Config):
+class RewardModelSettings(Config):
     """A trained reward model: a Hugging Face folder with a sequence classifier and its own tokenizer.
 
-    It reads the conversation as the speaker saw it, with what was said as the assistant's last message, in the words of
-    its own chat template (without one, joined by newlines). With 1 label the reward is its logit, with 2 the
-    probability of label 1. Weights are read from safetensors only, and code that comes with a model is never run.
+    It reads the speaker's conversation with the completion as the assistant's last message, in its own chat template
+    (without one, joined by newlines). With 1 label the reward is its logit, with 2 the probability of label 1. Weights
+    are read from safetensors only, and code that comes with a model is never run.
     """
 
-    path: Annotated[Annotated[str, Tag("folder")] | Annotated[TrainedPolicy, Tag("run")], Discriminator(_which)]
-    """A folder; or the policy of an earlier run whose learner was `reward_model` (`{run: runs/x, policy: y}`)."""
+    path: Annotated[Annotated[str, Tag("folder")] | Annotated[TrainedPolicy, Tag("run")], Discriminator(_path_kind)]
+    """A folder; or the policy of an earlier run whose learner is `reward_model`, `{run: runs/x, policy: y}`."""
     dtype: Dtype = "float32"
     device: str = "auto"
     """A torch device; `auto` is `cuda` where there is one, else `cpu`."""
@@ -41,34 +40,34 @@ class RewardModel(Config):
     """Padded tokens in one forward pass."""
 
     def folder(self) -> Path:
-        """Where its weights are.
+        """Return the folder with its weights.
 
         Raises:
             ValueError: if the run or its checkpoint is not there.
         """
-        return Path(self.path).expanduser() if isinstance(self.path, str) else self.path.folder(speaks=False)
+        return Path(self.path).expanduser() if isinstance(self.path, str) else self.path.folder(publishes=False)
 
     def faults(self) -> Iterable[str]:
-        """What is wrong with the folder."""
+        """Yield what is wrong with the folder."""
         try:
             check_folder(self.folder())
         except ValueError as error:
             yield f"path: {self.path!r} {error}" if isinstance(self.path, str) else f"path: {error}"
 
 
-class RewardSeat(RewardModel, EngineConfig):
-    """A trained reward model rates what a `rater` heard: `{"scores": {reward: score}}`. It is not trained here."""
+class RewardSeat(RewardModelSettings, EngineConfig):
+    """Scores the conversation that a `rater` passes on by a frozen reward model: `{"scores": {reward: score}}`."""
 
     kind: str = "reward_model"
     rule_bound: ClassVar[bool] = True
     token_level: ClassVar[bool] = False
     name: str = "reward"
-    """What the score is called, as in `scores: [reward]` of a team's stage."""
+    """Name of the score, as in `scores: [reward]` of a team's stage."""
 
     def missing(self) -> Iterable[str]:
         return self.faults()
 
-    def build(self, source: Source | None) -> Engine:
+    def build(self, source: ModelSource | None) -> Engine:
         from marl.engines.reward_model.engine import RatingEngine
 
         return RatingEngine(self)

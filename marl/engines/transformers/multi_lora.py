@@ -1,13 +1,12 @@
 """Several adapters on one base in one batch: each row is computed with the adapter of its policy.
 
-Shape suffixes: N = rows, Q = tokens of each, I and O = what a layer reads and says, V = voices, R = their ranks' sum.
+Shape suffixes: N = rows, Q = tokens of each, I, O = inputs, outputs of a layer, K = policies, R = sum of ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,159 +15,189 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from marl.models.lora import adapter_layers, adapter_tensors, lengths, matrices
-from marl.models.weights import copy_tensors, peft_weights
+from marl.models.adapter import AdapterSource
+from marl.models.lora import adapter_layers, copy_modules, matrices, row_norms
+from marl.models.weights import check_finite, copy_adapter_weights
 
 if TYPE_CHECKING:
-    from marl.protocols import Weights
+    from marl.protocols import ModelSource, Weights
 
 
-class Gate:
-    """How much each of the R rows of all adapters' matrices counts in each row of a forward."""
+class AdapterGate:
+    """Factors of the R rows of all adapters' matrices, for each row of a forward."""
 
-    def __init__(self, gates_VR: Tensor) -> None:
-        self._gates_VR = gates_VR
-        self._voices_N = np.empty(0, np.int64)
-        self.voices_N = torch.empty(0, dtype=torch.long, device=gates_VR.device)
-        self.open_N1R = gates_VR[:0, None]
+    def __init__(self, gates_KR: Tensor) -> None:
+        self.gates_KR = gates_KR
+        self._policies_N = np.empty(0, np.int64)
+        self.policies_N = torch.empty(0, dtype=torch.long, device=gates_KR.device)
+        self.gates_N1R = gates_KR[:0, None]
 
-    def aim(self, voices_N: NDArray[np.int64]) -> None:
-        """Open it for voice n in row n."""
-        if not np.array_equal(voices_N, self._voices_N):
-            self._voices_N = voices_N.copy()
-            self.voices_N = torch.from_numpy(self._voices_N).to(self._gates_VR.device)
-            self.open_N1R = self._gates_VR[self.voices_N][:, None]
+    def select(self, policies_N: NDArray[np.int64]) -> None:
+        """Use the adapter of policy `policies_N[n]` in row n."""
+        if not np.array_equal(policies_N, self._policies_N):
+            self._policies_N = policies_N.copy()
+            self.policies_N = torch.from_numpy(self._policies_N).to(self.gates_KR.device)
+            self.gates_N1R = self.gates_KR[self.policies_N][:, None]
 
 
 class MixedLayer(nn.Module):
     """A layer with the adapters of several policies: W x + B (g ∘ A x), their matrices side by side.
 
-    One row's gate g is alpha / rank at its own adapter and 0 at all others, so rows of all policies take one pass.
-    DoRA (arXiv 2402.09353) turns that into s ∘ (W x + B (g ∘ A x)), where s is the adapter's magnitude over the lengths
+    A row's gate g is alpha / rank at its own adapter and 0 at all others, so rows of all policies take one pass.
+    DoRA (arXiv 2402.09353) turns that into s ∘ (W x + B (g ∘ A x)), where s is the adapter's magnitude over the norms
     of the rows of W + B (g ∘ A), and 1 for the others; a bias is left as it is.
     """
 
-    def __init__(self, layer: nn.Module, gate: Gate, a_RI: Tensor, b_RO: Tensor, voices: int) -> None:
-        """`voices`: how many there are, if any of them is a DoRA's here; else 0."""
+    def __init__(self, layer: nn.Module, gate: AdapterGate, a_RI: Tensor, b_RO: Tensor, policies: int) -> None:
+        """`policies`: their number if the adapter of any of them is a DoRA here, else 0."""
         super().__init__()
         self.layer, self.gate, self.a_RI, self.b_RO = layer, gate, a_RI, b_RO
-        self.magnitude_VO, self.scale_VO = (b_RO.new_ones(voices, b_RO.shape[1]) for _ in range(2))
+        self.magnitude_KO, self.scale_KO = (b_RO.new_ones(policies, b_RO.shape[1]) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N, Q, O] of [N, Q, I], or of token ids [N, Q]; the adapters' part is computed in their own type."""
-        said_NQO = self.layer(x)
-        added_NQO = (self._low(x) * self.gate.open_N1R) @ self.b_RO
-        if not len(self.scale_VO):
-            return (said_NQO + added_NQO).to(said_NQO.dtype)
-        scale_N1O = self.scale_VO[self.gate.voices_N][:, None]
-        turned_NQO = said_NQO if self._bias is None else said_NQO - self._bias
-        return (said_NQO + (scale_N1O - 1) * turned_NQO + scale_N1O * added_NQO).to(said_NQO.dtype)
+        """Return [N, Q, O] for [N, Q, I] or token ids [N, Q]; the adapters' part is computed in their own type."""
+        base_NQO = self.layer(x)
+        added_NQO = (self._project(x) * self.gate.gates_N1R) @ self.b_RO
+        if not len(self.scale_KO):
+            return (base_NQO + added_NQO).to(base_NQO.dtype)
+        scale_N1O = self.scale_KO[self.gate.policies_N][:, None]
+        product_NQO = base_NQO if self._bias is None else base_NQO - self._bias
+        return (base_NQO + (scale_N1O - 1) * product_NQO + scale_N1O * added_NQO).to(base_NQO.dtype)
 
-    def measure(self, voice: int, rows: slice, gain: float) -> None:
-        """Take a DoRA's lengths anew: its matrices have changed."""
-        change_OI = gain * (self.b_RO[rows].T @ self.a_RI[rows])
-        self.scale_VO[voice] = self.magnitude_VO[voice] / lengths(self.layer, change_OI)
+    def rescale(self, adapter: HeldAdapter) -> None:
+        """Compute a DoRA's scale anew, after its tensors have changed."""
+        change_OI = adapter.gain * (self.b_RO[adapter.rows].T @ self.a_RI[adapter.rows])
+        self.scale_KO[adapter.index] = self.magnitude_KO[adapter.index] / row_norms(self.layer, change_OI)
 
     @property
     def weight(self) -> Any:
-        """The base's, which models ask for its type and place."""
+        """The base's weight, which models ask for its type and device."""
         return self.layer.weight
 
     @property
     def _bias(self) -> Any:
         return None if isinstance(self.layer, nn.Embedding) else self.layer.bias
 
-    def _low(self, x: Tensor) -> Tensor:
+    def _project(self, x: Tensor) -> Tensor:
         if isinstance(self.layer, nn.Embedding):
             return functional.embedding(x, self.a_RI.T)
         return functional.linear(x.to(self.a_RI.dtype), self.a_RI)
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Where a policy's adapter lies in the common matrices."""
+@dataclass(slots=True)
+class HeldAdapter:
+    """A policy's adapter, and its place in the common matrices."""
 
-    layers: Mapping[str, Any]
-    """Place in the base -> PEFT's layer."""
+    index: int
+    """Index of the policy."""
     rank: int
-    scale: float
+    gain: float
     """alpha / rank, or with rsLoRA alpha / sqrt(rank)."""
-    first: int
-
-    @property
-    def rows(self) -> slice:
-        """Of the R rows, its own."""
-        return slice(self.first, self.first + self.rank)
+    tensors: dict[str, dict[str, Tensor]]
+    """Path of a layer in the base -> name in the layer -> tensor; views into the common matrices once these exist."""
+    rows: slice = field(default_factory=lambda: slice(0))
 
 
-class MixedLora:
-    """The voices of policies with adapters on one base.
+class MultiLora:
+    """Policies with adapters on one base, whose tensors are in memory once."""
 
-    `base`: modules that may be changed, holding tensors that may not; `models`: policy -> the base with its adapter.
-    """
+    def __init__(self, sources: Mapping[str, AdapterSource]) -> None:
+        """`sources`: policy -> its adapter; all on the same base."""
+        first = next(iter(sources.values()))
+        self.model: Any = copy_modules(first.base)
+        self.versions: list[int] = []
+        self._base, self._adapters = first.base_source, dict[str, HeldAdapter]()
+        for policy, source in sources.items():
+            self._hold(policy, source)
+        self._lay_out()
 
-    def __init__(self, base: Any, models: Mapping[str, Any]) -> None:
-        self.model, self.versions = base, [0] * len(models)
-        self._voices = {policy: voice for voice, policy in enumerate(models)}
-        self._blocks = blocks = list(_blocks(models.values()))
-        self._gate = Gate(_gates(blocks).to(base.device))
-        self._tensors: list[dict[str, Tensor]] = [{} for _ in blocks]
-        """Each voice's tensors by the names that its learner publishes: views into the common matrices."""
-        self._dora: list[list[MixedLayer]] = [[] for _ in blocks]
-        """Each voice's layers whose lengths are to be taken when it has new weights."""
-        for place in dict.fromkeys(place for block in blocks for place in block.layers):
-            self._adapt(place, blocks)
-        for policy, model in models.items():
-            self.load(policy, adapter_tensors(model).items(), 0)
+    def index(self, policy: str) -> int:
+        """Return the index of a policy, which must have an adapter here."""
+        return self._held(policy).index
 
-    def of(self, policy: str) -> int:
-        if policy not in self._voices:
-            raise ValueError(f"policy {policy!r} has no adapter here; this engine speaks for {', '.join(self._voices)}")
-        return self._voices[policy]
+    def select(self, policies_N: NDArray[np.int64]) -> None:
+        """Compute row n of the next forwards with the adapter of the policy with index `policies_N[n]`."""
+        self.gate.select(policies_N)
 
-    def aim(self, voices_N: NDArray[np.int64]) -> None:
-        self._gate.aim(voices_N)
+    def tensors(self, policy: str) -> dict[str, Tensor]:
+        """Return the tensors of a policy's adapter, by the names under which its learner publishes them."""
+        layers = self._held(policy).tensors.items()
+        return {f"{path}.{name}": tensor for path, tensors in layers for name, tensor in tensors.items()}
 
     def load(self, policy: str, weights: Weights, version: int) -> None:
-        voice, what = self.of(policy), f"the adapter of policy {policy!r}"
-        given = peft_weights(weights) if isinstance(weights, Path) else dict(weights)
-        # What is no number would reach the rows of other policies: their gates are 0, and 0 * nan is nan.
-        if given and not bool(torch.stack([tensor.isfinite().all() for tensor in given.values()]).all()):
-            raise FloatingPointError(f"version {version} of {what} holds what is no finite number")
-        copy_tensors(self._tensors[voice], given, what)
-        for layer in self._dora[voice]:
-            layer.measure(voice, self._blocks[voice].rows, self._blocks[voice].scale)
-        self.versions[voice] = version
+        """Copy a policy's weights in place; errors as of `copy_adapter_weights`, which change nothing."""
+        adapter = self._held(policy)
+        copy_adapter_weights(self.tensors(policy), weights, f"version {version} of the adapter of policy {policy!r}")
+        for path, tensors in adapter.tensors.items():
+            if len(tensors) > 2:
+                self.model.get_submodule(path).rescale(adapter)
+        self.versions[adapter.index] = version
 
-    def _adapt(self, place: str, blocks: Sequence[Block]) -> None:
-        """Replace a layer by one with all adapters; where a policy's leaves it alone, that policy's rows stay zero."""
-        own = {voice: matrices(block.layers[place]) for voice, block in enumerate(blocks) if place in block.layers}
-        a_rI, b_Or = next([*each.values()][:2] for each in own.values())
-        rank, doras = blocks[-1].rows.stop, [voice for voice, each in own.items() if len(each) > 2]
-        a_RI, b_RO = a_rI.new_zeros(rank, a_rI.shape[1]), b_Or.new_zeros(rank, b_Or.shape[0])
-        voices = len(blocks) if doras else 0
-        layer = MixedLayer(self.model.get_submodule(place), self._gate, a_RI, b_RO, voices)
-        self.model.set_submodule(place, layer)
-        for voice, each in own.items():
-            rows = blocks[voice].rows
-            views = [a_RI[rows], b_RO[rows].T, *([layer.magnitude_VO[voice]] if voice in doras else [])]
-            self._tensors[voice] |= {f"{place}.{name}": view for name, view in zip(each, views, strict=True)}
-        for voice in doras:
-            self._dora[voice].append(layer)
+    def add(self, policy: str, source: ModelSource | None) -> None:
+        """Hold a further adapter.
 
+        Raises:
+            ValueError: if it is not on the same base, or the policy has one here; nothing is changed then.
+        """
+        if policy in self._adapters:
+            raise ValueError(f"policy {policy!r} has an adapter here already; remove it first")
+        if not isinstance(source, AdapterSource) or source.base_source != self._base:
+            base = f"{self._base.path!r} in {self._base.dtype}"
+            raise ValueError(f"policy {policy!r}: this engine holds adapters on {base}, and no other weights")
+        self._hold(policy, source)
+        self._lay_out()
 
-def _blocks(models: Iterable[Any]) -> Iterator[Block]:
-    first = 0
-    for model in models:
-        layers = dict(adapter_layers(model))
+    def remove(self, policy: str) -> None:
+        """Free a policy's adapter and its index; the others keep theirs."""
+        self._held(policy)
+        del self._adapters[policy]
+        self._lay_out()
+
+    def _held(self, policy: str) -> HeldAdapter:
+        if policy not in self._adapters:
+            names = ", ".join(self._adapters)
+            raise ValueError(f"policy {policy!r} has no adapter here; this engine speaks for {names}")
+        return self._adapters[policy]
+
+    def _hold(self, policy: str, source: AdapterSource) -> None:
+        layers = dict(adapter_layers(source.model()))
         layer: Any = next(iter(layers.values()))
-        yield Block(layers, layer.r["default"], layer.scaling["default"], first)
-        first += layer.r["default"]
+        tensors = {path: matrices(layer) for path, layer in layers.items()}
+        check_finite([t for each in tensors.values() for t in each.values()], f"the adapter of policy {policy!r}")
+        index = min({*range(len(self._adapters) + 1)} - {adapter.index for adapter in self._adapters.values()})
+        self._adapters[policy] = HeldAdapter(index, layer.r["default"], layer.scaling["default"], tensors)
+        self.versions[index : index + 1] = [0]
 
+    @torch.no_grad()
+    def _lay_out(self) -> None:
+        """Place the matrices of all adapters side by side, each layer's in one tensor, and mix them into the model."""
+        adapters, stop = list(self._adapters.values()), 0
+        for adapter in adapters:
+            adapter.rows = slice(stop, stop + adapter.rank)
+            stop = adapter.rows.stop
+        gates_KR = torch.zeros(len(self.versions), stop)
+        for adapter in adapters:
+            gates_KR[adapter.index, adapter.rows] = adapter.gain
+        self.gate = AdapterGate(gates_KR.to(self.model.device))
+        for path, layer in [*self.model.named_modules()]:
+            if isinstance(layer, MixedLayer):
+                self.model.set_submodule(path, layer.layer)
+        for path in dict.fromkeys(path for adapter in adapters for path in adapter.tensors):
+            self._mix(path, [adapter for adapter in adapters if path in adapter.tensors])
 
-def _gates(blocks: Sequence[Block]) -> Tensor:
-    """[voices, R]"""
-    gates_VR = torch.zeros(len(blocks), blocks[-1].rows.stop)
-    for gates_R, block in zip(gates_VR, blocks, strict=True):
-        gates_R[block.rows] = block.scale
-    return gates_VR
+    def _mix(self, path: str, adapters: Sequence[HeldAdapter]) -> None:
+        """Replace a layer by one with these adapters; rows of the other policies stay zero."""
+        a_rI, b_Or = [*adapters[0].tensors[path].values()][:2]
+        ranks = self.gate.gates_KR.shape[1]
+        a_RI, b_RO = a_rI.new_zeros(ranks, a_rI.shape[1]), b_Or.new_zeros(ranks, b_Or.shape[0])
+        has_dora = any(len(adapter.tensors[path]) > 2 for adapter in adapters)
+        layer = MixedLayer(self.model.get_submodule(path), self.gate, a_RI, b_RO, len(self.versions) * has_dora)
+        for adapter in adapters:
+            tensors, views = adapter.tensors[path], [a_RI[adapter.rows], b_RO[adapter.rows].T]
+            if len(tensors) > 2:
+                views.append(layer.magnitude_KO[adapter.index])
+            for (name, tensor), view in zip(tensors.items(), views, strict=True):
+                tensors[name] = view.copy_(tensor)
+            if len(tensors) > 2:
+                layer.rescale(adapter)
+        self.model.set_submodule(path, layer)

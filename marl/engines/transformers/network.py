@@ -1,11 +1,13 @@
-"""Forwards of a Hugging Face causal language model: whole prompts, and new tokens on top of cached ones."""
+"""Forwards of a Hugging Face causal language model: prompts, new tokens on top of cached ones, and scores of texts.
+
+Shape suffixes: P = prompts, N = rows, Q = new tokens, L = length, V = vocabulary, T = tokens of the longest text.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -14,28 +16,31 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from marl.engines.transformers.kv_cache import SlotCache
-from marl.engines.transformers.policy_weights import Voices
+from marl.engines.transformers.sampling import Shaping, log_distribution
+from marl.engines.transformers.slots import SamplingJob, SlotCache
 from marl.models.chat_template import Prompt
 
+if TYPE_CHECKING:
+    from marl.engines.transformers.policy_weights import PolicyWeights
+
 _LOGITS_AT_ONCE = 1 << 26
-"""Elements (256 MiB in float32)."""
+"""Most elements of logits in one forward (256 MiB in float32)."""
 _MASKS = {"full_attention", "sliding_attention"}
-
-
-@dataclass(frozen=True, slots=True)
-class Prefilled:
-    """What reading P prompts left: per layer keys and values [P, H, L, D], and the next token's logits [P, V]."""
-
-    kv: list[tuple[Tensor, Tensor]]
-    logits_PV: Tensor
+TokenIds = tuple[int, ...]
+KeysAndValues = list[tuple[Tensor, Tensor]]
+"""Per layer keys and values [P, H, L, D]."""
 
 
 class Network:
     """A model whose layers all keep ordinary keys and values, full or in a sliding window."""
 
-    def __init__(self, voices: Voices, prefill_tokens: int) -> None:
-        self.voices, model = voices, voices.model
+    def __init__(self, policy_weights: PolicyWeights, prefill_tokens: int) -> None:
+        """Take a model whose cached decoding agrees with a plain forward.
+
+        Raises:
+            ValueError: for any other architecture.
+        """
+        self.policy_weights, model = policy_weights, policy_weights.model
         self.model = model.requires_grad_(False).eval()
         self.device, self.dtype, self.prefill_tokens = model.device, model.dtype, prefill_tokens
         self.layers = _layers(model)
@@ -43,18 +48,15 @@ class Network:
         self.vocabulary: int = settings["vocab_size"]
         self.layer_types = frozenset(settings.get("layer_types") or ())
         self.window: int | None = settings.get("sliding_window")
-        """Tokens that a layer with a window sees, the current one included."""
-        own = [name for name in ("attention_chunk_size", "window_size") if settings.get(name)]
-        if own or not self.layer_types <= _MASKS:
-            kinds = [*own, *sorted(self.layer_types - _MASKS)]
+        """Tokens that a layer with a sliding window sees, the current one included."""
+        special = [name for name in ("attention_chunk_size", "window_size") if settings.get(name)]
+        if special or not self.layer_types <= _MASKS:
+            kinds = [*special, *sorted(self.layer_types - _MASKS)]
             raise ValueError(f"{_name(model)}: masks its past by {', '.join(kinds)}; known are {sorted(_MASKS)}")
         self._check()
 
-    def cache(self) -> SlotCache:
-        return SlotCache(self.layers)
-
     def batches(self, prompts: Sequence[Prompt]) -> Iterator[list[int]]:
-        """Indices of prompts that are read together: similar lengths, at most `prefill_tokens` with padding.
+        """Yield indices of prompts to read together: of similar lengths, at most `prefill_tokens` with padding.
 
         Each prompt gets logits at every length in its batch, so different lengths must not be too many either.
         """
@@ -71,32 +73,35 @@ class Network:
         if batch:
             yield batch
 
-    def prefill(self, prompts: Sequence[Prompt]) -> Prefilled:
-        """Read prompts, padded on the right: causal attention never looks there, so no mask is needed."""
-        self.voices.aim(voices_of(prompts))
+    def prefill(self, prompts: Sequence[Prompt]) -> tuple[KeysAndValues, Tensor]:
+        """Read prompts; return their keys and values, and the next token's logits [P, V].
+
+        They are padded on the right, which causal attention never sees, so no mask is needed.
+        """
+        self.policy_weights.select(policies_of(prompts))
         texts = [prompt.ids for prompt in prompts]
         ends = [len(ids) - 1 for ids in texts]
         ids_PL = torch.tensor([(*ids, *[0] * (max(ends) + 1 - len(ids))) for ids in texts], device=self.device)
-        wanted = sorted(set(ends))
+        kept = sorted(set(ends))
         cache = DynamicCache()
         logits_PUV = self.model(
             input_ids=ids_PL,
             position_ids=torch.arange(ids_PL.shape[1], device=self.device).expand_as(ids_PL),
             past_key_values=cache,
             use_cache=True,
-            logits_to_keep=torch.tensor(wanted, device=self.device),
+            logits_to_keep=torch.tensor(kept, device=self.device),
         ).logits
-        last_P = torch.tensor([wanted.index(end) for end in ends], device=self.device)
+        last_P = torch.tensor([kept.index(end) for end in ends], device=self.device)
         rows_P = torch.arange(len(prompts), device=self.device)
         kv = [(layer.keys, layer.values) for layer in cast("list[Any]", cache.layers)]
-        return Prefilled(kv, logits_PUV[rows_P, last_P])
+        return kv, logits_PUV[rows_P, last_P]
 
     def extend(
-        self, cache: SlotCache, ids_NQ: Tensor, positions_NQ: Tensor, length: int, voices_N: NDArray[np.int64]
+        self, cache: SlotCache, ids_NQ: Tensor, positions_NQ: Tensor, length: int, policies_N: NDArray[np.int64]
     ) -> Tensor:
-        """Logits [N, Q, V] after new tokens of rows [0, N); `length` is the largest position plus 1."""
+        """Return logits [N, Q, V] after new tokens of rows [0, N); `length` is the largest position plus 1."""
         cache.aim(positions_NQ, length)
-        self.voices.aim(voices_N)
+        self.policy_weights.select(policies_N)
         return self.model(
             input_ids=ids_NQ,
             attention_mask=self._masks(positions_NQ, length),
@@ -106,11 +111,11 @@ class Network:
         ).logits
 
     def rows_at_once(self, length: int, new: int) -> int:
-        """How many rows with `new` tokens each, `length` in all, one forward may read."""
+        """Return the number of rows with `new` tokens each, `length` in all, that one forward may read."""
         return max(1, min(self.prefill_tokens // length, _LOGITS_AT_ONCE // (new * self.vocabulary)))
 
     def _masks(self, positions_NQ: Tensor, length: int) -> Tensor | dict[str, Tensor]:
-        """Additive masks [N, 1, Q, length], by layer type where the model has several."""
+        """Return additive masks [N, 1, Q, L], by layer type if the model has several."""
         behind_NQL = positions_NQ[:, :, None] - torch.arange(length, device=self.device)
         hidden_NQL = behind_NQL < 0
         if not self.layer_types:
@@ -126,32 +131,32 @@ class Network:
 
     @torch.inference_mode()
     def _check(self) -> None:
-        """Cached decoding of two uneven rows must say what one plain forward says.
+        """Compare cached decoding of two uneven rows with one plain forward.
 
         Raises:
             ValueError: for an architecture that keeps or masks its past in a way of its own.
         """
         ids = [index % self.vocabulary for index in (3, 5, 7, 11, 13, 17)]
-        cache = self.cache()
-        cache.store(self.prefill([Prompt(tuple(ids[:2])), Prompt(tuple(ids[:5]))]).kv, [0, 1], [0, 1])
+        cache = SlotCache(self.layers)
+        cache.store(self.prefill([Prompt(tuple(ids[:2])), Prompt(tuple(ids[:5]))])[0], [0, 1], [0, 1])
         step_NQ = torch.tensor([[ids[2]], [ids[5]]], device=self.device)
         positions_NQ = torch.tensor([[2], [5]], device=self.device)
         cached_NV = self.extend(cache, step_NQ, positions_NQ, 6, np.zeros(2, np.int64))[:, 0].float()
-        self.voices.aim(np.zeros(1, np.int64))
+        self.policy_weights.select(np.zeros(1, np.int64))
         plain_LV = self.model(input_ids=torch.tensor([ids], device=self.device), use_cache=False).logits[0].float()
-        wanted_NV = plain_LV[[2, 5]]
-        spread = (wanted_NV - wanted_NV.mean(-1, keepdim=True)).norm()
-        if not bool((cached_NV - wanted_NV).norm() <= 0.1 * spread + 1e-3):
+        plain_NV = plain_LV[[2, 5]]
+        spread = (plain_NV - plain_NV.mean(-1, keepdim=True)).norm()
+        if not bool((cached_NV - plain_NV).norm() <= 0.1 * spread + 1e-3):
             raise ValueError(f"{_name(self.model)}: cached decoding disagrees with a plain forward; use another engine")
 
 
-def voices_of(prompts: Iterable[Prompt]) -> NDArray[np.int64]:
-    """Who reads each prompt."""
-    return np.array([prompt.voice for prompt in prompts], np.int64)
+def policies_of(prompts: Iterable[Prompt]) -> NDArray[np.int64]:
+    """Return the index of the policy that reads each prompt."""
+    return np.array([prompt.policy for prompt in prompts], np.int64)
 
 
 def _layers(model: Any) -> int:
-    """How many layers keep keys and values.
+    """Return the number of layers, all of which keep keys and values.
 
     Raises:
         ValueError: for an architecture without an ordinary attention cache.
@@ -161,13 +166,77 @@ def _layers(model: Any) -> int:
     if absent:
         raise ValueError(f"{_name(model)}: its forward takes no {', '.join(absent)}; cannot be decoded in slots")
     layers = DynamicCache(config=model.config).layers
-    odd = sorted(
-        {type(layer).__name__ for layer in layers if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer)}
-    )
-    if odd:
-        raise ValueError(f"{_name(model)}: keeps {', '.join(odd)}; only ordinary attention caches can be held in slots")
+    kinds = {type(layer).__name__ for layer in layers if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer)}
+    if kinds:
+        names = ", ".join(sorted(kinds))
+        raise ValueError(f"{_name(model)}: keeps {names}; only ordinary attention caches can be held in slots")
     return len(layers)
 
 
 def _name(model: Any) -> str:
     return type(model).__name__
+
+
+def score_texts(network: Network, jobs: Sequence[SamplingJob], texts: Sequence[TokenIds]) -> list[tuple[float, ...]]:
+    """Return, for each job, the log-probability of each token of its text after its prompt, in nats.
+
+    They are those of the job's sampling distribution. Nothing is sampled, and each distinct prompt is read once.
+    """
+    scores: list[tuple[float, ...]] = [()] * len(jobs)
+    prompts = list(dict.fromkeys(job.prompt for job in jobs))
+    for batch in network.batches(prompts):
+        together = [prompts[index] for index in batch]
+        members = set(together)
+        rows = [index for index, job in enumerate(jobs) if job.prompt in members]
+        pairs = [(jobs[row], texts[row]) for row in rows]
+        for index, row_scores in zip(rows, _scores_after(network, together, pairs), strict=True):
+            scores[index] = row_scores
+    return scores
+
+
+Pairs = Sequence[tuple[SamplingJob, TokenIds]]
+
+
+def _scores_after(network: Network, prompts: Sequence[Prompt], pairs: Pairs) -> list[tuple[float, ...]]:
+    """Return the scores of texts after prompts that are read in one forward."""
+    kv, logits_PV = network.prefill(prompts)
+    rows = {prompt: row for row, prompt in enumerate(prompts)}
+    order = sorted(range(len(pairs)), key=lambda index: len(pairs[index][1]))
+    scores: list[tuple[float, ...]] = [()] * len(pairs)
+    while order:
+        # The longest decides how many fit beside it.
+        longest = len(pairs[order[-1]][1])
+        size = network.rows_at_once(max(len(prompt.ids) for prompt in prompts) + longest, longest)
+        order, chunk = order[:-size], order[-size:]
+        chosen = [pairs[index] for index in chunk]
+        sources = [rows[job.prompt] for job, _ in chosen]
+        cache = SlotCache(network.layers)
+        cache.store(kv, sources, list(range(len(chosen))))
+        logits_NTV = _text_logits(network, cache, chosen, logits_PV[sources])
+        for index, row_scores in zip(chunk, _text_logprobs(logits_NTV, chosen), strict=True):
+            scores[index] = row_scores
+    return scores
+
+
+def _text_logits(network: Network, cache: SlotCache, pairs: Pairs, first_NV: Tensor) -> Tensor:
+    """Return logits [N, T, V]: the first token's come from the prompt, the others' from the tokens before."""
+    longest = max(len(ids) for _, ids in pairs)
+    if longest == 1:
+        return first_NV[:, None]
+    device = first_NV.device
+    ids_NQ = torch.tensor([(*ids[:-1], *[0] * (longest - len(ids))) for _, ids in pairs], device=device)
+    starts_N1 = torch.tensor([[len(job.prompt.ids)] for job, _ in pairs], device=device)
+    positions_NQ = starts_N1 + torch.arange(longest - 1, device=device)
+    length = max(len(job.prompt.ids) for job, _ in pairs) + longest - 1
+    policies_N = policies_of(job.prompt for job, _ in pairs)
+    return torch.cat([first_NV[:, None], network.extend(cache, ids_NQ, positions_NQ, length, policies_N)], 1)
+
+
+def _text_logprobs(logits_NTV: Tensor, pairs: Pairs) -> list[tuple[float, ...]]:
+    longest = logits_NTV.shape[1]
+    shaping = Shaping.of([job.request.sampling for job, _ in pairs for _ in range(longest)], logits_NTV.device)
+    logprobs_MV = log_distribution(logits_NTV.flatten(0, 1), shaping)
+    tokens_M = torch.tensor([token for _, ids in pairs for token in (*ids, *[0] * (longest - len(ids)))])
+    chosen_M1 = logprobs_MV.gather(1, tokens_M.to(logits_NTV.device)[:, None])
+    rows = chosen_M1.view(-1, longest).tolist()
+    return [tuple(row[: len(ids)]) for row, (_, ids) in zip(rows, pairs, strict=True)]

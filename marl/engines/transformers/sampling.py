@@ -24,14 +24,14 @@ def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def stream_keys(seeds: Sequence[int]) -> NDArray[np.uint64]:
-    """Where each request's stream starts. Mixed, so that neighbouring seeds do not share a stream."""
+    """Return the start of each request's random stream; mixed, so that neighbouring seeds do not share one."""
     return _mixed(np.array([seed & _MASK for seed in seeds], dtype=np.uint64) + _GAMMA)
 
 
 def uniforms(keys_N: NDArray[np.uint64], positions_N: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Number `position` of each stream, in (0, 1]: SplitMix64 is a function of a counter, so order does not matter.
+    """Return number `position` of each stream, in (0, 1]: SplitMix64 is a function of a counter, so order is free.
 
-    24 bits, what a float32 holds; never 0, so that a token without probability is never drawn.
+    They have 24 bits, as many as a float32 holds, and are never 0, so that a token without probability is never drawn.
     """
     counter = keys_N + (positions_N.astype(np.uint64) + np.uint64(1)) * _GAMMA
     bits = (_mixed(counter) >> np.uint64(40)).astype(np.float32)
@@ -40,7 +40,7 @@ def uniforms(keys_N: NDArray[np.uint64], positions_N: NDArray[np.int64]) -> NDAr
 
 @dataclass(frozen=True, slots=True)
 class Shaping:
-    """How N rows turn logits into a distribution; rows that need no special care cost nothing."""
+    """Sampling settings of N rows, which turn logits into a distribution; ordinary rows cost nothing extra."""
 
     temperature_N1: Tensor
     greedy_G: Tensor | None
@@ -52,13 +52,14 @@ class Shaping:
 
     @classmethod
     def of(cls, samplings: Sequence[Sampling], device: torch.device) -> Shaping:
-        warm = [sampling.temperature or 1.0 for sampling in samplings]
+        """Return the settings of rows as tensors."""
+        temperatures = [sampling.temperature or 1.0 for sampling in samplings]
         greedy = [row for row, sampling in enumerate(samplings) if sampling.temperature == 0]
         cut = [row for row, sampling in enumerate(samplings) if sampling.truncated and sampling.temperature > 0]
         top_k = _column([samplings[row].top_k or np.iinfo(np.int32).max for row in cut], device)
         # Rounding may push the mass above 1 before the last token: 2 keeps everything.
         top_p = _column([samplings[row].top_p if samplings[row].top_p < 1 else 2.0 for row in cut], device)
-        return cls(_column(warm, device), _rows(greedy, device), _rows(cut, device), top_k, top_p)
+        return cls(_column(temperatures, device), _rows(greedy, device), _rows(cut, device), top_k, top_p)
 
 
 def _column(values: Sequence[float], device: torch.device) -> Tensor:
@@ -70,22 +71,22 @@ def _rows(rows: list[int], device: torch.device) -> Tensor | None:
 
 
 def log_distribution(logits_NV: Tensor, shaping: Shaping) -> Tensor:
-    """Log-probabilities [N, V] in float32: temperature, then top-k, then top-p, as in Transformers.
+    """Return log-probabilities [N, V] in float32: temperature, then top-k, then top-p, as in Transformers.
 
     At temperature 0 the most likely token has log-probability 0 and every other one minus infinity.
     """
-    warmed_NV = logits_NV.float() / shaping.temperature_N1
+    scaled_NV = logits_NV.float() / shaping.temperature_N1
     if shaping.cut_C is not None:
-        warmed_NV[shaping.cut_C] = truncated(warmed_NV[shaping.cut_C], shaping.top_k_C1, shaping.top_p_C1)
+        scaled_NV[shaping.cut_C] = truncate(scaled_NV[shaping.cut_C], shaping.top_k_C1, shaping.top_p_C1)
     if shaping.greedy_G is not None:
-        greedy_GV = warmed_NV[shaping.greedy_G]
+        greedy_GV = scaled_NV[shaping.greedy_G]
         only_GV = torch.full_like(greedy_GV, -torch.inf).scatter_(1, greedy_GV.argmax(-1, keepdim=True), 0.0)
-        warmed_NV[shaping.greedy_G] = only_GV
-    return warmed_NV.log_softmax(-1)
+        scaled_NV[shaping.greedy_G] = only_GV
+    return scaled_NV.log_softmax(-1)
 
 
-def truncated(logits_NV: Tensor, top_k_N1: Tensor, top_p_N1: Tensor) -> Tensor:
-    """Logits with minus infinity outside the k likeliest tokens, and then outside the smallest set of mass >= p.
+def truncate(logits_NV: Tensor, top_k_N1: Tensor, top_p_N1: Tensor) -> Tensor:
+    """Return logits with minus infinity outside the k likeliest tokens, then outside the smallest set of mass >= p.
 
     Of equally likely tokens the one with the lower id goes first; the likeliest token is always kept.
     """
@@ -97,10 +98,10 @@ def truncated(logits_NV: Tensor, top_k_N1: Tensor, top_p_N1: Tensor) -> Tensor:
     return logits_NV.masked_fill(torch.zeros_like(outside_NV).scatter_(1, order_NV, outside_NV), -torch.inf)
 
 
-def drawn(logprobs_NV: Tensor, uniforms_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens [N] by inverse CDF, and their log-probabilities [N]."""
+def draw(logprobs_NV: Tensor, uniforms_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw tokens [N] by inverse CDF; return them and their log-probabilities [N] in nats."""
     cdf_NV = logprobs_NV.exp().cumsum(-1)
     tokens_N1 = torch.searchsorted(cdf_NV, uniforms_N[:, None] * cdf_NV[:, -1:])
-    # Only logits that are no numbers lead beyond the last token; the caller refuses their log-probabilities.
+    # Only logits that are not numbers lead beyond the last token; the caller refuses their log-probabilities.
     tokens_N1 = tokens_N1.clamp_(max=logprobs_NV.shape[-1] - 1)
     return tokens_N1.squeeze(1), logprobs_NV.gather(1, tokens_N1).squeeze(1)

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from pydantic import Field
 
-from marl.protocols import Engine, EngineConfig, Source
+from marl.protocols import Engine, EngineConfig, ModelSource
 
 if TYPE_CHECKING:
-    from marl.models.adapter import Adapted
+    from marl.models.adapter import AdapterSource
 
 
 class Transformers(EngineConfig):
     """Continuous batching over a key-value cache of slots; each distinct prompt is read once."""
 
     kind: str = "transformers"
-    speaks_for_models: ClassVar[bool] = True
-    serves: ClassVar[bool] = True
+    needs_model: ClassVar[bool] = True
+    shares_base: ClassVar[bool] = True
     slots: int = Field(256, ge=1)
     """Rows decoded at once."""
     max_context: int | None = Field(None, ge=2)
@@ -26,19 +26,17 @@ class Transformers(EngineConfig):
     prefill_tokens: int = Field(16384, ge=1)
     """Prompt tokens, padding included, that one forward may read."""
 
-    def build(self, source: Source | None) -> Engine:
+    def build(self, source: ModelSource | None) -> Engine:
+        from marl.engines.transformers.policy_weights import SinglePolicy
         from marl.engines.transformers.sampler import Sampler
 
         if source is None:
             raise ValueError("engine 'transformers' speaks for a model: give the policy a `model`")
-        return Sampler(source.model(), source.tokenizer(), self)
+        return Sampler(SinglePolicy(source.model(), source), source.tokenizer(), self)
 
-    def serve(self, sources: Mapping[str, Source]) -> Engine:
-        from marl.engines.transformers.multi_lora import MixedLora
+    def build_shared(self, sources: Mapping[str, ModelSource]) -> Engine:
+        from marl.engines.transformers.multi_lora import MultiLora
         from marl.engines.transformers.sampler import Sampler
-        from marl.models.lora import same_tensors
 
-        adapted = cast("Mapping[str, Adapted]", sources)
-        one = next(iter(adapted.values()))
-        voices = MixedLora(same_tensors(one.base), {policy: source.model() for policy, source in adapted.items()})
-        return Sampler(voices.model, one.tokenizer(), self, voices)
+        adapters = cast("Mapping[str, AdapterSource]", sources)
+        return Sampler(MultiLora(adapters), next(iter(adapters.values())).tokenizer(), self)

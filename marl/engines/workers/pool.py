@@ -1,7 +1,7 @@
-"""Verifiers and tools run in processes that are killed when their time is over.
+"""Pool of worker processes, which are killed when a job's time is over.
 
-One thread per process asks and waits, so that a process is killed on time even while this one does something else. What
-is asked is pure: a crash or a time-out says something about the question, and the next one gets a fresh process.
+One thread per process sends jobs and waits, so that a process is killed on time even while this one is busy. Jobs are
+pure: a crash or a time-out says something about the job, and the next one gets a fresh process.
 """
 
 from __future__ import annotations
@@ -22,30 +22,31 @@ from typing import Any, NamedTuple
 from weakref import finalize
 
 from marl.config import Component
+from marl.engines.workers.process import PartSpec
 from marl.errors import RunError
 
 _START_S = 120.0
-"""How long a process may take to import what it needs; sympy takes seconds on a busy machine."""
-_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
-"""What a worker sees of the environment: no keys, no tokens."""
+"""For a process to import what it needs; sympy takes seconds on a busy machine."""
+_INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+"""Environment variables that a worker sees: no keys, no tokens."""
 
 
 class WorkerError(RunError):
     """A worker process cannot load its parts, so nothing can be verified."""
 
 
-class Outcome(NamedTuple):
-    """What came back: a value, or what went wrong."""
+class JobResult(NamedTuple):
+    """Value of a job, or the error that kept it from one."""
 
     value: Any = None
     error: str = ""
     fatal: bool = False
-    """Whether the fault is not the answer's."""
+    """True if the fault is not the answer's."""
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A question to a part."""
+    """A question to a part, as JSON."""
 
     part: str
     question: str
@@ -53,11 +54,11 @@ class Job:
     cancelled: bool = False
 
 
-def place_of(part: Component) -> tuple[str, str, dict[str, Any]]:
-    """(module, class, settings) from which another process can build `part` again.
+def spec_of(part: Component) -> PartSpec:
+    """Return module, class and settings from which another process can build `part` again.
 
     Raises:
-        ValueError: if its class lies where no other process can import it from.
+        ValueError: if no other process can import its class.
     """
     module, name = type(part).__module__, type(part).__qualname__
     if module == "__main__" or "<locals>" in name:
@@ -66,95 +67,95 @@ def place_of(part: Component) -> tuple[str, str, dict[str, Any]]:
 
 
 class Worker:
-    """One process, started when first asked and replaced when it had to be killed."""
+    """One process, started for its first job and replaced after it had to be killed."""
 
-    def __init__(self, parts: Mapping[str, tuple[str, str, dict[str, Any]]], memory: int) -> None:
-        self._parts, self._memory = parts, memory
+    def __init__(self, specs: Mapping[str, PartSpec], memory: int) -> None:
+        self._specs, self._memory = specs, memory
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._lock = threading.Lock()
-        """Between the thread that asks and the one that cancels or closes."""
+        """Between the thread that runs jobs and the one that cancels or closes."""
         self._job: Job | None = None
         self.closed = False
 
-    def ask(self, job: Job) -> Outcome:
-        """The answer, or what kept it from coming. At most `job.timeout_s` after the process is up.
+    def run(self, job: Job) -> JobResult:
+        """Return the result of `job`, at most `job.timeout_s` after the process is up.
 
         Raises:
-            WorkerError: if the process does not come up, or if the part cannot do its work here, whatever the answer.
+            WorkerError: if the process does not come up, or if the part cannot do its work on this machine.
         """
-        connection = self._ready()
+        connection = self._connect()
         with self._lock:
             if job.cancelled or self.closed:
-                return Outcome(error="cancelled")
+                return JobResult(error="cancelled")
             self._job = job
         try:
             connection.send_bytes(json.dumps([job.part, job.question]).encode())
             if not connection.poll(job.timeout_s):
                 self._kill()
-                return Outcome(error=f"timed out after {job.timeout_s:g} s")
-            outcome = Outcome(**json.loads(connection.recv_bytes()))
+                return JobResult(error=f"timed out after {job.timeout_s:g} s")
+            result = JobResult(**json.loads(connection.recv_bytes()))
         except (EOFError, OSError):
             self._kill()
-            return Outcome(error="the process that ran it died")
+            return JobResult(error="the process that ran it died")
         finally:
             with self._lock:
                 self._job = None
-        if outcome.fatal:
-            raise WorkerError(f"{job.part} {outcome.error}")
-        return outcome
+        if result.fatal:
+            raise WorkerError(f"{job.part} {result.error}")
+        return result
 
     def cancel(self, job: Job) -> None:
-        """Give up `job`, and kill the process if it is at it."""
+        """Give up `job`, and kill the process if it is running it."""
         with self._lock:
             job.cancelled = True
             if self._job is job:
                 self._signal()
 
     def close(self) -> None:
-        """For good, whatever it is at."""
+        """End the process for good, even in the middle of a job."""
         with self._lock:
             self.closed = True
             self._signal()
             if self._process is not None:
                 self._process.wait()
 
-    def _ready(self) -> Connection:
-        # Between questions nothing is said, so what can be read then is the end of the process.
+    def _connect(self) -> Connection:
+        # Between jobs nothing is sent, so anything that can be read then is the end of the process.
         if self._connection is not None and self._connection.poll(0):
             self._kill()
         return self._connection or self._start()
 
     def _start(self) -> Connection:
-        ours, theirs = Pipe()
+        connection, remote = Pipe()
         with self._lock:
             if self.closed:
                 raise WorkerError("the workers are closed")
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "marl.engines.workers.process", str(theirs.fileno()), str(self._memory)],
+                [sys.executable, "-m", "marl.engines.workers.process", str(remote.fileno()), str(self._memory)],
                 env=_environment(),
-                pass_fds=[theirs.fileno()],
+                pass_fds=[remote.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        theirs.close()
-        self._connection = ours
-        self._introduce(ours)
-        return ours
+        remote.close()
+        self._connection = connection
+        self._load_parts(connection)
+        return connection
 
-    def _introduce(self, connection: Connection) -> None:
-        trouble = f"it is not up after {_START_S:g} s"
+    def _load_parts(self, connection: Connection) -> None:
+        fault = f"it is not up after {_START_S:g} s"
         try:
-            connection.send_bytes(json.dumps(self._parts).encode())
+            connection.send_bytes(json.dumps(self._specs).encode())
             if connection.poll(_START_S):
-                trouble = json.loads(connection.recv_bytes())["error"]
+                fault = json.loads(connection.recv_bytes())["error"]
         except (EOFError, OSError):
-            trouble = "it died while it started"
-        if trouble:
+            fault = "it died while it started"
+        if fault:
             self._kill()
-            raise WorkerError(f"a worker process cannot run {', '.join(self._parts)}: {trouble}")
+            raise WorkerError(f"a worker process cannot run {', '.join(self._specs)}: {fault}")
 
     def _kill(self) -> None:
         with self._lock:
@@ -166,55 +167,57 @@ class Worker:
             self._process = self._connection = None
 
     def _signal(self) -> None:
-        """Kill the whole group. The process is reaped after that only, so the group cannot be another's by then."""
+        """Kill the process group. The process is reaped only afterwards, so the group cannot be another's by then."""
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def _environment() -> dict[str, str]:
-    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     # Equal hashes and one thread: equal questions, equal answers.
     fixed = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return kept | fixed
+    return environment | fixed
 
 
 class WorkerPool:
-    """Puts jobs to a few workers, first come, first served. Nothing here blocks but `take`."""
+    """A few workers that run jobs, first come, first served. Only `take` blocks."""
 
     def __init__(self, parts: Mapping[str, Component], workers: int, memory: int) -> None:
-        places = {name: place_of(part) for name, part in parts.items()}
-        self._workers = [Worker(places, memory) for _ in range(workers)]
+        specs = {name: spec_of(part) for name, part in parts.items()}
+        self._workers = [Worker(specs, memory) for _ in range(workers)]
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[tuple[Job, Outcome | WorkerError]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Job, JobResult | WorkerError]] = queue.SimpleQueue()
         self._started = False
         self.close = finalize(self, _close, self._workers, self._jobs)
         """Ends all processes; also when the pool is forgotten, and when Python ends."""
 
     def put(self, job: Job) -> None:
+        """Queue a job."""
         if not self._started:
             self._started = True
             for worker in self._workers:
                 threading.Thread(target=_serve, args=(worker, self._jobs, self._done), daemon=True).start()
         self._jobs.put(job)
 
-    def take(self, wait_s: float) -> list[tuple[Job, Outcome]]:
-        """What is done; waits for one at most `wait_s`.
+    def take(self, wait_s: float) -> list[tuple[Job, JobResult]]:
+        """Return all results that are ready; wait at most `wait_s` for the first.
 
         Raises:
             WorkerError: if a process cannot load its parts.
         """
-        taken: list[tuple[Job, Outcome]] = []
+        results: list[tuple[Job, JobResult]] = []
         with suppress(queue.Empty):
             while True:
-                job, outcome = self._done.get(timeout=wait_s) if wait_s > 0 and not taken else self._done.get_nowait()
-                if isinstance(outcome, WorkerError):
-                    raise outcome
+                job, result = self._done.get(timeout=wait_s) if wait_s > 0 and not results else self._done.get_nowait()
+                if isinstance(result, WorkerError):
+                    raise result
                 if not job.cancelled:
-                    taken.append((job, outcome))
-        return taken
+                    results.append((job, result))
+        return results
 
     def cancel(self, job: Job) -> None:
+        """Give up a job; it has no result."""
         for worker in self._workers:
             worker.cancel(job)
 
@@ -222,13 +225,13 @@ class WorkerPool:
 def _serve(
     worker: Worker,
     jobs: queue.SimpleQueue[Job | None],
-    done: queue.SimpleQueue[tuple[Job, Outcome | WorkerError]],
+    done: queue.SimpleQueue[tuple[Job, JobResult | WorkerError]],
 ) -> None:
     while not worker.closed and (job := jobs.get()) is not None:
         if job.cancelled:
             continue
         try:
-            done.put((job, worker.ask(job)))
+            done.put((job, worker.run(job)))
         except WorkerError as error:
             done.put((job, error))
 

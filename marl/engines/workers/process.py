@@ -1,10 +1,8 @@
-"""A process that runs verifiers and tools, so that it can be killed.
+"""Worker process: runs verifiers and tools, so that it can be killed. Started as `python -m THIS_MODULE FD MEMORY`.
 
-Started as `python -m marl.engines.workers.process FD MEMORY`.
-
-JSON over the socket FD. First come the parts, name -> [module, class, settings], which are loaded and acknowledged;
-then one question at a time, each answered by `{"value": ...}` or `{"error": "..."}`, with `"fatal": true` if the fault
-is not the answer's but this machine's, such as a sandbox that cannot be had. The process ends with its parent.
+It speaks JSON over the socket FD. First it gets the parts, name -> [module, class, settings], loads and acknowledges
+them; then it answers one question at a time by `{"value": ...}` or `{"error": "..."}`, with `"fatal": true` if the
+fault is not the answer's but this machine's, such as a sandbox that does not work here. It ends with its parent.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import math
 import resource
 import signal
 import sys
+from collections.abc import Mapping
 from functools import reduce
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -25,88 +24,84 @@ from pydantic import TypeAdapter
 
 from marl.errors import RunError
 from marl.protocols import ToolConfig, VerifierConfig
-from marl.types import Case, Verdict
+from marl.types import Case
 
 CASE = TypeAdapter(Case)
+PartSpec = tuple[str, str, dict[str, Any]]
+"""(module, class, settings) from which another process can build a part again."""
 _PR_SET_PDEATHSIG = 1
 
 
-class Caught:
-    """Notes whatever is raised inside, instead of passing it on: here that is a finding about the answer."""
+class RecordedError:
+    """Context that records an exception instead of passing it on: here it is a finding about the answer."""
 
-    error = ""
+    message = ""
     fatal = False
 
-    def __enter__(self) -> Caught:
+    def __enter__(self) -> RecordedError:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
         if kind is None or not issubclass(kind, Exception):
             return False
-        # The message of an unhappy library may be as long as its input.
-        self.error, self.fatal = f"{kind.__name__}: {str(error)[:300]}", issubclass(kind, RunError)
+        # A library's message may be as long as its input.
+        self.message, self.fatal = f"{kind.__name__}: {str(error)[:300]}", issubclass(kind, RunError)
         return True
 
 
-def load(parts: dict[str, tuple[str, str, dict[str, Any]]]) -> dict[str, VerifierConfig | ToolConfig]:
-    """Import and validate parts, and what they say takes long to import."""
-    loaded = {}
-    for name, (module, qualname, settings) in parts.items():
+def load_parts(specs: Mapping[str, PartSpec]) -> dict[str, VerifierConfig | ToolConfig]:
+    """Import and validate parts, and import the modules that they name as slow to import."""
+    parts = {}
+    for name, (module, qualname, settings) in specs.items():
         part = reduce(getattr, qualname.split("."), importlib.import_module(module))
-        for heavy in part.imports:
-            importlib.import_module(heavy)
-        loaded[name] = part.model_validate(settings)
-    return loaded
+        for slow in part.imports:
+            importlib.import_module(slow)
+        parts[name] = part.model_validate(settings)
+    return parts
 
 
 def answer(part: VerifierConfig | ToolConfig, question: str) -> Any:
-    """[score, why] of a verifier, the text of a tool.
+    """Return (score, reason) of a verifier, or the text of a tool.
 
     Raises:
-        ValueError, TypeError: if the part gave what is neither.
-        Exception: whatever a verifier raises.
+        ValueError, TypeError: if a verifier's score is no number in [-1, 1].
+        Exception: any that a verifier raises.
     """
     if isinstance(part, VerifierConfig):
-        return _verdict(part(CASE.validate_json(question)))
+        verdict = part(CASE.validate_json(question))
+        score = float(verdict.score)
+        if not (math.isfinite(score) and -1 <= score <= 1):
+            raise ValueError(f"a score of {score}; scores lie between -1 and 1")
+        return score, verdict.why
     try:
         return str(part(json.loads(question)))
     except ValueError as error:
         return f"error: {error}"
 
 
-def _verdict(verdict: Verdict) -> tuple[float, str]:
-    score = float(verdict.score)
-    if not (math.isfinite(score) and -1 <= score <= 1):
-        raise ValueError(f"a score of {score}; scores lie between -1 and 1")
-    return score, verdict.why
-
-
 def main() -> None:
     """Serve until the other end of the socket is closed."""
     connection, memory = Connection(int(sys.argv[1])), int(sys.argv[2])
-    _bind(memory)
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        # Die with the parent, even in the middle of a C call.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     parts: dict[str, VerifierConfig | ToolConfig] = {}
-    with Caught() as trouble:
-        parts = load(json.loads(connection.recv_bytes()))
-    connection.send_bytes(json.dumps({"error": trouble.error}).encode())
-    while not trouble.error:
+    with RecordedError() as load_error:
+        parts = load_parts(json.loads(connection.recv_bytes()))
+    connection.send_bytes(json.dumps({"error": load_error.message}).encode())
+    while not load_error.message:
         try:
             name, question = json.loads(connection.recv_bytes())
         except EOFError:
             return
-        value = None
-        with Caught() as caught:
-            value = answer(parts[name], question)
-        failed = {"error": f"raised {caught.error}", "fatal": caught.fatal}
-        connection.send_bytes(json.dumps(failed if caught.error else {"value": value}).encode())
-
-
-def _bind(memory: int) -> None:
-    """Bound the memory; die with the parent, even in the middle of a computation that never looks up."""
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        result: dict[str, Any] = {}
+        with RecordedError() as error:
+            result = {"value": answer(parts[name], question)}
+        if error.message:
+            result = {"error": f"raised {error.message}", "fatal": error.fatal}
+        connection.send_bytes(json.dumps(result).encode())
 
 
 if __name__ == "__main__":

@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from enumerated_games import CAST, played, world
+from enumerated_games import CASTING, enumerate_game, find_play
+from games.simultaneous import CoalitionConfig, MatrixConfig, TwoStepConfig
 
 from credit.validation import comparisons, estimands
-from credit.validation.coalitions import always, shapley
-from credit.validation.correlation import pearson, spearman
-from credit.validation.fits import additive, marginals, monotone
-from credit.validation.tasks import TASKS, seated
-from credit.validation.world import Cell, History, World, cells
+from credit.validation.enumeration import Cell, EnumeratedGame, History, cells_of
+from credit.validation.estimands import additive, always, marginals, monotone, shapley
+from credit.validation.measure import TASKS, correlation_over_turns, pearson, prepare, spearman
 from games.base import IllegalMove
-from games.coalition import CoalitionConfig
 from games.hint import HintConfig
-from games.matrix import MatrixConfig
 from games.stopping import StoppingConfig
-from games.two_step import TwoStepConfig
 from marl.evaluation.game_tree import Situation, grow, values
 
 SKEWED = {"red": {"one": 0.8, "two": 0.2}, "green": {"one": 0.3, "two": 0.7}, "one": {"red": 0.9, "green": 0.1}}
 """How agents of the hint game play; what `two` means, the guesser does not know."""
-
-
-def over_turns(of: World, estimand: estimands.Estimand) -> float | None:
-    """Correlation with the exact sequential advantage, over all turns of all plays."""
-    own, exact = estimand(of), estimands.advantage(of)
-    turns = [(o, e, p.chance) for p in of.plays for o, e in zip(own(p), exact(p), strict=True)]
-    return pearson(*zip(*turns, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -36,24 +25,25 @@ def over_turns(of: World, estimand: estimands.Estimand) -> float | None:
 )
 def test_exact_shapley_correlates_with_the_sequential_advantage_as_much_as_it_can(table: str, known: float) -> None:
     """GROUND_TRUTHS: uniform play; who is absent plays its policy."""
-    uniform = world(MatrixConfig(table=table))
-    assert over_turns(uniform, lambda w: estimands.shapley_values(w.played)(w)) == pytest.approx(known, abs=0.005)
+    uniform = enumerate_game(MatrixConfig(table=table))
+    exact_shapley = estimands.shapley_values(uniform.policy)
+    assert correlation_over_turns(uniform, exact_shapley) == pytest.approx(known, abs=0.005)
 
 
 def test_coma_is_that_of_the_table() -> None:
     """GROUND_TRUTHS, on [[0, 1], [1, 8]] with uniform policies."""
-    uniform = world(MatrixConfig(table="qmix_2b"))
+    uniform = enumerate_game(MatrixConfig(table="qmix_2b"))
     known = {"aa": (-0.5, -0.5), "ab": (-3.5, 0.5), "ba": (0.5, -3.5), "bb": (3.5, 3.5)}
     for estimand in (estimands.coma, estimands.difference(None)):
         for moves, credit in known.items():
-            assert estimand(uniform)(played(uniform, *moves)) == pytest.approx(credit)
+            assert estimand(uniform, find_play(uniform, *moves)) == pytest.approx(credit)
     for agent, other in ((0, "a"), (0, "b"), (1, "a"), (1, "b")):
         joints = [(move, other) if agent == 0 else (other, move) for move in "ab"]
         assert sum(known["".join(joint)][agent] for joint in joints) == 0
 
 
 def test_advantages_of_the_hint_game_are_those_found_by_hand() -> None:
-    skewed = world(HintConfig(), SKEWED)
+    skewed = enumerate_game(HintConfig(), SKEWED)
     red, green = History("red"), History("green")
     # Told `one`, the guesser says red with 0.9; told `two`, with 0.5.
     assert skewed.value(red) == pytest.approx(0.8 * 0.9 + 0.2 * 0.5)
@@ -63,25 +53,25 @@ def test_advantages_of_the_hint_game_are_those_found_by_hand() -> None:
     assert skewed.advantage(Cell(red.then("one"), "green")) == pytest.approx(-0.9)
     assert skewed.chance(Cell(red.then("one"), "green")) == pytest.approx(0.5 * 0.8 * 0.1)
     assert sum(play.chance for play in skewed.plays) == pytest.approx(1)
-    assert [cells(play.trajectory) for play in skewed.plays] == [[c.cell for c in p.choices] for p in skewed.plays]
+    assert [cells_of(p.trajectory) for p in skewed.plays] == [[d.cell for d in p.decisions] for p in skewed.plays]
 
 
 def test_counterfactuals_of_agents_that_hear_one_another_follow_what_is_heard() -> None:
-    skewed = world(HintConfig(), SKEWED)
-    play = played(skewed, "one", "red", start="red")
+    skewed = enumerate_game(HintConfig(), SKEWED)
+    play = find_play(skewed, "one", "red", start="red")
     nothing = always({"speaker": "two", "guesser": "green"})
     # Had the speaker said `two`, the guesser would have been asked something else, and guessed anew.
-    assert estimands.difference(nothing)(skewed)(play) == pytest.approx([1 - 0.5, 1 - 0])
-    assert estimands.left_out(nothing)(skewed)(play) == pytest.approx([1 - 0.5, 1 - 0])
+    assert estimands.difference(nothing)(skewed, play) == pytest.approx([1 - 0.5, 1 - 0])
+    assert estimands.leave_one_out(nothing)(skewed, play) == pytest.approx([1 - 0.5, 1 - 0])
     # v(both) = 1, v(speaker) = 0, v(guesser) = 0.5, v(nobody) = 0.
-    assert estimands.shapley_values(nothing)(skewed)(play) == pytest.approx([0.25, 0.75])
+    assert estimands.shapley_values(nothing)(skewed, play) == pytest.approx([0.25, 0.75])
     # COMA keeps the guess: only the guesser's move matters then.
-    assert estimands.coma(skewed)(play) == pytest.approx([0, 1 - 0.9])
-    assert estimands.siblings(skewed)(play) == pytest.approx([1 - 0.82, 1 - 0.9])
+    assert estimands.coma(skewed, play) == pytest.approx([0, 1 - 0.9])
+    assert estimands.siblings(skewed, play) == pytest.approx([1 - 0.82, 1 - 0.9])
 
 
 def test_the_first_step_of_the_two_step_game_is_worth_what_the_second_one_is() -> None:
-    uniform = world(TwoStepConfig())
+    uniform = enumerate_game(TwoStepConfig())
     start = History("two_step")
     assert uniform.value(start) == 4.75
     assert uniform.advantage(Cell(start, "b")) == 2.5 - 4.75
@@ -93,22 +83,22 @@ def test_the_first_step_of_the_two_step_game_is_worth_what_the_second_one_is() -
 
 def test_values_are_those_that_the_walked_tree_has() -> None:
     for game in (HintConfig(symbols=3), TwoStepConfig(), StoppingConfig(), MatrixConfig(table="climbing")):
-        uniform = world(game)
+        uniform = enumerate_game(game)
         known = values(uniform.tree, uniform.strategy)
-        starts = {play.choices[0].cell.history for play in uniform.plays}
-        weighed = [(sum(p.chance for p in uniform.plays if p.choices[0].cell.history == s), s) for s in starts]
+        starts = {play.first for play in uniform.plays}
+        weighed = [(sum(p.chance for p in uniform.plays if p.first == s), s) for s in starts]
         assert sum(chance * uniform.value(s) for chance, s in weighed) == pytest.approx(np.mean(list(known.values())))
 
 
 def test_moves_of_the_tiny_model_are_as_likely_as_their_texts() -> None:
     [task] = [task for task in TASKS if task.name == "2B"]
-    _, own = seated(task, 2, 0)
-    assert sum(play.chance for play in own.plays) == pytest.approx(1)
-    legal = [sum(moves.values()) for moves in own.strategy.values()]
+    _, game = prepare(task, 2, 0)
+    assert sum(play.chance for play in game.plays) == pytest.approx(1)
+    legal = [sum(moves.values()) for moves in game.strategy.values()]
     assert min(legal) > 0.999  # at this temperature it says hardly anything but moves
-    mass = {move: own.strategy[Situation("agent_0", "agent_0", 0)][move] for move in "ab"}
-    there = own.chance(Cell(History("matrix", ("b",)), "b"))
-    assert there == pytest.approx(mass["b"] * own.strategy[Situation("agent_1", "agent_1", 0)]["b"])
+    mass = {move: game.strategy[Situation("agent_0", "agent_0", 0)][move] for move in "ab"}
+    chance = game.chance(Cell(History("matrix", ("b",)), "b"))
+    assert chance == pytest.approx(mass["b"] * game.strategy[Situation("agent_1", "agent_1", 0)]["b"])
 
 
 GAMES = {
@@ -124,14 +114,14 @@ GAMES = {
 
 @pytest.mark.parametrize("preset", GAMES)
 def test_shapley_values_over_all_orders_are_the_published_ones(preset: str) -> None:
-    many, value = CoalitionConfig(preset=preset).worth
+    many, value = CoalitionConfig(preset=preset).agents_and_value
     names = [f"agent_{place}" for place in range(many)]
-    found = shapley(names, lambda here: value(frozenset(names.index(name) for name in here)))
-    assert tuple(found.values()) == pytest.approx(GAMES[preset])
-    uniform = world(CoalitionConfig(preset=preset))
+    shares = shapley(names, lambda here: value(frozenset(names.index(name) for name in here)))
+    assert tuple(shares.values()) == pytest.approx(GAMES[preset])
+    uniform = enumerate_game(CoalitionConfig(preset=preset))
     out = always(dict.fromkeys(names, "out"))
-    together = played(uniform, *["in"] * many)
-    assert estimands.shapley_values(out)(uniform)(together) == pytest.approx(GAMES[preset])
+    together = find_play(uniform, *["in"] * many)
+    assert estimands.shapley_values(out)(uniform, together) == pytest.approx(GAMES[preset])
 
 
 def test_the_best_sum_and_the_best_monotone_mix_are_those_of_ground_truths() -> None:
@@ -159,48 +149,50 @@ def test_vdn_of_state_2b_and_what_a_move_adds_to_it() -> None:
 
 
 def test_who_speaks_after_the_other_has_no_table_of_joint_moves() -> None:
+    hint = enumerate_game(HintConfig())
     with pytest.raises(estimands.Undefined, match="one after the other"):
-        estimands.fitted(additive)(world(HintConfig()))
+        estimands.fitted(additive)(hint, hint.plays[0])
 
 
 def test_flow_is_passed_on_along_what_was_read() -> None:
-    skewed = world(HintConfig(), SKEWED)
+    skewed = enumerate_game(HintConfig(), SKEWED)
     # Both are paid 1; the guesser had read one turn.
-    flown = estimands.flown(0.5, 1.0)(skewed)(played(skewed, "one", "red", start="red"))
-    assert flown == pytest.approx([1.0, 2.0])
+    flow = estimands.flow(0.5)(skewed, find_play(skewed, "one", "red", start="red"))
+    assert flow == pytest.approx([1.0, 2.0])
 
 
 def test_comparisons_subtract_the_mean_of_those_who_are_alike() -> None:
-    skewed = world(HintConfig(), SKEWED)
-    play = played(skewed, "one", "red", start="red")
-    told_one = (0.8 * 0.9 + 0.3 * 0.1) / (0.8 + 0.3)
-    assert comparisons.compared(comparisons.start)(skewed)(play) == pytest.approx([1 - 0.82] * 2)
-    assert comparisons.compared(comparisons.prompt)(skewed)(play) == pytest.approx([1 - 0.82, 1 - told_one])
-    assert comparisons.compared(comparisons.everything)(skewed)(play) == pytest.approx([1 - (0.82 + 0.38) / 2] * 2)
+    skewed = enumerate_game(HintConfig(), SKEWED)
+    play = find_play(skewed, "one", "red", start="red")
+    heard_one = (0.8 * 0.9 + 0.3 * 0.1) / (0.8 + 0.3)
+    assert comparisons.compared(comparisons.start)(skewed, play) == pytest.approx([1 - 0.82] * 2)
+    assert comparisons.compared(comparisons.prompt)(skewed, play) == pytest.approx([1 - 0.82, 1 - heard_one])
+    assert comparisons.compared(comparisons.everything)(skewed, play) == pytest.approx([1 - (0.82 + 0.38) / 2] * 2)
     spread = (0.82 * 0.18) ** 0.5
-    standard = comparisons.compared(comparisons.start, std=True)(skewed)(play)
+    standard = comparisons.compared(comparisons.start, std=True)(skewed, play)
     assert standard == pytest.approx([(1 - 0.82) / spread] * 2)
     # Everybody's likeliest answer to `green` is `two`, then red.
-    other = played(skewed, "two", "green", start="green")
-    assert comparisons.greedy(world(HintConfig(), {**SKEWED, "two": {"red": 0.6, "green": 0.4}}))(other) == [1, 1]
+    other = find_play(skewed, "two", "green", start="green")
+    reddish = enumerate_game(HintConfig(), {**SKEWED, "two": {"red": 0.6, "green": 0.4}})
+    assert comparisons.greedy(reddish, other) == [1, 1]
     # lambda = 0: what the next one expects, minus what this one does; then the return.
-    assert comparisons.chained(0.0)(skewed)(play) == pytest.approx([told_one - 0.82, 1 - told_one])
-    assert comparisons.chained(1.0)(skewed)(play) == pytest.approx([1 - 0.82, 1 - told_one])
+    assert comparisons.chained(0.0)(skewed, play) == pytest.approx([heard_one - 0.82, 1 - heard_one])
+    assert comparisons.chained(1.0)(skewed, play) == pytest.approx([1 - 0.82, 1 - heard_one])
 
 
 def test_a_tree_goes_on_from_the_best_candidate() -> None:
     """agent_0's `b` pays 1, its `a` nothing: the best of two is `b` three times out of four."""
-    uniform = world(MatrixConfig(table=[[0, 0], [1, 1]]))
-    tree = comparisons.candidates(2)(uniform)
-    assert tree(played(uniform, "b", "a")) == pytest.approx([1 - 0.5, 1 - 0.75])
+    uniform = enumerate_game(MatrixConfig(table=[[0, 0], [1, 1]]))
+    tree = comparisons.candidates(2)
+    assert tree(uniform, find_play(uniform, "b", "a")) == pytest.approx([1 - 0.5, 1 - 0.75])
 
 
 def test_a_game_that_goes_on_at_random_cannot_be_enumerated() -> None:
     random = HintConfig(illegal=IllegalMove(then="random"))
     seats = {"speaker": "player", "guesser": "player"}
-    tree = grow(random, CAST, seats)
+    tree = grow(random, CASTING, seats)
     with pytest.raises(ValueError, match="random moves cannot be enumerated"):
-        World(random, CAST, seats, {situation: {} for situation in tree.requests})
+        EnumeratedGame(random, CASTING, seats, {situation: {} for situation in tree.requests})
 
 
 def test_weighted_correlations_are_those_of_repeated_points() -> None:

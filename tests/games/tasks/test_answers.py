@@ -10,20 +10,19 @@ from typing import Any
 
 import pytest
 
-from games.tasks.arithmetic import Arithmetic, spell, unspell
-from games.tasks.base import Generated
-from games.tasks.code import Code
-from games.tasks.countdown import Countdown, solve
-from games.tasks.logic_grids import LogicGrids
-from games.tasks.strings import Strings
-from games.tasks.templates import FAMILIES
-from games.verifiers import suite
-from games.verifiers.countdown import Countdown as CountdownVerifier
-from games.verifiers.text import Choice
+from games.tasks.arithmetic import ArithmeticTask, parse_number, spell
+from games.tasks.base import GeneratedTask
+from games.tasks.code import FAMILIES, CodeTask
+from games.tasks.countdown import CountdownTask, solve
+from games.tasks.logic_grids import LogicGridsTask
+from games.tasks.strings import StringsTask
+from games.verifiers.countdown import CountdownVerifier
+from games.verifiers.text import ChoiceVerifier
+from games.verifiers.unit_tests import parse_tests
 from marl.types import Case, Problem
 
 
-def every(settings: Generated) -> Iterator[Problem]:
+def every(settings: GeneratedTask) -> Iterator[Problem]:
     tasks = settings.build()
     for split in ("train", "held_out"):
         yield from (tasks.problem(split, index) for index in range(tasks.size(split)))
@@ -35,13 +34,13 @@ def every(settings: Generated) -> Iterator[Problem]:
 @pytest.mark.parametrize("terms", [2, 3, 4])
 @pytest.mark.parametrize("operators", [("+",), ("-",), ("*",), ("+", "-", "*")])
 def test_python_finds_the_same_results(operators: Any, terms: int) -> None:
-    for problem in every(Arithmetic(operators=operators, terms=terms, train=300, held_out=50)):
+    for problem in every(ArithmeticTask(operators=operators, terms=terms, train=300, held_out=50)):
         assert eval(problem.question) == int(problem.answer) == problem.facts["value"] >= 0
         assert all(int(wrong) >= 0 for wrong in problem.wrong)
 
 
 def test_expanded_numbers_are_read_as_sums() -> None:
-    for problem in every(Arithmetic(style="expanded", digits=(1, 3))):
+    for problem in every(ArithmeticTask(style="expanded", digits=(1, 3))):
         left, right = problem.question.split(" + ")
         total = sum(map(int, left.split())) + sum(map(int, right.split()))
         assert sum(map(int, problem.answer.split())) == total
@@ -55,16 +54,16 @@ def test_expanded_numbers_are_read_as_sums() -> None:
 def test_a_number_in_three_styles(number: int, expanded: str, digits: str) -> None:
     for style, text in (("plain", str(number)), ("expanded", expanded), ("digits", digits)):
         assert spell(number, style) == text
-        assert unspell(text.split(), style) == number
+        assert parse_number(text.split(), style) == number
 
 
 @pytest.mark.parametrize("text", ["5 80", "80 05", "80 5 0", "8 5", "", "80 -5", "80 5.0", "100 80 5 20"])
 def test_a_number_spelled_otherwise_is_none(text: str) -> None:
-    assert unspell(text.split(), "expanded") is None
+    assert parse_number(text.split(), "expanded") is None
 
 
 def test_forty_seven_and_thirty_eight() -> None:
-    tasks = Arithmetic(style="expanded", train=100, held_out=0).build()
+    tasks = ArithmeticTask(style="expanded", train=100, held_out=0).build()
     problem = tasks.posed("40 7 + 30 8")
     assert problem is not None
     assert (problem.key, problem.answer) == ("38+47", "80 5")
@@ -84,18 +83,18 @@ def test_forty_seven_and_thirty_eight() -> None:
     ],
 )
 def test_the_steps_of_a_problem(text: str, steps: list[str], carry: bool) -> None:
-    problem = Arithmetic(operators=("+", "-", "*"), train=10, held_out=0).build().posed(text)
+    problem = ArithmeticTask(operators=("+", "-", "*"), train=10, held_out=0).build().posed(text)
     assert problem is not None
     assert (problem.facts["steps"], problem.facts["carry"]) == (steps, carry)
 
 
 @pytest.mark.parametrize("text", ["47 / 38", "38 - 47", "100 + 1", "1 + 2 + 3", "07 + 3", "+ 4 7", "4 7 +", "4 - 3"])
 def test_a_problem_of_another_kind_is_not_posed(text: str) -> None:
-    assert Arithmetic(operators=("+",), train=100, held_out=0).build().posed(text) is None
+    assert ArithmeticTask(operators=("+",), train=100, held_out=0).build().posed(text) is None
 
 
 def test_the_order_of_what_is_added_makes_no_other_problem() -> None:
-    tasks = Arithmetic(operators=("+", "-", "*"), train=100, held_out=0, terms=3).build()
+    tasks = ArithmeticTask(operators=("+", "-", "*"), train=100, held_out=0, terms=3).build()
 
     def key(text: str) -> str:
         problem = tasks.posed(text)
@@ -108,7 +107,7 @@ def test_the_order_of_what_is_added_makes_no_other_problem() -> None:
 
 
 def test_who_poses_a_held_out_problem_the_other_way_round_is_refused_too() -> None:
-    settings = Arithmetic(train=50, held_out=50)
+    settings = ArithmeticTask(train=50, held_out=50)
     tasks = settings.build()
     for index in range(50):
         left, right = tasks.problem("held_out", index).question.split(" + ")
@@ -118,7 +117,7 @@ def test_who_poses_a_held_out_problem_the_other_way_round_is_refused_too() -> No
 @pytest.mark.parametrize("field", [{"digits": [2, 1]}, {"digits": [0, 1]}, {"numbers": [5, 3]}])
 def test_ranges_that_are_none_are_refused(field: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(field))}: .* is no range; choices"):
-        Arithmetic.model_validate(field)
+        ArithmeticTask.model_validate(field)
 
 
 # --- countdown ------------------------------------------------------------------------------------------------------
@@ -140,7 +139,7 @@ def verdict(problem: Problem, answer: str | None) -> float:
 
 
 def test_every_countdown_answer_is_right_and_no_wrong_one_is() -> None:
-    for problem in every(Countdown(train=400, count=(2, 6))):
+    for problem in every(CountdownTask(train=400, count=(2, 6))):
         assert verdict(problem, problem.answer) == 1
         assert eval(problem.answer) == problem.facts["target"]
         assert [verdict(problem, wrong) for wrong in problem.wrong] == [0] * len(problem.wrong)
@@ -157,7 +156,7 @@ def test_the_search_finds_what_brute_force_finds() -> None:
 
 
 def test_a_posed_countdown_is_solved_and_one_without_a_solution_is_none() -> None:
-    tasks = Countdown(train=10, held_out=0, count=(3, 3)).build()
+    tasks = CountdownTask(train=10, held_out=0, count=(3, 3)).build()
     posed = tasks.posed("Make 22 from the numbers 3 5 7")
     assert posed is not None
     assert verdict(posed, posed.answer) == 1
@@ -218,7 +217,7 @@ BY_HAND = {
 
 @pytest.mark.parametrize("transform", BY_HAND)
 def test_a_transform_by_hand(transform: str) -> None:
-    tasks = Strings(train=10, held_out=0).build()
+    tasks = StringsTask(train=10, held_out=0).build()
     problem = tasks.posed(f"Apply in order: {transform}. Text: tamo nabi")
     assert problem is not None
     assert problem.answer == BY_HAND[transform]
@@ -226,17 +225,17 @@ def test_a_transform_by_hand(transform: str) -> None:
 
 def test_transforms_are_applied_in_order() -> None:
     problem = (
-        Strings(train=10, held_out=0).build().posed("Apply in order: reverse; uppercase; initials. Text: tamo nabi")
+        StringsTask(train=10, held_out=0).build().posed("Apply in order: reverse; uppercase; initials. Text: tamo nabi")
     )
     assert problem is not None
     assert (problem.answer, problem.facts["steps"]) == ("IO", ["iban omat", "IBAN OMAT", "IO"])
 
 
 def test_a_transform_with_nothing_to_do_poses_no_problem() -> None:
-    tasks = Strings(train=10, held_out=0).build()
+    tasks = StringsTask(train=10, held_out=0).build()
     assert tasks.posed("Apply in order: reverse words. Text: tamo") is None
     with pytest.raises(ValueError, match="leave texts of these settings as they are"):
-        Strings(transforms=("join with -",), words=(1, 1)).build()
+        StringsTask(transforms=("join with -",), words=(1, 1)).build()
 
 
 # --- logic grids ----------------------------------------------------------------------------------------------------
@@ -264,7 +263,7 @@ def grids(problem: Problem) -> list[Mapping[str, tuple[str, ...]]]:
 
 @pytest.mark.parametrize("spare", [0, 2])
 def test_a_logic_grid_has_one_solution_and_misses_every_clue_it_loses(spare: int) -> None:
-    for problem in every(LogicGrids(train=60, held_out=20, spare=spare)):
+    for problem in every(LogicGridsTask(train=60, held_out=20, spare=spare)):
         assert grids(problem) == [{name: tuple(values) for name, values in problem.facts["grid"].items()}]
         if not spare:
             clues = problem.facts["clues"]
@@ -274,7 +273,7 @@ def test_a_logic_grid_has_one_solution_and_misses_every_clue_it_loses(spare: int
 
 
 def test_the_answer_of_a_logic_grid_is_where_the_question_points() -> None:
-    for problem in every(LogicGrids(train=60, held_out=20)):
+    for problem in every(LogicGridsTask(train=60, held_out=20)):
         asked = problem.question.splitlines()[-1]
         grid = problem.facts["grid"]
         column = {"Who": "person", "Which colour": "colour", "Which pet": "pet", "What": "drink"}
@@ -286,14 +285,14 @@ def test_the_answer_of_a_logic_grid_is_where_the_question_points() -> None:
 
 
 def test_the_verifier_of_choices_can_judge_a_logic_grid() -> None:
-    for problem in every(LogicGrids(train=60, held_out=20)):
-        assert Choice()(Case(problem, "", problem.answer)).score == 1
-        assert [Choice()(Case(problem, "", wrong)).score for wrong in problem.wrong] == [0] * len(problem.wrong)
+    for problem in every(LogicGridsTask(train=60, held_out=20)):
+        assert ChoiceVerifier()(Case(problem, "", problem.answer)).score == 1
+        assert [ChoiceVerifier()(Case(problem, "", wrong)).score for wrong in problem.wrong] == [0] * len(problem.wrong)
 
 
 def test_a_logic_grid_too_large_to_be_looked_through_is_refused() -> None:
-    with pytest.raises(ValueError, match="houses: 5 with attributes: 3 is too much to look through; choices"):
-        LogicGrids(houses=(3, 5), attributes=(2, 3))
+    with pytest.raises(ValueError, match="houses: 5 with attributes: 3 is too much to be searched; choices"):
+        LogicGridsTask(houses=(3, 5), attributes=(2, 3))
 
 
 # --- code -----------------------------------------------------------------------------------------------------------
@@ -312,7 +311,7 @@ def passes(problem: Problem, source: str) -> bool:
 @pytest.mark.parametrize("tests", [4, 8])
 def test_reference_solutions_pass_their_tests_and_usual_mistakes_fail(tests: int) -> None:
     families = set()
-    for problem in every(Code(train=400, held_out=100, tests=tests)):
+    for problem in every(CodeTask(train=400, held_out=100, tests=tests)):
         families.add(problem.key.split()[0])
         assert len(problem.facts["tests"]) == tests
         assert len({test["call"] for test in problem.facts["tests"]}) == tests
@@ -322,12 +321,12 @@ def test_reference_solutions_pass_their_tests_and_usual_mistakes_fail(tests: int
 
 
 def test_the_verifier_of_code_can_read_the_tests() -> None:
-    for problem in every(Code(train=100, held_out=20)):
-        assert len(suite.tests_of(problem)) == len(problem.facts["tests"])
+    for problem in every(CodeTask(train=100, held_out=20)):
+        assert len(parse_tests(problem)) == len(problem.facts["tests"])
 
 
 def test_knowing_the_shown_examples_is_not_enough() -> None:
-    for problem in every(Code(train=100, held_out=0)):
+    for problem in every(CodeTask(train=100, held_out=0)):
         shown = problem.facts["tests"][: problem.facts["shown"]]
         assert all(f"{test['call']} == {test['expect']}" in problem.question for test in shown)
         table = {test["call"][2:-1]: test["expect"] for test in shown}

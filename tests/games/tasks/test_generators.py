@@ -10,23 +10,23 @@ from typing import Any, get_args
 
 import pytest
 
-from games.tasks.arithmetic import Arithmetic
-from games.tasks.base import Generated, Source
-from games.tasks.code import Code
-from games.tasks.countdown import Countdown
-from games.tasks.logic_grids import LogicGrids
-from games.tasks.strings import Strings
+from games.tasks.arithmetic import ArithmeticTask
+from games.tasks.base import GeneratedTask, ProblemSource
+from games.tasks.code import CodeTask
+from games.tasks.countdown import CountdownTask
+from games.tasks.logic_grids import LogicGridsTask
+from games.tasks.strings import StringsTask
 from marl.parts import find
 from marl.protocols import Split, Tasks
 from marl.types import Problem
 
-GENERATORS: tuple[Generated, ...] = (
-    Arithmetic(train=800, held_out=200),
-    Arithmetic(train=300, held_out=100, style="expanded", operators=("+", "-", "*"), terms=3),
-    Countdown(train=300, held_out=100),
-    Strings(train=300, held_out=100),
-    LogicGrids(train=150, held_out=50),
-    Code(train=300, held_out=100),
+GENERATORS: tuple[GeneratedTask, ...] = (
+    ArithmeticTask(train=800, held_out=200),
+    ArithmeticTask(train=300, held_out=100, style="expanded", operators=("+", "-", "*"), terms=3),
+    CountdownTask(train=300, held_out=100),
+    StringsTask(train=300, held_out=100),
+    LogicGridsTask(train=150, held_out=50),
+    CodeTask(train=300, held_out=100),
 )
 every_generator = pytest.mark.parametrize("settings", GENERATORS, ids=lambda settings: settings.kind)
 
@@ -36,7 +36,7 @@ def problems(tasks: Tasks, split: Split) -> list[Problem]:
 
 
 @every_generator
-def test_the_splits_have_the_asked_sizes_and_share_no_problem(settings: Generated) -> None:
+def test_the_splits_have_the_asked_sizes_and_share_no_problem(settings: GeneratedTask) -> None:
     tasks = settings.build()
     train, held_out = problems(tasks, "train"), problems(tasks, "held_out")
     assert (len(train), len(held_out)) == (settings.train, settings.held_out)
@@ -45,7 +45,7 @@ def test_the_splits_have_the_asked_sizes_and_share_no_problem(settings: Generate
 
 
 @every_generator
-def test_a_problem_is_always_the_same(settings: Generated) -> None:
+def test_a_problem_is_always_the_same(settings: GeneratedTask) -> None:
     one, other = settings.build(), type(settings).model_validate_json(settings.model_dump_json()).build()
     for split in get_args(Split):
         assert problems(one, split) == problems(other, split)
@@ -58,7 +58,10 @@ def test_a_problem_is_the_same_in_another_process() -> None:
         "tasks = {1}(train=50, held_out=10).build()\n"
         "print(json.dumps([asdict(tasks.problem('train', i)) for i in range(50)]))"
     )
-    for module, name, kind in (("strings", "Strings", Strings), ("logic_grids", "LogicGrids", LogicGrids)):
+    for module, name, kind in (
+        ("strings", "StringsTask", StringsTask),
+        ("logic_grids", "LogicGridsTask", LogicGridsTask),
+    ):
         done = subprocess.run(
             [sys.executable, "-c", code.format(module, name)], capture_output=True, text=True, check=True
         )
@@ -67,23 +70,23 @@ def test_a_problem_is_the_same_in_another_process() -> None:
 
 
 @every_generator
-def test_another_seed_makes_other_problems(settings: Generated) -> None:
+def test_another_seed_makes_other_problems(settings: GeneratedTask) -> None:
     other = settings.model_copy(update={"seed": 1}).build()
     assert problems(other, "train")[:50] != problems(settings.build(), "train")[:50]
 
 
 @every_generator
-def test_the_easiest_come_first(settings: Generated) -> None:
+def test_the_easiest_come_first(settings: GeneratedTask) -> None:
     tasks = settings.build()
-    assert isinstance(tasks, Source)
+    assert isinstance(tasks, ProblemSource)
     lengths = [len(p.question) + len(p.answer) for p in problems(tasks, "train")]
     third = len(lengths) // 3
     assert sum(lengths[:third]) < sum(lengths[-third:])
 
 
 @every_generator
-def test_wrong_answers_are_different_and_none_is_the_answer(settings: Generated) -> None:
-    fewest = 2 if isinstance(settings, LogicGrids) else 3
+def test_wrong_answers_are_different_and_none_is_the_answer(settings: GeneratedTask) -> None:
+    fewest = 2 if isinstance(settings, LogicGridsTask) else 3
     for problem in problems(settings.build(), "train"):
         assert len(set(problem.wrong)) == len(problem.wrong) >= fewest
         assert problem.answer
@@ -91,16 +94,16 @@ def test_wrong_answers_are_different_and_none_is_the_answer(settings: Generated)
 
 
 @every_generator
-def test_a_problem_is_plain_json(settings: Generated) -> None:
+def test_a_problem_is_plain_json(settings: GeneratedTask) -> None:
     for problem in problems(settings.build(), "held_out"):
         assert json.loads(json.dumps(dict(problem.facts))) == problem.facts
 
 
 @every_generator
-def test_a_held_out_problem_cannot_be_posed(settings: Generated) -> None:
+def test_a_held_out_problem_cannot_be_posed(settings: GeneratedTask) -> None:
     tasks = settings.build()
     assert all(tasks.posed(problem.question) is None for problem in problems(tasks, "held_out"))
-    if isinstance(settings, Arithmetic | Strings | Countdown):
+    if isinstance(settings, ArithmeticTask | StringsTask | CountdownTask):
         for problem in problems(tasks, "train"):
             posed = tasks.posed(problem.question)
             assert posed is not None
@@ -111,7 +114,7 @@ def test_a_held_out_problem_cannot_be_posed(settings: Generated) -> None:
     "text", ["", "47", "what is 47 + 38", "47 + + 38", "\x00", "9" * 5000, "{" * 10_000, "\N{FULLWIDTH DIGIT FOUR} + 3"]
 )
 @every_generator
-def test_what_poses_no_problem_is_none(settings: Generated, text: str) -> None:
+def test_what_poses_no_problem_is_none(settings: GeneratedTask, text: str) -> None:
     assert settings.build().posed(text) is None
 
 
@@ -130,14 +133,14 @@ def test_sizes_that_the_settings_cannot_make_say_what_is_possible() -> None:
     with pytest.raises(
         ValueError, match=r"train: 50 and held_out: 10 .* make only 55; choices: train \+ held_out <= 55"
     ):
-        Arithmetic(digits=(1, 1), train=50, held_out=10).build()
-    assert Arithmetic(digits=(1, 1), train=45, held_out=10).build().size("held_out") == 10
+        ArithmeticTask(digits=(1, 1), train=50, held_out=10).build()
+    assert ArithmeticTask(digits=(1, 1), train=45, held_out=10).build().size("held_out") == 10
 
 
 def test_no_problem_need_be_held_out() -> None:
-    assert Strings(train=10, held_out=0).build().size("held_out") == 0
+    assert StringsTask(train=10, held_out=0).build().size("held_out") == 0
 
 
 @every_generator
-def test_a_generator_is_found_by_its_kind(settings: Generated) -> None:
+def test_a_generator_is_found_by_its_kind(settings: GeneratedTask) -> None:
     assert find("tasks", settings.kind) is type(settings)

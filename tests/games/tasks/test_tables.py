@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from games.tasks.tables import Columns, Dataset, File, Table
+from games.tasks.tables import Columns, DatasetTask, FileTask, TableTask
 from marl.types import Problem
 
 ROWS = [{"problem": f"What is {n} + {n}?", "solution": 2 * n, "level": -n, "bad": [2 * n + 1, "x"]} for n in range(20)]
@@ -25,18 +25,18 @@ def jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     return path
 
 
-def problems(table: Table, split: Any) -> list[Problem]:
+def problems(table: TableTask, split: Any) -> list[Problem]:
     tasks = table.build()
     return [tasks.problem(split, index) for index in range(tasks.size(split))]
 
 
-def questions(table: Table, split: Any) -> list[str]:
+def questions(table: TableTask, split: Any) -> list[str]:
     return [problem.question for problem in problems(table, split)]
 
 
 def test_columns_are_mapped(tmp_path: Path) -> None:
     columns = Columns(question="problem", answer="solution", wrong="bad", difficulty="level", facts={"l": "level"})
-    (first, *rest) = problems(File(path=jsonl(tmp_path / "a.jsonl", ROWS), columns=columns, held_out=0), "train")
+    (first, *rest) = problems(FileTask(path=jsonl(tmp_path / "a.jsonl", ROWS), columns=columns, held_out=0), "train")
     assert (first.question, first.answer, first.wrong, first.facts) == (
         "What is 19 + 19?",
         "38",
@@ -50,14 +50,16 @@ def test_parquet_gives_the_same_problems_as_json_lines(tmp_path: Path) -> None:
     rows = [row | {"bad": list(map(str, row["bad"]))} for row in ROWS]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
     columns = Columns(question="problem", answer="solution", wrong="bad", difficulty="level")
-    other = File(path=tmp_path / "a.parquet", columns=columns)
+    other = FileTask(path=tmp_path / "a.parquet", columns=columns)
     for split in ("train", "held_out"):
-        assert problems(other, split) == problems(File(path=jsonl(tmp_path / "a.jsonl", rows), columns=columns), split)
+        assert problems(other, split) == problems(
+            FileTask(path=jsonl(tmp_path / "a.jsonl", rows), columns=columns), split
+        )
 
 
 @pytest.mark.parametrize(("held_out", "many"), [(0, 0), (5, 5), (0.25, 5), (0.1, 2)])
 def test_a_number_or_a_share_is_held_out(tmp_path: Path, held_out: float, many: int) -> None:
-    table = File(path=jsonl(tmp_path / "a.jsonl", ROWS), columns=COLUMNS, held_out=held_out)
+    table = FileTask(path=jsonl(tmp_path / "a.jsonl", ROWS), columns=COLUMNS, held_out=held_out)
     assert (len(questions(table, "train")), len(questions(table, "held_out"))) == (20 - many, many)
     assert not set(questions(table, "train")) & set(questions(table, "held_out"))
     assert questions(table.model_copy(update={"seed": 1}), "held_out") != questions(table, "held_out") or not many
@@ -66,13 +68,13 @@ def test_a_number_or_a_share_is_held_out(tmp_path: Path, held_out: float, many: 
 def test_a_column_says_what_is_held_out(tmp_path: Path) -> None:
     rows = [row | {"part": "test" if i % 4 == 0 else "train"} for i, row in enumerate(ROWS)]
     columns = COLUMNS.model_copy(update={"split": "part"})
-    table = File(path=jsonl(tmp_path / "a.jsonl", rows), columns=columns)
+    table = FileTask(path=jsonl(tmp_path / "a.jsonl", rows), columns=columns)
     assert questions(table, "held_out") == [row["problem"] for row in rows[::4]]
 
 
 def test_another_file_is_held_out_and_what_is_in_both_is_not_trained_on(tmp_path: Path) -> None:
     apart = jsonl(tmp_path / "b.jsonl", [ROWS[3], {"problem": "What  is 4 +\t4? ", "solution": 8}])
-    table = File(path=jsonl(tmp_path / "a.jsonl", ROWS), held_out_path=apart, columns=COLUMNS)
+    table = FileTask(path=jsonl(tmp_path / "a.jsonl", ROWS), held_out_path=apart, columns=COLUMNS)
     assert len(questions(table, "held_out")) == 2
     assert len(questions(table, "train")) == 18
     assert not {ROWS[3]["problem"], ROWS[4]["problem"]} & set(questions(table, "train"))
@@ -80,13 +82,13 @@ def test_another_file_is_held_out_and_what_is_in_both_is_not_trained_on(tmp_path
 
 def test_rows_with_the_same_question_are_one_problem(tmp_path: Path) -> None:
     twice = jsonl(tmp_path / "a.jsonl", [*ROWS, *ROWS, {"problem": "What is 1 +  1? ", "solution": 2}])
-    table = File(path=twice, columns=COLUMNS, held_out=0.5)
+    table = FileTask(path=twice, columns=COLUMNS, held_out=0.5)
     assert len(questions(table, "train")) == len(questions(table, "held_out")) == 10
 
 
 def test_an_answer_is_found_by_a_pattern(tmp_path: Path) -> None:
     rows = [{"question": "q", "answer": "First 2 + 2.\n#### 1,234 "}]
-    table = File(path=jsonl(tmp_path / "a.jsonl", rows), answer_pattern="#### (.+)", held_out=0)
+    table = FileTask(path=jsonl(tmp_path / "a.jsonl", rows), answer_pattern="#### (.+)", held_out=0)
     assert problems(table, "train")[0].answer == "1,234"
     with pytest.raises(
         ValueError, match=r"answer_pattern: .*a\.jsonl, row 1: 'Answer: \(\.\*\)' finds nothing in 'First"
@@ -114,11 +116,11 @@ def test_an_answer_is_found_by_a_pattern(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, rows: Any, columns: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        File(path=jsonl(tmp_path / "a.jsonl", rows), columns=Columns(**columns)).build()
+        FileTask(path=jsonl(tmp_path / "a.jsonl", rows), columns=Columns(**columns)).build()
 
 
 def test_a_file_that_is_not_there_is_missing(tmp_path: Path) -> None:
-    table = File(path=tmp_path / "a.jsonl", held_out_path=tmp_path / "b.parquet")
+    table = FileTask(path=tmp_path / "a.jsonl", held_out_path=tmp_path / "b.parquet")
     assert list(table.missing()) == [
         f"path: no such file: {tmp_path / 'a.jsonl'}",
         f"held_out_path: no such file: {tmp_path / 'b.parquet'}",
@@ -134,22 +136,22 @@ def test_a_file_that_is_not_there_is_missing(tmp_path: Path) -> None:
 def test_a_damaged_line_is_named(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "a.jsonl").write_text(text)
     with pytest.raises(ValueError, match=message):
-        File(path=tmp_path / "a.jsonl").build()
+        FileTask(path=tmp_path / "a.jsonl").build()
 
 
 def test_files_that_are_not_what_their_name_says_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("not parquet")
     with pytest.raises(ValueError, match=r"a\.parquet: no Parquet file"):
-        File(path=tmp_path / "a.parquet").build()
+        FileTask(path=tmp_path / "a.parquet").build()
     (tmp_path / "a.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match=r"a\.jsonl: not UTF-8"):
-        File(path=tmp_path / "a.jsonl").build()
+        FileTask(path=tmp_path / "a.jsonl").build()
     with pytest.raises(ValidationError, match=r"unknown format '\.csv'; choices: \.jsonl, \.jsonl\.zst, \.parquet"):
-        File(path=tmp_path / "a.csv")
+        FileTask(path=tmp_path / "a.csv")
 
 
 def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
-    table = File(path=jsonl(tmp_path / "a.jsonl", ROWS), columns=COLUMNS, held_out=0)
+    table = FileTask(path=jsonl(tmp_path / "a.jsonl", ROWS), columns=COLUMNS, held_out=0)
     assert table.build() is table.build()
     before = table.build().size("train")
     jsonl(tmp_path / "a.jsonl", ROWS[:7])
@@ -160,11 +162,11 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pattern", ["####", "(", "[(]"])
 def test_a_pattern_without_a_group_is_refused(tmp_path: Path, pattern: str) -> None:
     with pytest.raises(ValidationError, match="answer_pattern: "):
-        File(path=tmp_path / "a.jsonl", answer_pattern=pattern)
+        FileTask(path=tmp_path / "a.jsonl", answer_pattern=pattern)
 
 
 def test_a_challenger_poses_problems_as_json_if_that_is_allowed(tmp_path: Path) -> None:
-    table = File(path=jsonl(tmp_path / "a.jsonl", ROWS), columns=COLUMNS, held_out=5, poses=True)
+    table = FileTask(path=jsonl(tmp_path / "a.jsonl", ROWS), columns=COLUMNS, held_out=5, poses=True)
     posed = table.build().posed('{"question": " What is 50 + 50? ", "answer": 100}')
     assert posed is not None
     assert (posed.question, posed.answer) == ("What is 50 + 50?", "100")
@@ -183,7 +185,7 @@ def test_a_challenger_poses_problems_as_json_if_that_is_allowed(tmp_path: Path) 
     ],
 )
 def test_what_is_no_problem_in_json_is_none(tmp_path: Path, text: str) -> None:
-    assert File(path=jsonl(tmp_path / "a.jsonl", ROWS), columns=COLUMNS, poses=True).build().posed(text) is None
+    assert FileTask(path=jsonl(tmp_path / "a.jsonl", ROWS), columns=COLUMNS, poses=True).build().posed(text) is None
 
 
 # --- Hugging Face data sets -----------------------------------------------------------------------------------------
@@ -204,22 +206,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_data_set_with_its_own_held_out_split(folder: Path) -> None:
-    table = Dataset(path=str(folder), held_out_split="test", columns=COLUMNS)
+    table = DatasetTask(path=str(folder), held_out_split="test", columns=COLUMNS)
     assert questions(table, "train") == [row["problem"] for row in ROWS[:15]]
     assert questions(table, "held_out") == [row["problem"] for row in ROWS[15:]]
 
 
 def test_part_of_a_split_of_a_data_set(folder: Path) -> None:
-    table = Dataset(path=str(folder), split="train[:10]", held_out=3, columns=COLUMNS)
+    table = DatasetTask(path=str(folder), split="train[:10]", held_out=3, columns=COLUMNS)
     assert (len(questions(table, "train")), len(questions(table, "held_out"))) == (7, 3)
 
 
 def test_what_a_data_set_lacks_is_named(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"data set .*sums, split 'dev'.*Unknown split"):
-        Dataset(path=str(folder), split="dev", columns=COLUMNS).build()
+        DatasetTask(path=str(folder), split="dev", columns=COLUMNS).build()
     with pytest.raises(ValueError, match=r"data set .*nowhere, split 'train'"):
-        Dataset(path=str(folder / "nowhere")).build()
+        DatasetTask(path=str(folder / "nowhere")).build()
     with pytest.raises(ValueError, match=r"columns\.question: not every row of data set .*problem, solution"):
-        Dataset(path=str(folder)).build()
+        DatasetTask(path=str(folder)).build()
     with pytest.raises(ValidationError, match="held_out_split: 'train' is trained on"):
-        Dataset(path=str(folder), held_out_split="train")
+        DatasetTask(path=str(folder), held_out_split="train")

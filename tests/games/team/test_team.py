@@ -270,7 +270,7 @@ def test_what_is_told_can_never_use_the_answer() -> None:
             {"measures": {"s": "solvr.move"}},
             "measures.s: 'solvr.move' uses 'solvr', which does not exist here",
         ),
-        ({"measures": {"s": "1 +"}}, "is no jinja2 expression"),
+        ({"measures": {"s": "1 +"}}, "is not a valid jinja2 expression"),
         ({"measures": {"s": "''.__class__"}}, "measures.s"),
     ],
 )
@@ -325,7 +325,7 @@ def test_held_out_problems_are_never_dealt_in_training() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"split": "test"}, "choices: train, held_out"), ({"index": 15}, "choices: 0 to 14"), ({"indx": 1}, "'indx'")],
+    [({"split": "test"}, "choices: held_out, train"), ({"index": 15}, "choices: 0 to 14"), ({"indx": 1}, "'indx'")],
 )
 def test_a_start_that_does_not_exist_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -6,21 +6,21 @@ from functools import cache
 
 from answer_table import Row, rows
 
-from marl.engines.workers.pool import Job, Outcome, WorkerPool
-from marl.engines.workers.settings import question
+from marl.engines.workers.pool import Job, JobResult, WorkerPool
+from marl.engines.workers.settings import encode_case
 
 
 @cache
-def outcomes() -> tuple[tuple[Row, Outcome], ...]:
+def outcomes() -> tuple[tuple[Row, JobResult], ...]:
     """What the workers say of every row."""
     checks = list(dict.fromkeys(row.check.model_dump_json() for row in rows()))
     parts = {str(checks.index(row.check.model_dump_json())): row.check for row in rows()}
     names = {part.model_dump_json(): name for name, part in parts.items()}
     pool = WorkerPool(parts, 2, 4 * 2**30)
-    jobs = {Job(names[row.check.model_dump_json()], question(row.case), row.check.timeout_s): row for row in rows()}
+    jobs = {Job(names[row.check.model_dump_json()], encode_case(row.case), row.check.timeout_s): row for row in rows()}
     for job in jobs:
         pool.put(job)
-    said: dict[Job, Outcome] = {}
+    said: dict[Job, JobResult] = {}
     while len(said) < len(jobs):
         said.update(pool.take(1.0))
     pool.close()
@@ -35,7 +35,7 @@ def misses() -> list[str]:
     ]
 
 
-def _accepted(outcome: Outcome) -> bool:
+def _accepted(outcome: JobResult) -> bool:
     return not outcome.error and outcome.value[0] == 1
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from games.verifiers.unit_tests import UnitTests
+from games.verifiers.unit_tests import UnitTestsVerifier
 from marl.sandbox import Sandbox, unusable
 from marl.types import Case, Problem, Verdict
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(bool(unusable(SANDBOX)), reason=unusable(SANDBOX
 
 def verdict(code: str | None, tests: Any, **settings: Any) -> Verdict:
     case = Case(Problem("p", "?", facts={"tests": tests}), code or "", code)
-    return UnitTests(**{"sandbox": SANDBOX, **settings})(case)
+    return UnitTestsVerifier(**{"sandbox": SANDBOX, **settings})(case)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +150,6 @@ def test_tests_that_cannot_be_judged_from_outside_are_named(tests: Any, complain
 
 def test_settings_that_cannot_work_are_refused() -> None:
     with pytest.raises(ValidationError, match=r"sandbox\.wall_s: 20 must be less than timeout_s, which is 5"):
-        UnitTests(sandbox=SANDBOX, timeout_s=5)
-    assert UnitTests.model_validate({"kind": "unit_tests", "sandbox": "none"}).sandbox.how == "none"
-    assert list(UnitTests().missing()) == []
+        UnitTestsVerifier(sandbox=SANDBOX, timeout_s=5)
+    assert UnitTestsVerifier.model_validate({"kind": "unit_tests", "sandbox": "none"}).sandbox.how == "none"
+    assert list(UnitTestsVerifier().missing()) == []

@@ -6,16 +6,21 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from games.verifiers.form import Format, JsonSchema, Length
-from games.verifiers.mathematics import Math
-from games.verifiers.numeric import Numeric, measured
-from games.verifiers.text import Choice, Exact, Pattern
-from games.verifiers.units import read_unit
-from games.verifiers.words import read_words
+from games.verifiers.mathematics import MathVerifier
+from games.verifiers.numeric import NumericVerifier, measure, read_unit
+from games.verifiers.quantities import read_words
+from games.verifiers.text import (
+    ChoiceVerifier,
+    ExactVerifier,
+    FormatVerifier,
+    JsonSchemaVerifier,
+    LengthVerifier,
+    PatternVerifier,
+)
 from marl.protocols import VerifierConfig
 from marl.types import Case, Problem, Verdict
 
-GRADERS = [Exact(), Choice(), Numeric(), Math(), Pattern(pattern="{answer}")]
+GRADERS = [ExactVerifier(), ChoiceVerifier(), NumericVerifier(), MathVerifier(), PatternVerifier(pattern="{answer}")]
 
 
 def said(text: str, answer: str | None = None, gold: str = "B", **facts: object) -> Case:
@@ -27,7 +32,9 @@ def test_an_answer_that_the_role_could_not_read_is_wrong_whatever_the_text_says(
     assert check(said("B", None)).score == 0
 
 
-@pytest.mark.parametrize("check", [Exact(), Numeric(), Math(), Choice()], ids=lambda check: check.kind)
+@pytest.mark.parametrize(
+    "check", [ExactVerifier(), NumericVerifier(), MathVerifier(), ChoiceVerifier()], ids=lambda check: check.kind
+)
 def test_a_problem_without_an_answer_is_never_solved(check: VerifierConfig) -> None:
     verdict = check(said("", "", gold=""))
     assert verdict.score == 0
@@ -35,7 +42,7 @@ def test_a_problem_without_an_answer_is_never_solved(check: VerifierConfig) -> N
 
 
 @pytest.mark.parametrize("read", ["answer", "boxed", "last_line"])
-@pytest.mark.parametrize("kind", [Exact, Numeric, Math])
+@pytest.mark.parametrize("kind", [ExactVerifier, NumericVerifier, MathVerifier])
 def test_a_phrased_answer_is_found_where_it_is_looked_for(kind: type[VerifierConfig], read: str) -> None:
     check = kind.model_validate({"kind": kind.model_fields["kind"].default, "read": read})
     assert check(said(check.phrase("12"), "12", gold="12")).score == 1
@@ -78,11 +85,11 @@ def test_units_in_base_units(text: str, factor: float) -> None:
 
 def test_a_power_of_ten_that_fills_the_memory_is_no_number() -> None:
     for text in ("1e9999999999", "10^999999999", "1 * 10^99999", "9" * 100_000):
-        assert measured(text, Problem("p", "")) is None
+        assert measure(text, Problem("p", "")) is None
 
 
 def test_a_format_scores_the_share_of_parts_that_are_there_exactly_once() -> None:
-    check = Format(requires=("<think>", "</think>", r"\\boxed\{", "(?m)^Answer:"))
+    check = FormatVerifier(requires=("<think>", "</think>", r"\\boxed\{", "(?m)^Answer:"))
     assert check(said("<think>a</think>\nAnswer: \\boxed{1}")) == Verdict(1.0)
     assert check(said("<think><think></think>\\boxed{1}")) == Verdict(0.5, "<think>: 2 times; (?m)^Answer:: 0 times")
     assert check(said("")).score == 0
@@ -91,8 +98,8 @@ def test_a_format_scores_the_share_of_parts_that_are_there_exactly_once() -> Non
 @pytest.mark.parametrize(("words", "score"), [(0, 0), (6, 0), (7, -0.25), (8, -0.5), (10, -1), (50, -1)])
 def test_the_penalty_for_length_is_that_of_dapo(words: int, score: float) -> None:
     # Equation 13 of arXiv 2503.14476 with L_max 10 and L_cache 4: ((10 - 4) - |y|) / 4 between 6 and 10.
-    assert Length(soft=6, hard=10)(said("word " * words)).score == score
-    assert Length(soft=6, hard=10, unit="characters")(said("x" * words)).score == score
+    assert LengthVerifier(soft=6, hard=10)(said("word " * words)).score == score
+    assert LengthVerifier(soft=6, hard=10, unit="characters")(said("x" * words)).score == score
 
 
 SCHEMA = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
@@ -110,7 +117,7 @@ SCHEMA = {"type": "object", "required": ["n"], "properties": {"n": {"type": "int
     ],
 )
 def test_json_must_fit_its_schema(answer: str | None, why: str) -> None:
-    verdict = JsonSchema(accepts=SCHEMA)(said("", answer))
+    verdict = JsonSchemaVerifier(accepts=SCHEMA)(said("", answer))
     assert verdict.score == (0 if why else 1)
     assert verdict.why.startswith(why)
 
@@ -118,14 +125,14 @@ def test_json_must_fit_its_schema(answer: str | None, why: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
-        (Length, {"soft": 9, "hard": 9}, "soft: 9 must be less than hard, 9"),
-        (Pattern, {"pattern": "yes|no"}, "has no {answer}"),
-        (Pattern, {"pattern": "({answer}"}, "is no regular expression"),
-        (Format, {"requires": ["("]}, "is no regular expression"),
-        (Format, {"requires": []}, "at least 1 item"),
-        (JsonSchema, {"accepts": {"type": "text"}}, "no JSON schema: 'text' is not valid"),
-        (Exact, {"read": "box"}, "'answer', 'boxed' or 'last_line'"),
-        (Numeric, {"absolute": -1}, "greater than or equal to 0"),
+        (LengthVerifier, {"soft": 9, "hard": 9}, "soft: 9 must be less than hard, 9"),
+        (PatternVerifier, {"pattern": "yes|no"}, "has no {answer}"),
+        (PatternVerifier, {"pattern": "({answer}"}, "is no regular expression"),
+        (FormatVerifier, {"requires": ["("]}, "is no regular expression"),
+        (FormatVerifier, {"requires": []}, "at least 1 item"),
+        (JsonSchemaVerifier, {"accepts": {"type": "text"}}, "no JSON schema: 'text' is not valid"),
+        (ExactVerifier, {"read": "box"}, "'answer', 'boxed' or 'last_line'"),
+        (NumericVerifier, {"absolute": -1}, "greater than or equal to 0"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(kind: type[VerifierConfig], settings: dict, message: str) -> None:
@@ -134,13 +141,13 @@ def test_settings_that_cannot_work_are_refused(kind: type[VerifierConfig], setti
 
 
 def test_a_pattern_may_come_with_the_problem() -> None:
-    check = Pattern()
+    check = PatternVerifier()
     assert check(said("", "2024-02-30", pattern=r"\d{4}-\d\d-\d\d")).score == 1
     assert check(said("", "February", pattern=r"\d{4}-\d\d-\d\d")).score == 0
 
 
 def test_settings_load_neither_computer_algebra_nor_a_schema_library() -> None:
-    modules = "text form numeric mathematics"
+    modules = "text numeric mathematics"
     code = f"""
 import sys
 for name in {modules!r}.split(): __import__("games.verifiers." + name)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from marl.protocols import Brief, EngineConfig, LearnerConfig, ModelConfig, Source
+from marl.protocols import EngineConfig, LearnerConfig, LearnerContext, ModelConfig, ModelContext, ModelSource
 from marl.types import Completion, Failure, Metrics, Reading, Request, Sample, Ticket, Turn
 
 Logits = dict[str, dict[str, float]]
@@ -23,12 +23,12 @@ def chances(logits: Logits, state: str, moves: Sequence[str]) -> dict[str, float
     return {move: weight / math.fsum(weights.values()) for move, weight in weights.items()}
 
 
-class Table(ModelConfig):
+class TableModel(ModelConfig):
     """A table of logits that begins empty: every move is as likely."""
 
     kind: str = "table"
 
-    def prepare(self, scenario: Any, policies: Sequence[str]) -> Source:
+    def prepare(self, context: ModelContext) -> ModelSource:
         return Empty()
 
 
@@ -46,9 +46,9 @@ class Softmax(EngineConfig):
     """Speaks for a table of logits."""
 
     kind: str = "softmax"
-    speaks_for_models: ClassVar[bool] = True
+    needs_model: ClassVar[bool] = True
 
-    def build(self, source: Source | None) -> SoftmaxEngine:
+    def build(self, source: ModelSource | None) -> SoftmaxEngine:
         assert source is not None
         return SoftmaxEngine(source.model())
 
@@ -90,7 +90,7 @@ class Reinforce(LearnerConfig):
     kind: str = "table_reinforce"
     lr: float = 1.0
 
-    def build(self, brief: Brief) -> Gradient:
+    def build(self, brief: LearnerContext) -> Gradient:
         return Gradient(self.lr, brief.source.model())
 
 

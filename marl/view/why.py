@@ -1,0 +1,149 @@
+"""`marl why`: the chain from rewards to the advantage of one turn, in words and numbers, from disk alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from marl.graph import Trajectory
+from marl.judging.records import StepRecord, TurnRecord
+from marl.runs.run_folder import RunFolder
+from marl.scenario.load import ScenarioError
+from marl.types import Turn, TurnId
+
+_SHOWN_PEERS = 8
+_TEXT = 200
+"""Characters of a completion that are shown."""
+
+
+def why(run: Path, turn: str) -> str:
+    """Return why `turn` (EPISODE:INDEX, such as 000039.0.1:2) of a recorded step got its advantage.
+
+    Raises:
+        ScenarioError: if there is no such run or turn, or its judgement was not recorded.
+    """
+    home = RunFolder(run)
+    episode, index = _parse(turn)
+    step, trajectories = _find(home, episode)
+    trajectory = next(t for t in trajectories if t.id == episode)
+    if not 0 <= index < len(trajectory.turns):
+        raise ScenarioError(f"{turn}: episode {episode} has {len(trajectory.turns)} turns, from 0")
+    spoken, record = trajectory.turns[index], home.judgement(step)
+    chains = record.turns()
+    lines = [*_header(spoken, step), *_readers(spoken, trajectory)]
+    chain = chains.get(spoken.id)
+    if chain is None:
+        return "\n".join([*lines, f"not judged: {_reason(home, spoken)}"])
+    lines += [*_rewards(chain, record, trajectory), *_assignment(chain, record), *_comparison(chain, record, chains)]
+    return "\n".join([*lines, *_tokens(chain, spoken)])
+
+
+def _parse(turn: str) -> TurnId:
+    episode, colon, index = turn.rpartition(":")
+    if not colon or not index.isdigit():
+        raise ScenarioError(f"{turn}: write a turn as EPISODE:INDEX, such as 000039.0.1:2")
+    return episode, int(index)
+
+
+def _find(home: RunFolder, episode: str) -> tuple[int, list[Trajectory]]:
+    home.scenario()  # raises where there is no run
+    number = episode.split(".")[0]
+    likely = int(number) + 1 if number.isdigit() else 0
+    for step in sorted(home.recorded(), key=lambda step: (step != likely, step)):
+        trajectories = home.episodes(step)
+        if any(trajectory.id == episode for trajectory in trajectories):
+            if not home.has_judgement(step):
+                raise ScenarioError(f"{home.path}: step {step} was recorded without its judgement, by an older version")
+            return step, trajectories
+    steps = ", ".join(map(str, home.recorded())) or "none"
+    raise ScenarioError(f"{home.path}: no episode {episode} among the recorded steps ({steps})")
+
+
+def _header(turn: Turn, step: int) -> Iterator[str]:
+    first, last = turn.completion.versions
+    version = f"weights version {first}" if first == last else f"weights versions {first} to {last}"
+    yield f"step {step}, turn {turn.id[0]}:{turn.id[1]}: {turn.agent} in role {turn.role}, {version}"
+    text = turn.completion.text
+    shown = text if len(text) <= _TEXT else f"{text[:_TEXT]}…"
+    yield f"  answered {shown!r}, read as {'nothing' if turn.action is None else repr(turn.action)}"
+
+
+def _readers(turn: Turn, trajectory: Trajectory) -> Iterator[str]:
+    """Yield the scores that verifiers and raters gave the turn: its readers whose answers are JSON with `scores`."""
+    for reader in (t for t in trajectory.turns if trajectory.graph.has_edge(turn.id, t.id) and t.agent != turn.agent):
+        for name, score in _scores(reader).items():
+            yield f"  scored {name} = {score:g} by {reader.agent} (turn {reader.id[1]})"
+
+
+def _scores(turn: Turn) -> dict[str, float]:
+    if turn.completion.token_ids or not turn.completion.text.startswith("{"):
+        return {}
+    scores = json.loads(turn.completion.text).get("scores", {})
+    return scores if isinstance(scores, dict) else {}
+
+
+def _reason(home: RunFolder, turn: Turn) -> str:
+    scenario = home.scenario()
+    role = scenario.roles.get(turn.role)
+    if role is None or role.policy not in scenario.policies:
+        return f"role {turn.role!r} is not the scenario's"
+    if scenario.policies[role.policy].engine.rule_bound:
+        return f"role {turn.role!r} answers by rule"
+    return "the rule gave it no entry: it is no fair sample, or could not be judged"
+
+
+def _rewards(chain: TurnRecord, record: StepRecord, trajectory: Trajectory) -> Iterator[str]:
+    rule, pool = record.rules[chain.rule], set(chain.pool) or {chain.agent}
+    sharing = f", shared by {', '.join(chain.pool)}" if len(chain.pool) > 1 else ""
+    yield f"rewards{sharing}"
+    rewards = [reward for reward in trajectory.rewards if reward.agent in pool]
+    for reward in rewards:
+        cause = f": {reward.cause}" if reward.cause else ""
+        yield f"  {reward.value:+.4g} {reward.name} to {reward.agent} after turn {reward.turn[1]}{cause}"
+    if not rewards:
+        yield "  none was paid"
+    scaled = f" (times scale {rule.scale:g})" if rule.scale != 1 else ""
+    if chain.pool:
+        yield f"  in all {chain.pool_reward:+.4g}{scaled}"
+
+
+def _settings(part: Mapping[str, Any]) -> str:
+    given = {name: value for name, value in part.items() if name != "kind" and value not in (None, [], {}, ())}
+    return part["kind"] + (f" {json.dumps(given)}" if given else "")
+
+
+def _assignment(chain: TurnRecord, record: StepRecord) -> Iterator[str]:
+    rule = record.rules[chain.rule]
+    assigned = "nothing" if chain.assigned is None else f"{chain.assigned:+.4g}"
+    yield f"assign ({rule.field}.assign: {_settings(rule.assign)}) gave this turn {assigned}"
+    for name, penalty in chain.penalties.items():
+        yield f"  {penalty:+.4g} {name} penalty over its tokens"
+    yield f"  earned {chain.earned:+.4g}"
+
+
+def _comparison(chain: TurnRecord, record: StepRecord, chains: Mapping[TurnId, TurnRecord]) -> Iterator[str]:
+    rule = record.rules[chain.rule]
+    yield f"baseline ({rule.field}.baseline: {_settings(rule.baseline)})"
+    if chain.group is not None:
+        group = record.groups[chain.group]
+        peers = [chains[turn] for turn in group.turns if turn != chain.turn and turn in chains]
+        like = f" with the same {group.like}" if group.like else ""
+        shown = ", ".join(f"{p.turn[0]}:{p.turn[1]} {p.earned:+.4g}" for p in peers[:_SHOWN_PEERS])
+        more = f", and {len(peers) - _SHOWN_PEERS} more" if len(peers) > _SHOWN_PEERS else ""
+        yield f"  {len(peers)} peers{like}" + (f": {shown}{more}" if peers else "")
+    if chain.baseline is None or chain.scale is None:
+        yield f"  advantage {chain.advantage:+.4g}"
+    else:
+        yield f"  advantage ({chain.earned:.4g} - {chain.baseline:.4g}) * {chain.scale:.4g} = {chain.advantage:+.4g}"
+
+
+def _tokens(chain: TurnRecord, turn: Turn) -> Iterator[str]:
+    count = len(turn.completion.token_ids)
+    if not chain.token_advantages:
+        yield f"tokens: each of {count} has the turn's advantage"
+    else:
+        values = " ".join(f"{value:+.3g}" for value in chain.token_advantages)
+        yield f"tokens: {count}, with advantages {values}"
+    yield f"policy {chain.policy} learnt from it in the update after this step, if its schedule had one"

@@ -1,0 +1,173 @@
+"""Roles that think aloud if they like and then give one answer in an agreed form."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from marl.types import CALL
+from roles import parsing
+from roles.base import BaseRole, TemplateText
+from roles.schemas import check_schema
+
+AnswerForm = Literal["tag", "boxed", "bracket", "json", "code", "last_line", "whole"]
+TagName = Annotated[str, Field(pattern=r"^[A-Za-z][\w-]*$")]
+_RESERVED_TAGS = ("think", "tool_call")
+_READERS = {
+    "boxed": parsing.boxed,
+    "bracket": parsing.bracketed,
+    "last_line": parsing.last_line,
+    "whole": parsing.whole,
+}
+
+
+class PlayerRole(BaseRole):
+    """Names exactly one legal move in square brackets, after any other text."""
+
+    kind: str = "player"
+
+    def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
+        moves = set(parsing.brackets(text))
+        if legal is not None:
+            # However the model spells a move, the game gets it as the game spells it.
+            spellings = {move.lower(): move for move in legal}
+            moves = {spellings[move.lower()] for move in moves if move.lower() in spellings}
+        return moves.pop() if len(moves) == 1 else None
+
+    def phrase(self, move: str) -> str:
+        return f"[{move}]"
+
+
+class AnsweringRole(BaseRole):
+    """Base of roles that give one answer in the form `answer`, after any other text.
+
+    A role with `tools` may call one instead, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: its move is
+    then `call ` and that JSON.
+    """
+
+    template_fields: ClassVar[tuple[str, ...]] = ("answer", "tag", "language", "schema_text")
+    prompt: TemplateText = "{% extends 'prompt.jinja2' %}"
+    answer: AnswerForm = "tag"
+    """`tag`: in `<tag>...</tag>`. `boxed`: in the last `\\boxed{}`. `bracket`: in `[...]`. `json`: the first object.
+    `code`: the last fenced block. `last_line`, `whole`: as it stands."""
+    tag: TagName = "answer"
+    """Name of the tag, and the instructions' word for the answer."""
+    language: str = Field(default="python", pattern=r"^[\w+#.-]*$")
+    """Of `code`: the label of its blocks."""
+    json_schema: dict[str, Any] | None = None
+    """Of `json`: the schema that the object must fit (JSON schema, draft 2020-12)."""
+
+    @field_validator("tag")
+    @classmethod
+    def _is_not_reserved(cls, tag: str) -> str:
+        if tag in _RESERVED_TAGS:
+            raise ValueError(f"{tag!r} marks something else; choose another name")
+        return tag
+
+    @field_validator("json_schema")
+    @classmethod
+    def _is_schema(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
+        if schema is not None:
+            check_schema(schema)
+        return schema
+
+    @property
+    def schema_text(self) -> str:
+        """The schema as templates show it; empty if there is none."""
+        return parsing.compact(self.json_schema) if self.json_schema is not None else ""
+
+    def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
+        if self.tools and parsing.calls_tool(text):
+            call = parsing.tool_call(text)
+            move = None if call is None else CALL + parsing.compact(call)
+        else:
+            answer = self.read_answer(text)
+            move = None if answer is None else self.move_of(answer)
+        return move if move is None or legal is None else parsing.choice(move, legal)
+
+    def phrase(self, move: str) -> str:
+        if self.tools and _is_call(move):
+            return f"<tool_call>{move.removeprefix(CALL)}</tool_call>"
+        return self.write_answer(self.answer_of(move))
+
+    def move_of(self, answer: str) -> str | None:
+        """Return the move that `answer` means; None if it means none."""
+        return answer
+
+    def answer_of(self, move: str) -> str:
+        """Return the answer that means `move`: `move_of(answer_of(move)) == move`."""
+        return move
+
+    def read_answer(self, text: str) -> str | None:
+        """Return the answer in `text`; None if there is none or more than one."""
+        match self.answer:
+            case "tag":
+                return parsing.tag(text, self.tag)
+            case "json":
+                value = parsing.json_object(text, self.json_schema)
+                return None if value is None else parsing.compact(value)
+            case "code":
+                return parsing.code_block(text, self.language)
+        return _READERS[self.answer](text)
+
+    def write_answer(self, answer: str) -> str:
+        """Return the shortest text that gives `answer`."""
+        match self.answer:
+            case "tag":
+                return f"<{self.tag}>{answer}</{self.tag}>"
+            case "boxed":
+                return rf"\boxed{{{answer}}}"
+            case "bracket":
+                return f"[{answer}]"
+            case "code":
+                return parsing.fenced(answer, self.language)
+        return answer
+
+
+def _is_call(move: str) -> bool:
+    """Return whether `move` is a call exactly as `parse` returns it; an answer may begin with the same word."""
+    text = move.removeprefix(CALL)
+    if text == move:
+        return False
+    call = parsing.tool_call(f"<tool_call>{text}</tool_call>")
+    return call is not None and parsing.compact(call) == text
+
+
+class ChallengerRole(AnsweringRole):
+    """Poses a problem for others to solve."""
+
+    kind: str = "challenger"
+    instructions: TemplateText = "{% extends 'challenger.jinja2' %}"
+    tag: TagName = "question"
+
+
+class PlannerRole(AnsweringRole):
+    """Plans how to solve a problem; by default its whole text is the plan."""
+
+    kind: str = "planner"
+    instructions: TemplateText = "{% extends 'planner.jinja2' %}"
+    answer: AnswerForm = "whole"
+    tag: TagName = "plan"
+
+
+class SolverRole(AnsweringRole):
+    """Answers a question: in tags, a box, brackets, JSON, code or as plain text."""
+
+    kind: str = "solver"
+    instructions: TemplateText = "{% extends 'solver.jinja2' %}"
+
+
+class DebaterRole(AnsweringRole):
+    """Answers a question in rounds and sees the other agents' answers each time."""
+
+    kind: str = "debater"
+    instructions: TemplateText = "{% extends 'debater.jinja2' %}"
+
+
+class AggregatorRole(AnsweringRole):
+    """Reads several numbered answers and gives one: the best of them, a summary, or a better one."""
+
+    kind: str = "aggregator"
+    instructions: TemplateText = "{% extends 'aggregator.jinja2' %}"
+    prompt: TemplateText = "{% extends 'candidates.jinja2' %}"

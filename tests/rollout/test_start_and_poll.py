@@ -1,0 +1,166 @@
+"""`start` and `poll`: episodes in flight, collected as they finish, and forks that are played in another process."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+from small_games import Voice, deal, drawn, table
+
+from games.kuhn_poker import KuhnPokerConfig
+from marl.graph import Trajectory, read_trajectories, write_trajectories
+from marl.judging.judge import Judge
+from marl.protocols import Evidence
+from marl.scenario.schema import CreditConfig
+from marl.types import Completion, Deal, Failure, Fork, Request, Ticket
+
+GAME = KuhnPokerConfig()
+
+
+class RandomLatency(Voice):
+    """Answers each request after a random number of steps."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(drawn)
+        self._rng = random.Random(seed)
+        self._due: dict[Ticket, int] = {}
+        self._now = 0
+        self._ready: list[tuple[Ticket, Completion | Failure]] = []
+        self.most_open = 0
+
+    def submit(self, ticket: Ticket, request: Request) -> None:
+        super().submit(ticket, request)
+        self._ready += super().step(0.0)
+        self._due[ticket] = self._now + self._rng.randrange(1, 200)
+        self.most_open = max(self.most_open, len(self._due))
+
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+        self._now += 1
+        due = [answer for answer in self._ready if self._due[answer[0]] <= self._now]
+        self._ready = [answer for answer in self._ready if self._due[answer[0]] > self._now]
+        for ticket, _ in due:
+            del self._due[ticket]
+        return due
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        for ticket in tickets:
+            self._due.pop(ticket, None)
+        self._ready = [answer for answer in self._ready if answer[0] in self._due]
+
+
+def judge(trajectories: list[Trajectory]) -> dict[tuple[str, int], float]:
+    rule = CreditConfig.model_validate({"assign": "outcome", "baseline": "role_average"})
+    credit = Judge(rule)(Evidence(trajectories, GAME.kind)).credit
+    return {turn: advantage.value for turn, advantage in credit.items()}
+
+
+def test_a_thousand_episodes_in_flight_finish_in_any_order_and_are_judged_in_deal_order() -> None:
+    deals = [deal(f"e{i}", GAME, i) for i in range(1000)]
+    engine = RandomLatency(seed=0)
+    simulator = table(GAME, engine)
+    tickets = simulator.start(deals)
+    finished: dict[Ticket, Trajectory] = {}
+    polls = 0
+    while len(finished) < len(deals):
+        polls += 1
+        for ticket, trajectory in simulator.poll(wait_s=0.0):
+            assert trajectory is not None
+            finished[ticket] = trajectory
+    assert engine.most_open == 1000
+    assert polls > 100, "episodes come as they finish, not all at once"
+    assert list(finished) != tickets
+    in_deal_order = [finished[ticket] for ticket in tickets]
+    at_once = table(GAME, Voice(drawn)).play(deals)
+    assert in_deal_order == at_once
+    assert judge(in_deal_order) == judge(at_once)
+    assert judge(list(finished.values())) != judge(at_once), "a moving average depends on the order"
+
+
+def test_episodes_in_flight_do_not_disturb_a_caller_that_waits() -> None:
+    simulator = table(GAME, RandomLatency(seed=1))
+    tickets = simulator.start([deal(f"e{i}", GAME, i) for i in range(50)])
+    greedy = simulator.greedy().play([deal("g", GAME)])
+    [asked] = simulator.ask([greedy[0].turns[0].request])
+    assert isinstance(asked, Completion)
+    finished: list[Ticket] = []
+    while len(finished) < 50:
+        finished += [ticket for ticket, _ in simulator.poll(wait_s=0.0)]
+    assert sorted(finished) == tickets
+    assert simulator.poll(wait_s=10.0) == [], "nothing is in flight, so there is nothing to wait for"
+
+
+def test_a_cancelled_episode_never_finishes_and_its_requests_are_taken_back() -> None:
+    engine = RandomLatency(seed=2)
+    simulator = table(GAME, engine)
+    first, second = simulator.start([deal("a", GAME), deal("b", GAME)])
+    simulator.cancel([first])
+    finished: list[Ticket] = []
+    while not finished:
+        finished = [ticket for ticket, _ in simulator.poll(wait_s=0.0)]
+    assert finished == [second]
+    assert engine._due == {}
+
+
+def test_rewards_are_mapped_as_episodes_finish() -> None:
+    simulator = table(GAME, Voice(drawn))
+    [plain] = simulator.play([deal("e", GAME)])
+    [doubled] = simulator.play([deal("e", GAME)], lambda trajectory: trajectory.scaled(2.0))
+    assert doubled.returns == {agent: 2 * value for agent, value in plain.returns.items()}
+    assert doubled.turns == plain.turns
+    assert [len(group) for group in simulator.branch([Fork(doubled, 0, n=3)])] == [3]
+
+
+def test_score_only_scores() -> None:
+    simulator = table(GAME, Voice(drawn))
+    [played] = simulator.play([deal("e", GAME)])
+    with pytest.raises(ValueError, match="request 0 has no `forced` text; `ask` samples one"):
+        simulator.score([played.turns[0].request])
+
+
+def test_a_deal_may_say_which_policy_speaks_for_a_role() -> None:
+    engines = {"actor": Voice(drawn), "actor@000007": Voice(lambda request: "mumble")}
+    simulator = table(GAME, engines)
+    usual, other = simulator.play(
+        [
+            Deal("usual", "g", 0, deal("e", GAME).seats),
+            Deal("other", "g", 0, deal("e", GAME).seats, policies={"player": "actor@000007"}),
+        ]
+    )
+    assert None not in {turn.action for turn in usual.turns}
+    assert {turn.completion.text for turn in other.turns} == {"mumble"}
+    assert {request.policy for request in engines["actor@000007"].asked.values()} == {"actor"}, "the engine's own name"
+    assert {turn.request.policy for turn in other.turns} == {"actor@000007"}, "the turn tells who spoke"
+
+
+FORK = """
+import sys
+from pathlib import Path
+from games.kuhn_poker import KuhnPokerConfig
+from marl.engines.scripted import Random
+from marl.graph import read_trajectories, write_trajectories
+from marl.rollout.casting import RoleCasting
+from marl.rollout.simulator import RolloutSimulator
+from marl.types import Fork
+from roles.answering import PlayerRole
+casting = RoleCasting({"player": PlayerRole(policy="actor")}, 0)
+simulator = RolloutSimulator(KuhnPokerConfig(), casting, {"actor": Random().build(None)})
+forks = [Fork(past, 1, n=2) for past in read_trajectories(Path(sys.argv[1]))]
+write_trajectories(Path(sys.argv[2]), [course for courses in simulator.branch(forks) for course in courses])
+"""
+
+
+def test_a_trajectory_is_forked_in_another_process(tmp_path: Path) -> None:
+    from marl.engines.scripted import Random
+
+    simulator = table(GAME, Random().build(None))
+    played = simulator.play([deal(f"e{i}", GAME, i) for i in range(5)])
+    here = [course for courses in simulator.branch([Fork(past, 1, n=2) for past in played]) for course in courses]
+    write_trajectories(tmp_path / "played.jsonl.zst", played)
+    command = [sys.executable, "-c", FORK, str(tmp_path / "played.jsonl.zst"), str(tmp_path / "forked.jsonl.zst")]
+    subprocess.run(command, check=True, cwd=ROOT)
+    assert list(read_trajectories(tmp_path / "forked.jsonl.zst")) == here

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from credit.baselines.value import ValueSource
 from marl.protocols import Evidence
 from marl.types import TurnId
 
@@ -22,7 +21,7 @@ _PENALTIES = torch.logspace(-2, 9, 23, dtype=torch.float64)
 """Of the ridge regression, in standardised features; the last is as good as no features at all."""
 
 
-class OwnValues(ValueSource):
+class OwnValues:
     """Expected return before a turn, from the hidden state at the last token of its prompt; per role.
 
     Values of a step come from earlier steps only, so that a value never depends on the return that is compared with

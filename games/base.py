@@ -24,7 +24,7 @@ class IllegalMove(Config):
     """Consequences of an answer that is not a legal move."""
 
     retry: int = Field(default=0, ge=0)
-    """How many times the same agent is asked again; an answer that is followed by a retry costs nothing."""
+    """Number of times the same agent is asked again; an answer that is followed by a retry costs nothing."""
     then: Literal["forfeit", "penalty", "random"] = "forfeit"
     """End the game at a cost, play a uniformly random legal move at a cost, or play one for free."""
     penalty: float | None = Field(default=None, ge=0, allow_inf_nan=False)
@@ -205,7 +205,12 @@ class TextGame(AECEnv[str, Observation, str]):
         legal = self._legal
         played = action if action and (legal is None or action in legal) else self._refuse(agent)
         if played is not None:
-            self._play(played)
+            outcome = self.move(played)
+            if isinstance(outcome, str):
+                self._request_move(outcome, 0)
+            else:
+                self.pay(outcome, cause="result of the game")
+                self._end()
         if self.reward_components:
             self._accumulate_rewards()
 
@@ -256,14 +261,6 @@ class TextGame(AECEnv[str, Observation, str]):
                 problem=self.problem(),
                 examples=self.examples(each),
             )
-
-    def _play(self, action: str) -> None:
-        outcome = self.move(action)
-        if isinstance(outcome, str):
-            self._request_move(outcome, 0)
-        else:
-            self.pay(outcome, cause="result of the game")
-            self._end()
 
     def _end(self) -> None:
         self._legal = ()

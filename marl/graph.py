@@ -1,4 +1,4 @@
-"""The trajectory graph: who said what, and who had read what when saying it."""
+"""The trajectory graph: turns of an episode, and edges from each turn to the turns that read it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Trajectory:
 
     @property
     def id(self) -> str:
-        """The episode's name, unique in a run."""
+        """Return the episode's name, unique in a run."""
         return self.deal.episode
 
     def add(self, turn: Turn, reads: Iterable[TurnId]) -> None:
@@ -47,20 +47,20 @@ class Trajectory:
 
     @property
     def returns(self) -> dict[str, float]:
-        """Agent -> total reward."""
+        """Return agent -> total reward."""
         totals: dict[str, float] = defaultdict(float)
         for reward in self.rewards:
             totals[reward.agent] += reward.value
         return dict(totals)
 
     def scaled(self, factor: float) -> Trajectory:
-        """The same turns with every reward times `factor`; shares the graph."""
+        """Return the same turns with every reward times `factor`; shares the graph."""
         if factor == 1:
             return self
         return self._paid([replace(reward, value=reward.value * factor) for reward in self.rewards])
 
     def paid_for(self, name: str) -> Trajectory:
-        """The same turns with only the rewards of this name; shares the graph."""
+        """Return the same turns with only the rewards of this name; shares the graph."""
         return self._paid([reward for reward in self.rewards if reward.name == name])
 
     def _paid(self, rewards: list[Reward]) -> Trajectory:
@@ -117,13 +117,13 @@ def write_trajectories(path: Path, trajectories: Sequence[Trajectory]) -> None:
     """Write JSON lines, compressed (`.jsonl.zst`); nothing is lost. The file appears whole or not at all."""
     lines = b"".join(_codec().dump_json(_record(t)) + b"\n" for t in trajectories)
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".part")
-    beside.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(lines))
-    beside.replace(path)
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(lines))
+    part.replace(path)
 
 
 def read_trajectories(path: Path) -> Iterator[Trajectory]:
-    """Read what `write_trajectories` wrote.
+    """Yield what `write_trajectories` wrote.
 
     Raises:
         ValueError: if the file is damaged or is no trajectory file.

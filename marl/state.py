@@ -1,16 +1,23 @@
-"""State on disk without pickle: tensors in safetensors, everything else in JSON."""
+"""State that survives a restart: on disk without pickle, tensors in safetensors, everything else in JSON."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _TENSOR = "__tensor__"
+
+
+class Stateful(Protocol):
+    """Survives a restart. Its state is a nest of dicts with string keys, numbers, strings, lists and tensors."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 def save_state(folder: Path, state: Mapping[str, Any]) -> None:
@@ -28,7 +35,7 @@ def save_state(folder: Path, state: Mapping[str, Any]) -> None:
 
 
 def load_state(folder: Path) -> dict[str, Any]:
-    """Read what `save_state` wrote, bit for bit."""
+    """Return what `save_state` wrote, bit for bit."""
     from safetensors.torch import load_file
 
     return _join(json.loads((folder / "state.json").read_text()), load_file(folder / "state.safetensors"))

@@ -21,33 +21,33 @@ Metrics = dict[str, float]
 Finish = Literal["stop", "length", "overflow", "aborted"]
 End = Literal["no", "terminated", "truncated"]
 Purpose = Literal["train", "eval", "credit"]
-"""What tokens are spent for."""
+"""Purpose for which tokens are spent."""
 
 
 class Observation(TypedDict):
-    """What an agent sees of a game. Without a mask, any text is a move."""
+    """Observation of an agent, in words. Without a mask, any text is a move."""
 
     text: str
     action_mask: NotRequired[Any]
 
 
 class Info(TypedDict):
-    """What a game says beside the observation, for the agent to move."""
+    """Facts about the agent to move, apart from its observation."""
 
     legal: tuple[str, ...] | None
-    """The open moves; None when any text is one."""
+    """Legal moves; None if any text is one."""
     hears: tuple[str, ...]
-    """Agents whose turns this one can see."""
+    """Agents whose turns this agent can read."""
     together: tuple[str, ...]
     """Agents whose observations are final now, so that they can be asked at once."""
     state: str
-    """All that this agent knows: its information state."""
+    """Information state: everything that this agent knows."""
     attempt: int
-    """0, or how many answers to this very question were refused."""
+    """Number of answers to this question that were refused."""
     problem: NotRequired[str]
-    """Key of the problem that this agent works on now, where there is one."""
+    """Key of the problem that this agent works on, if there is one."""
     examples: NotRequired[tuple[str, ...]]
-    """Moves that show what an answer looks like where any text is a move: `random` plays one of them."""
+    """Examples of moves, for games in which any text is one: the player `random` picks one of them."""
 
 
 class Message(NamedTuple):
@@ -59,39 +59,39 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a policy is asked to say."""
+    """Request for a completion of a policy."""
 
     policy: str
     messages: tuple[Message, ...]
     sampling: Sampling
     seed: int = 0
-    """Of the random numbers that pick the tokens."""
+    """Seed of the random numbers that pick the tokens."""
     options: Mapping[str, str] | None = None
-    """Legal move -> the text that says it; None when any text is a move."""
+    """Legal move -> its canonical text; None if any text is a move."""
     state: str = ""
-    """All that the agent knows, in the game's own words: what scripted players act on."""
+    """The agent's information state, on which scripted players act."""
     continues: tuple[int, ...] = ()
     """Token ids that `messages` continue byte for byte (an earlier turn's prompt and completion)."""
     forced: str | None = None
     """Text to score instead of sampling; the end token is scored with it."""
     examples: tuple[str, ...] = ()
-    """Texts that show what an answer looks like where any text is a move: what scripted players choose from."""
+    """Examples of answers, from which scripted players choose if any text is a move."""
     tools: tuple[str, ...] = ()
-    """JSON schemas (as in OpenAI's `tools`) of what the speaker may call, for chat templates that take them."""
+    """JSON schemas (as in OpenAI's `tools`) of the tools that the role may call, for chat templates that take them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What was spent on answers from outside; sums are totals."""
+    """Cost of answers from outside; instances add up."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0
     """In the currency of the engine's prices."""
     tries: int = 0
-    """How often it was asked, retries included."""
+    """Number of requests, retries included."""
     failed: int = 0
-    """Requests that were given up."""
+    """Number of requests that were given up."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -105,19 +105,19 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a policy said, token for token."""
+    """Completion of a policy, token for token."""
 
     text: str
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
-    """The sampled end token included."""
+    """Sampled tokens, the end token included."""
     logprobs: tuple[float, ...]
     """Of each token under the sampling distribution (temperature, top-p and top-k applied), in nats."""
     finish: Finish
     versions: tuple[int, int] = (0, 0)
-    """Weights that sampled the first and the last token."""
+    """Versions of the weights that sampled the first and the last token."""
     usage: Usage | None = None
-    """What it took, where that is counted."""
+    """Cost, where it is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Failure:
     finish: Literal["overflow", "aborted"]
     reason: str
     usage: Usage | None = None
-    """What was spent all the same."""
+    """Cost of the attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Turn:
     id: TurnId
     agent: str
     nth: int
-    """How many turns the agent had before."""
+    """Number of the agent's earlier turns."""
     attempt: int
     role: str
     request: Request
@@ -202,17 +202,17 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something to be solved, with what it takes to tell whether it was."""
+    """A problem, with everything that it takes to grade an answer."""
 
     key: str
-    """Names it: equal keys, equal problems."""
+    """Name of the problem: equal keys, equal problems."""
     question: str
     answer: str = ""
     """The right answer; empty where only tests or a judge can tell."""
     wrong: tuple[str, ...] = ()
     """Plausible wrong answers."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What else verifiers need, as plain JSON: unit tests, choices, a unit."""
+    """Facts that verifiers need, as plain JSON: unit tests, choices, a unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,14 +221,14 @@ class Case:
 
     problem: Problem
     text: str
-    """What was said, word for word."""
+    """The completion's text."""
     answer: str | None
-    """What the speaker's role read from it; None if it was unreadable."""
+    """The answer that the role read from the text; None if it was unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier found."""
+    """Verdict of a verifier on an answer."""
 
     score: float
     """1 is right, 0 is not; penalties go down to -1."""
@@ -237,17 +237,17 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What an episode showed, beside its rewards."""
+    """Result of an episode, apart from its rewards."""
 
     measures: Mapping[str, float] = field(default_factory=dict)
-    """Named figures, such as `success`; paid to nobody."""
+    """Named figures, such as `success`, which are reported and not paid."""
     starts: tuple[Mapping[str, Any], ...] = ()
-    """`reset` options of new starts that it came upon, for an experience that keeps a pool."""
+    """`reset` options of new starts that came up, for an experience that keeps a pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advantage:
-    """How much better a turn was than what it is compared with."""
+    """Advantage of a turn over its baseline."""
 
     value: float
     tokens: tuple[float, ...] = ()
@@ -266,7 +266,7 @@ Credit = dict[TurnId, Advantage]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a learner's model says of a turn without learning."""
+    """Outputs of a learner's model for a turn, without learning."""
 
     logprobs: tuple[float, ...]
     values: tuple[float, ...] | None = None
@@ -278,7 +278,7 @@ class Reading:
     reference: tuple[float, ...] | None = None
     """Log-probabilities under the learner's reference model."""
     rewards: tuple[float, ...] | None = None
-    """What the learner's own reward model pays for each token, where it has one (PRIME)."""
+    """Reward of each token by the learner's own process reward model, where it has one (PRIME)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,16 +292,16 @@ class Sample:
     """Start of the game: samples of one group began from the same state."""
     nth: int
     end: End
-    """Whether the episode ended with this turn of the agent."""
+    """End of the episode, if this is the agent's last turn; else `no`."""
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     sampling: Sampling
     versions: tuple[int, int]
     earned: float
-    """What the turn was assigned, before any comparison."""
+    """Earnings of the turn, before any comparison."""
     advantage: Advantage
     reading: Reading | None = None
     paid: float = 0.0
-    """What its agent was paid in the whole episode."""
+    """Total reward of its agent in the episode."""
     finish: Finish = "stop"

@@ -72,9 +72,9 @@ def test_switches_leave_the_gradient_as_it_is_on_the_gpu() -> None:
 
     from trainers.batching.batches import collate
     from trainers.batching.rows import Row
-    from trainers.forward.checkpointing import apply_modes
-    from trainers.forward.token_outputs import said
-    from trainers.settings import Sft
+    from trainers.forward.model_inputs import prepare_layers
+    from trainers.forward.token_outputs import token_outputs
+    from trainers.settings.preferences import Sft
 
     if not torch.cuda.is_available():
         pytest.skip("no GPU here")
@@ -85,8 +85,8 @@ def test_switches_leave_the_gradient_as_it_is_on_the_gpu() -> None:
         config = LlamaConfig(vocab_size=150_000, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
                              num_attention_heads=4, num_key_value_heads=4)  # fmt: skip
         model = LlamaForCausalLM(config).cuda().train()
-        apply_modes(model, Sft(gradient_checkpointing=recompute, compile=compiled))
-        said(model, collate(rows, model.device)).logprobs_BT.sum().backward()
+        prepare_layers(model, Sft(gradient_checkpointing=recompute, compile=compiled))
+        token_outputs(model, collate(rows, model.device)).logprobs_BT.sum().backward()
         found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     assert all(float((other - found[0]).norm() / found[0].norm()) < 1e-3 for other in found[1:])
 
@@ -97,10 +97,10 @@ def test_lines_on_the_gpu_say_and_learn_what_each_text_alone_does_and_compile_on
 
     if not torch.cuda.is_available():
         pytest.skip("no GPU here")
-    from trainers.batching.planner import Planner
+    from trainers.batching.planner import BatchPlanner
     from trainers.batching.rows import Row
-    from trainers.forward import flex_attention as flex
-    from trainers.forward.token_outputs import said
+    from trainers.forward import attention
+    from trainers.forward.token_outputs import token_outputs
 
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 40}
     model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)).cuda().train()
@@ -111,8 +111,8 @@ def test_lines_on_the_gpu_say_and_learn_what_each_text_alone_does_and_compile_on
         for packing in ("padded", "shared"):
             model.zero_grad()
             told = {}
-            for chunk, batch in Planner(model, 2048, packing).batches(rows):
-                logprobs_BT = said(model, batch).logprobs_BT
+            for chunk, batch in BatchPlanner(model, 2048, packing).batches(rows):
+                logprobs_BT = token_outputs(model, batch).logprobs_BT
                 logprobs_BT.sum().backward()
                 told |= {row.token_ids: line for row, line in zip(chunk, logprobs_BT.detach(), strict=True)}
             gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
@@ -120,6 +120,6 @@ def test_lines_on_the_gpu_say_and_learn_what_each_text_alone_does_and_compile_on
         (plain, expected), (lined, gradient) = found
         assert torch.allclose(plain, lined, atol=1e-4)
         assert float((gradient - expected).norm() / expected.norm()) < 1e-4
-    assert model.config._attn_implementation == flex.NAME
+    assert model.config._attn_implementation == attention.NAME
     frames = torch._dynamo.utils.counters["frames"]
     assert frames["total"] <= 2, "no compilation for each length"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from small_games import CircleConfig, PenniesConfig, Voice, deal, drawn, table
+from small_games import CircleConfig, FunctionEngine, PenniesConfig, deal, random_move, table
 
 from games.base import IllegalMove
 from games.kuhn_poker import KuhnPokerConfig
@@ -14,7 +14,9 @@ from marl.graph import Trajectory, read_trajectories, write_trajectories
 from marl.types import Failure, Request
 
 
-def played(game: KuhnPokerConfig | CircleConfig | PenniesConfig, voice: Voice, **options: object) -> Trajectory:
+def played(
+    game: KuhnPokerConfig | CircleConfig | PenniesConfig, voice: FunctionEngine, **options: object
+) -> Trajectory:
     return table(game, voice).play([deal("e", game, **options)])[0]
 
 
@@ -22,8 +24,8 @@ def edges(trajectory: Trajectory) -> set[tuple[int, int]]:
     return {(source[1], target[1]) for source, target in trajectory.graph.edges}
 
 
-def always(text: str) -> Voice:
-    return Voice(lambda request: text)
+def always(text: str) -> FunctionEngine:
+    return FunctionEngine(lambda request: text)
 
 
 def test_a_turn_reads_what_was_said_since_its_agents_last_turn_and_that_turn() -> None:
@@ -50,16 +52,18 @@ def test_the_order_of_answers_does_not_matter_to_agents_that_are_asked_at_once(i
     game = PenniesConfig(rounds=3, illegal=IllegalMove(retry=1, then=illegal))  # type: ignore[arg-type]
 
     def say(request: Request) -> str:
-        return drawn(request) if request.seed % 3 else "mumble"
+        return random_move(request) if request.seed % 3 else "mumble"
 
     for seed in range(20):
         deals = [deal(f"{seed}", game, seed)]
-        assert table(game, Voice(say)).play(deals) == table(game, Voice(say, newest_first=True, batch=1)).play(deals)
+        assert table(game, FunctionEngine(say)).play(deals) == table(
+            game, FunctionEngine(say, newest_first=True, batch=1)
+        ).play(deals)
 
 
 def test_a_retry_reads_the_answer_that_was_refused() -> None:
     game = KuhnPokerConfig(illegal=IllegalMove(retry=1))
-    trajectory = played(game, Voice(lambda r: "[check]" if "none" not in r.messages[-1].content else "eh"))
+    trajectory = played(game, FunctionEngine(lambda r: "[check]" if "none" not in r.messages[-1].content else "eh"))
     assert [(turn.agent[-1], turn.nth, turn.attempt, turn.action) for turn in trajectory.turns] == [
         ("0", 0, 0, None),
         ("0", 1, 1, None),
@@ -72,9 +76,9 @@ def rich() -> list[Trajectory]:
     game = KuhnPokerConfig(illegal=IllegalMove(retry=1, then="penalty"))
 
     def say(request: Request) -> str | Failure:
-        return (drawn(request), "¿", Failure("overflow", "too long"))[request.seed % 3]
+        return (random_move(request), "¿", Failure("overflow", "too long"))[request.seed % 3]
 
-    laid = table(game, Voice(say))
+    laid = table(game, FunctionEngine(say))
     episodes = laid.play([deal(f"e/{i}", game, i, cards="KQ") for i in range(10)])
     longest = max(episodes, key=lambda t: len(t.turns))
     forks = laid.fork(longest.turns[-1].id, 2) + laid.fork(longest.turns[1].id, 1, "check")

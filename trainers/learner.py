@@ -11,24 +11,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from marl.models.lora import save_adapter
 from marl.protocols import LearnerContext
 from marl.types import Metrics, Reading, Sample, Turn
-from trainers.batching.batches import Batch, collate
+from trainers.batching.batches import collate
 from trainers.batching.planner import BatchPlanner
 from trainers.batching.rows import Row, distribution, totals_of
 from trainers.forward.model_inputs import prepare_layers
 from trainers.forward.token_outputs import fit_head, token_outputs
 from trainers.losses.aggregation import Totals
 from trainers.objectives.objective import Objective
-from trainers.optim.diagnostics import (
-    StepMetrics,
-    check_finite,
-    gradient_error,
-    loss_error,
-    memory_metrics,
-    update_metrics,
-)
+from trainers.optim import diagnostics
 from trainers.optim.optimizer import Optimizer, learning_rate, named_tensors, restore, snapshot
 from trainers.sampler_check import FidelityGate
 
@@ -79,7 +71,7 @@ class GradientLearner:
         lr = learning_rate(self.settings, self.updates, self.context.steps)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
-        steps: list[StepMetrics] = []
+        steps: list[diagnostics.StepMetrics] = []
         self._minibatch, self._skip, self._layout = self._skip, 0, None
         self.objective.start(self.updates)
         seed = f"{self.context.seed}/{self.context.policy}/{self.updates}"
@@ -91,8 +83,9 @@ class GradientLearner:
                 self._minibatch += 1
         self._minibatch = 0
         self.updates += 1
-        figures = update_metrics(steps, self.objective.parts, self.objective.stats)
-        metrics = {"lr": lr, "samples": float(len(samples)), **faithful, **figures, **memory_metrics(self.device)}
+        figures = diagnostics.update_metrics(steps, self.objective.parts, self.objective.stats)
+        memory = diagnostics.memory_metrics(self.device)
+        metrics = {"lr": lr, "samples": float(len(samples)), **faithful, **figures, **memory}
         return metrics | self.objective.finish(self.updates, self.model, metrics)
 
     def publish(self) -> Iterator[tuple[str, Tensor]]:
@@ -104,6 +97,8 @@ class GradientLearner:
         if all(parameter.requires_grad for parameter in self.model.parameters()):
             self.model.save_pretrained(folder)
         else:
+            from marl.models.lora import save_adapter
+
             save_adapter(self.model, folder)
         self.context.source.tokenizer().save_pretrained(folder)
 
@@ -140,9 +135,9 @@ class GradientLearner:
                 rng.shuffle(order)
             yield from ([one for unit in order[piece::pieces] for one in unit] for piece in range(pieces))
 
-    def _step(self, rows: list[Row], lr: float) -> StepMetrics:
-        check_finite(self.context.policy, rows)
-        totals, metrics = totals_of(rows), StepMetrics(len(rows))
+    def _step(self, rows: list[Row], lr: float) -> diagnostics.StepMetrics:
+        diagnostics.check_finite(self.context.policy, rows)
+        totals, metrics = totals_of(rows), diagnostics.StepMetrics(len(rows))
         ordered: list[Row] = []
         losses: list[Tensor] = []
         plan = self._planner.plan(rows, self._layout)
@@ -165,12 +160,12 @@ class GradientLearner:
     def _raise_non_finite(self, rows: list[Row], loss_B: Tensor, totals: Totals) -> None:
         self._optimizer.zero_grad()
         if not bool(loss_B.sum().isfinite()):
-            raise loss_error(self.context.policy, rows, loss_B.tolist())
+            raise diagnostics.loss_error(self.context.policy, rows, loss_B.tolist())
 
         def loss_of(rows: list[Row]) -> Tensor:
             return self.objective.terms(self.model, collate(rows, self.device), totals).loss_B.sum()
 
-        raise gradient_error(self.context.policy, rows, loss_of, self._optimizer.parameters)
+        raise diagnostics.gradient_error(self.context.policy, rows, loss_of, self._optimizer.parameters)
 
     @torch.no_grad()
     def read(self, turns: Sequence[Turn], wanted: frozenset[str] = LOGPROBS) -> list[Reading]:
@@ -188,22 +183,17 @@ class GradientLearner:
 
     def _readings(self, rows: list[Row], wanted: frozenset[str]) -> Iterator[tuple[Hashable, Reading]]:
         for chunk, batch in self._planner.batches(rows, ends=bool(wanted & ENDS)):
-            fields = self._fields(batch, wanted)
+            outputs = token_outputs(self.model, batch)
+            fields: dict[str, Any] = {"logprobs": outputs.logprobs_BT.tolist()}
+            if "hidden" in wanted and outputs.states.ends_B2H is not None:
+                fields["hidden"] = outputs.states.ends_B2H.float().cpu()
+            fields |= {name: t.tolist() for name, t in self.objective.read(outputs, batch, wanted).items()}
             for index, row in enumerate(chunk):
-                yield _row_key(row), Reading(**{name: _of_row(values[index], row) for name, values in fields.items()})
-
-    def _fields(self, batch: Batch, wanted: frozenset[str]) -> Mapping[str, Any]:
-        """Return field of `Reading` -> a value of each row."""
-        outputs = token_outputs(self.model, batch)
-        fields: dict[str, Any] = {"logprobs": outputs.logprobs_BT.tolist()}
-        if "hidden" in wanted and outputs.states.ends_B2H is not None:
-            fields["hidden"] = outputs.states.ends_B2H.float().cpu()
-        return fields | {name: t.tolist() for name, t in self.objective.read(outputs, batch, wanted).items()}
-
-
-def _of_row(values: Any, row: Row) -> Any:
-    """Return a row's own values: of a padded list, as many as it has tokens."""
-    return values if isinstance(values, float | Tensor) else tuple(values[: len(row.token_ids)])
+                values = {name: column[index] for name, column in fields.items()}
+                tokens: dict[str, Any] = {
+                    n: tuple(v[: len(row.token_ids)]) for n, v in values.items() if isinstance(v, list)
+                }
+                yield _row_key(row), Reading(**values | tokens)
 
 
 def _turn_row(turn: Turn) -> Row:

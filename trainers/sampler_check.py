@@ -6,7 +6,7 @@ Where they do not, cheap tests on the worst turns look for the cause, the most c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -24,10 +24,8 @@ from trainers.forward.token_outputs import token_outputs
 if TYPE_CHECKING:
     from trainers.settings.optimisation import Fidelity
 
-FINE = 1e-4, math.inf
-"""Greatest difference of one token, and on average (nats), with weights in float32 or wider."""
-COARSE = 0.3, 0.03
-"""The same with any weights of lower precision."""
+FINE, COARSE = (1e-4, math.inf), (0.3, 0.03)
+"""Greatest difference of one token, and on average (nats): with weights in float32 or wider, and with narrower ones."""
 SUSPECTS = 8
 """Turns on which the cause is looked for."""
 EXPLAINED = 0.1
@@ -106,13 +104,8 @@ def _gaps(learner: Sequence[float], sampler: Sequence[float]) -> Floats:
 
 def _summary(worst: Sequence[tuple[Floats, Sample]]) -> Gap:
     every = [gap for gaps, _ in worst for gap in gaps]
-    greatest, first = worst[0]
-    return Gap(
-        max=max(map(abs, greatest)),
-        mean=sum(map(abs, every)) / len(every),
-        ratio=math.fsum(math.exp(min(gap, 700.0)) for gap in every) / len(every),
-        worst=first.id,
-    )
+    mean, ratio = sum(map(abs, every)), math.fsum(math.exp(min(gap, 700.0)) for gap in every)
+    return Gap(max(map(abs, worst[0][0])), mean / len(every), ratio / len(every), worst[0][1].id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,21 +195,17 @@ def _sampling(turns: WorstTurns) -> str | None:
 
 
 def _best_temperature(turns: WorstTurns) -> float:
-    """Return the temperature with the least distance."""
+    """Return the temperature with the least distance, by golden-section search over its logarithm."""
 
     def distance(log: float) -> float:
         rows = [replace(r, sampling=r.sampling.model_copy(update={"temperature": math.exp(log)})) for r in turns.rows]
         return turns.distance(rows)
 
-    return math.exp(_argmin(distance, math.log(COLDEST), math.log(HOTTEST)))
-
-
-def _argmin(function: Callable[[float], float], low: float, high: float) -> float:
-    """Return where a function with one valley is least."""
+    low, high = math.log(COLDEST), math.log(HOTTEST)
     for _ in range(HALVINGS):
         left, right = low + (high - low) * 0.382, low + (high - low) * 0.618
-        low, high = (low, right) if function(left) < function(right) else (left, high)
-    return (low + high) / 2
+        low, high = (low, right) if distance(left) < distance(right) else (left, high)
+    return math.exp((low + high) / 2)
 
 
 def _words(sampling: Sampling) -> str:
@@ -258,11 +247,8 @@ def _precision(turns: WorstTurns) -> str | None:
     device = next(turns.model.parameters()).device.type
     coarse = turns.read(turns.rows, torch.autocast(device, torch.bfloat16))
     noise, now = _mean_gap(turns.read(turns.rows), coarse), turns.distance(turns.rows)
-    if not _alike(now, noise):
-        return None
-    return (
-        f"precision: bfloat16 in place of the learner's own numbers moves log-probabilities as much ({noise:.1g} nats)"
-    )
+    cause = "bfloat16 in place of the learner's own numbers"
+    return f"precision: {cause} moves log-probabilities as much ({noise:.1g} nats)" if _alike(now, noise) else None
 
 
 def _alike(gap: float, noise: float) -> bool:

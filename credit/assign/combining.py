@@ -154,12 +154,6 @@ def normalised(rows: Sequence[AgentRewards]) -> list[AgentRewards]:
     ]
 
 
-def have_peers(rows: Sequence[AgentRewards]) -> list[bool]:
-    """Return for each row if others are of its group."""
-    groups = _grouped(rows)
-    return [len(groups[row.group]) > 1 for row in rows]
-
-
 def whitened(values: Sequence[float], in_variance: float = 0.0, in_std: float = 0.0) -> list[float]:
     """Return (x - mean) / (sqrt(var + in_variance) + in_std), ddof 1; all 0 where there is no difference."""
     centre, scale = _spread(values, in_std, in_variance)

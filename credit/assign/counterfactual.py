@@ -148,10 +148,10 @@ class Shapley(CoalitionAssign):
     exact: int = Field(default=8, ge=0, le=16)
     """Most agents for which all coalitions are played."""
     orders: int = Field(default=4, ge=2)
-    """How many random orders are drawn beyond that. Each is closed to a circle, along which the agents come from every
-    place on and in both directions: 2n orders at half the price. `credit/standard_error` says what that leaves open."""
+    """Number of random orders that are drawn beyond that. Each is closed to a circle, along which the agents come from
+    every place on and in both directions: 2n orders at half the price. `credit/standard_error` is their error."""
     split: Literal["copy", "equal"] = "copy"
-    """What each turn of an agent gets: the agent's value, or an equal share of it, so that turns sum to it, too."""
+    """Credit of an agent's turns: the agent's value, or an equal share of it, so that turns sum to it, too."""
 
     def judge(self, evidence: Evidence, courses: Courses) -> Iterator[tuple[TurnId, float]]:
         coalitions = [(players, self._coalitions(players, evidence.seed)) for players in self.players(evidence)]
@@ -209,8 +209,8 @@ class Difference(LeaveOneOut):
 
     kind: str = "difference"
     each: Literal["agent", "turn"] = "turn"
-    """What is replaced: a single turn, or (as in `leave_one_out`) all turns of its agent. A turn that says nothing is
-    asked again where the game's `illegal.retry` says so."""
+    """The part that is replaced: a single turn, or (as in `leave_one_out`) all turns of its agent. A turn that says
+    nothing is asked again where the game's `illegal.retry` says so."""
     against: Literal["default", "policy"] = "default"
     """c_i: the move `default`, or the mean over what the policy might have said."""
 

@@ -238,7 +238,7 @@ class ChainGae(_GaeAssign, TeamAssign):
     kind: str = "chain_gae"
     level: Literal["token", "turn"] = "token"
     rewards: Literal["last", "paid"] = "last"
-    """Where what the team is paid enters: all at the end of its last turn (MARFT), or each where it was paid."""
+    """Place at which the team's reward enters: all at the end of its last turn (MARFT), or each where it was paid."""
 
     @model_validator(mode="after")
     def _check_level(self) -> Self:

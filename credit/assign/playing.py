@@ -28,10 +28,10 @@ class PlayingAssign(TeamAssign):
     """
 
     roles: tuple[str, ...] = ()
-    """Whose turns are judged: the others' have no entry, and nothing is played for them. Default: all that do not
-    answer by rule."""
+    """Roles whose turns are judged: other turns have no entry, and nothing is played for them. Default: all that do
+    not answer by rule."""
     samples: PositiveInt = 1
-    """How many times each other course is played; what it is worth is the mean."""
+    """Number of times that each other course is played; its value is the mean."""
 
     @abstractmethod
     def judge(self, evidence: Evidence, courses: Courses) -> Iterable[tuple[TurnId, float]]:
@@ -100,15 +100,11 @@ class PlayingRule(StatelessRule):
         return credit
 
 
-def text_probabilities(questions: Iterable[tuple[Request, Sequence[str]]], simulator: Simulator) -> list[list[float]]:
+def text_probabilities(questions: Sequence[tuple[Request, Sequence[str]]], simulator: Simulator) -> list[list[float]]:
     """Return how likely each of a request's texts is, given that one of them is sampled; [] if none of them can be."""
-    questions = list(questions)
-    scored = iter(simulator.score([replace(request, forced=text) for request, texts in questions for text in texts]))
-    return [_normalise([_logprob(next(scored)) for _ in texts]) for _, texts in questions]
-
-
-def _logprob(answer: object) -> float:
-    return math.fsum(answer.logprobs) if isinstance(answer, Completion) else -math.inf
+    scored = simulator.score([replace(request, forced=text) for request, texts in questions for text in texts])
+    logprobs = iter([math.fsum(each.logprobs) if isinstance(each, Completion) else -math.inf for each in scored])
+    return [_normalise([next(logprobs) for _ in texts]) for _, texts in questions]
 
 
 def _normalise(logprobs: Sequence[float]) -> list[float]:

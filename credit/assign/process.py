@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from credit.assign.combining import FORMS, AgentRewards, SourceWeights, Step, have_peers, whitened
+from credit.assign.combining import FORMS, AgentRewards, SourceWeights, Step, whitened
 from credit.assign.teams import StatelessRule, TeamAssign, first_values
 from marl.config import nearest, wrong
 from marl.protocols import Assign, Evidence
@@ -91,7 +91,7 @@ class Process(TeamAssign):
         """Refuse fields of earlier versions. Empty ones are dropped: the saved scenarios of old runs have them."""
         if not isinstance(data, Mapping):
             return data
-        if problems := {name: f"{name}: {message}" for name, message in _MOVED.items() if data.get(name)}:
+        if problems := {name: message for name, message in _MOVED.items() if data.get(name)}:
             raise wrong(problems)
         return {name: value for name, value in data.items() if name not in _MOVED}
 
@@ -168,8 +168,8 @@ class ProcessRule(StatelessRule):
         added = {"prime_released": (1e-8, 0.0), "decoupled": (0.0, self._settings.epsilon)}
         if self._settings.combine not in added:
             return values
-        compared = zip(rows, have_peers(rows), strict=True)
-        steps = dict.fromkeys(step for row, has_peers in compared if has_peers for step in row.steps)
+        sizes = Counter(row.group for row in rows)
+        steps = dict.fromkeys(step for row in rows if sizes[row.group] > 1 for step in row.steps)
         white = whitened([values[step] for step in steps], *added[self._settings.combine])
         return values | dict(zip(steps, white, strict=True))
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from marl.graph import Trajectory
     from marl.types import Turn
 
-Judged = Mapping[str, Credit]
-"""Level -> the credit of the part that weighs it."""
+Judged = Mapping[str, Mapping[TurnId, Advantage]]
+"""Level -> the credit of the part that weighs it; 0 where it judged nothing."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class BackPropagation:
         Raises:
             ValueError: if `agents` weighs roles and leaves out one that takes a turn.
         """
-        judged = {level: part(evidence) for level, part in self._parts.items()}
+        judged = {level: defaultdict(lambda: Advantage(0.0), part(evidence)) for level, part in self._parts.items()}
         turns = {turn.id: turn for trajectory in evidence.trajectories for turn in trajectory.turns}
         earned = first_values(pair for t in evidence.trajectories for pair in self._episode(t, evidence, judged))
         if self._settings.tokens == "copy":
@@ -153,7 +153,7 @@ class BackPropagation:
         if setting == "copy" or not calls:
             return [1.0] * len(calls)
         if isinstance(setting, AssignConfig):
-            return shares([sum(abs(_earned(judged["agents"], turn).value) for turn in turns) for turns in calls])
+            return shares([sum(abs(judged["agents"][turn.id].value) for turn in turns) for turns in calls])
         return shares([1.0 if setting == "equal" else _role_weight(turns[0].role, setting) for turns in calls])
 
     def _call_shares(self, turns: Sequence[Turn], trajectory: Trajectory, judged: Judged) -> list[float]:
@@ -162,7 +162,7 @@ class BackPropagation:
         if setting == "reads":
             weights = [1.0 + len(trajectory.graph.succ[turn.id]) for turn in turns]
         elif isinstance(setting, AssignConfig):
-            weights = [abs(_earned(judged["calls"], turn).value) for turn in turns]
+            weights = [abs(judged["calls"][turn.id].value) for turn in turns]
             weights = weights if any(weights) else [1.0] * len(turns)
         last = len(turns) - 1
         weights = [weight * discount ** (last - place) for place, weight in enumerate(weights)]
@@ -174,7 +174,7 @@ class BackPropagation:
             return Advantage(earned)
         weights: Sequence[float] = [-logprob for logprob in turn.completion.logprobs]
         if self._settings.tokens != "surprise":
-            weights = [abs(token) for token in _earned(judged["tokens"], turn).tokens] or [1.0] * count
+            weights = [abs(token) for token in judged["tokens"][turn.id].tokens] or [1.0] * count
         return Advantage(earned, tuple([earned * count * share for share in shares(weights)]))
 
     def metrics(self) -> Metrics:
@@ -196,10 +196,6 @@ def shares(weights: Sequence[float]) -> list[float]:
     if total in (0, inf):
         return [1 / len(weights)] * len(weights)
     return [weight / total for weight in weights]
-
-
-def _earned(credit: Credit, turn: Turn) -> Advantage:
-    return credit.get(turn.id, Advantage(0.0))
 
 
 def _role_weight(role: str, weights: Any) -> float:

@@ -39,12 +39,12 @@ class FittedAssign(TeamAssign):
     """
 
     rounds: Literal["reading", "turns"] = "reading"
-    """Which turns are a round. `reading`: those before which the longest chain of who-read-whom is equally long, so
+    """Turns that form a round. `reading`: those before which the longest chain of who-read-whom is equally long, so
     that none of them had read another: each stage of a pipeline is a round, and agents who move at once share one.
     `turns`: the agents' t-th turns of the episode, whoever read whom. Where a later speaker of a round knows what an
     earlier one said, that knowledge then explains what the earlier one earned, which gets next to nothing."""
     features: Literal["hidden", "text"] = "hidden"
-    """What a turn is described by. `hidden`: the acting model's own states at the end of the prompt and of the
+    """Features of a turn. `hidden`: the acting model's own states at the end of the prompt and of the
     completion, where its policy learns; texts where it does not, and where moves are listed. `text`: hashed words and
     pairs of words of what the agent knew and of what it said."""
     dimensions: int = Field(default=64, ge=8)
@@ -54,7 +54,7 @@ class FittedAssign(TeamAssign):
     lam: float = Field(default=1.0, ge=0, le=1)
     """Of TD(lambda): G_t = r_t + gamma [(1 - lam) Q_target(t + 1) + lam G_(t + 1)]; 1 is the return itself."""
     rest: Literal["drop", "keep"] = "keep"
-    """What becomes of what was paid beyond what the networks make of it. `keep`: each turn gets it on top, so that it
+    """Treatment of what was paid beyond the networks' value. `keep`: each turn gets it on top, so that it
     is judged by what was really paid, minus what would have been expected had its agent said what it says on average
     (an action-dependent baseline, arXiv 1803.07246). Networks that have learnt nothing then give what `uniform` gives.
     `drop`: nothing, as published: networks that have not learnt give noise, which a `group` blows up to full size."""
@@ -124,10 +124,10 @@ class Coma(FittedAssign):
     """Of TD(lambda): G_t = r_t + gamma [(1 - lam) Q_target(t + 1) + lam G_(t + 1)], where Q(t + 1) is the mean over the
     round's agents. 0.8 as in pymarl."""
     alternatives: Literal["siblings", "resample"] = "siblings"
-    """What an agent that may say any text could have said. `siblings`: what it said with the same prompt, word for
+    """Alternatives of an agent that may say any text. `siblings`: what it said with the same prompt, word for
     word, in other episodes of the step; `resample`: new answers of its policy, which cost tokens."""
     samples: PositiveInt = 8
-    """How many of those at most."""
+    """Largest number of those for one turn."""
 
     @model_validator(mode="after")
     def _check_alternatives(self) -> Self:

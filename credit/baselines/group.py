@@ -209,8 +209,8 @@ class Joint(PeerSettings):
     teams: tuple[tuple[str, ...], ...] = ()
     """Agents that act jointly; agents in none of them act alone. Default: all are one team."""
     common: Literal["sum", "mean"] = "mean"
-    """How the members' worths make the joint return: their mean, where all are paid the same or `assign` gives each
-    what the team was paid; their sum, where each is paid a share of its own."""
+    """Joint return of what the members earned: their mean, where all are paid the same or `assign` gives each what the
+    team was paid; their sum, where each is paid a share of its own."""
     per: Literal["episode", "round"] = "episode"
     against: Literal["mean", "leave_one_out", "max"] = "mean"
     """Number to subtract: the mean of the group; that of the others (MARLOO); the best one (CoMLRL's "MAReMax", which

@@ -6,7 +6,7 @@ import math
 import sys
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from statistics import fmean, pstdev, stdev
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -70,14 +70,14 @@ class PeerBaseline:
     max(std, epsilon) of the group with ddof 0 (`population`)."""
     epsilon: float = 0.0
     equal: Literal["units", "turns"] = "units"
-    """What must have earned the same for a whole group to get 0."""
+    """A whole group gets 0 if all its units, or all its turns, earned the same."""
 
     def groups(self, evidence: Evidence, earned: Credit) -> list[PeerUnits]:
         """Return all judged turns of the step, by what they are compared with."""
         groups: dict[Hashable, dict[Hashable, dict[TurnId, Turn]]] = defaultdict(lambda: defaultdict(dict))
         for trajectory, turn in judged_turns(evidence, earned):
             groups[self.key(trajectory, turn)][self.unit(trajectory, turn)][turn.id] = turn
-        return [[PeerUnit(worth_of(turns, earned), turns) for turns in units.values()] for units in groups.values()]
+        return [[PeerUnit(mean_earned(turns, earned), turns) for turns in units.values()] for units in groups.values()]
 
     def compare(self, evidence: Evidence, earned: Credit) -> Comparison:
         """Return the advantage of every judged turn."""
@@ -90,7 +90,7 @@ class PeerBaseline:
             worths, turns = [unit.worth for unit in group], turns_of(group)
             if not all(map(math.isfinite, worths)):
                 centres, scale = dict.fromkeys(turns, 0.0), 1.0
-            elif len(group) < 2 or all_equal(self._values(worths, turns, earned)):
+            elif len(group) < 2 or all_equal(worths if self.equal == "units" else [earned[t].value for t in turns]):
                 centres, scale, degenerate = {}, 0.0, degenerate + 1
             else:
                 centres, scale = self.centre(group), self._scale(worths, step_std)
@@ -101,9 +101,6 @@ class PeerBaseline:
     def peers(self, evidence: Evidence, earned: Credit) -> Peers:
         """Return the turns that are compared with one another."""
         return Peers(self.like, [turns_of(group) for group in self.groups(evidence, earned)])
-
-    def _values(self, worths: Sequence[float], turns: Sequence[TurnId], earned: Credit) -> Sequence[float]:
-        return worths if self.equal == "units" else [earned[turn].value for turn in turns]
 
     def _scale(self, worths: Sequence[float], step_std: float) -> float:
         if self.scale == "population":
@@ -222,7 +219,7 @@ def turns_of(group: PeerUnits) -> list[TurnId]:
     return list(dict.fromkeys([turn for unit in group for turn in unit.turns]))
 
 
-def worth_of(turns: Mapping[TurnId, Turn], earned: Credit) -> float:
+def mean_earned(turns: Iterable[TurnId], earned: Credit) -> float:
     """Return the mean of what these turns earned."""
     return exact_mean([earned[turn].value for turn in turns])
 

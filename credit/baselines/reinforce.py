@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from credit.baselines.peers import judged_turns, shift, worth_of
+from credit.baselines.peers import judged_turns, mean_earned, shift
 from marl.protocols import Baseline, BaselineConfig, Evidence
 from marl.types import Credit, Metrics, Turn, TurnId
 
@@ -94,7 +94,7 @@ class RunningAverage:
         credit: Credit = {}
         for seats in episodes.values():
             for key, turns in seats.items():
-                average = self._learn(key, worth_of(turns, earned))
+                average = self._learn(key, mean_earned(turns, earned))
                 credit.update((turn, shift(earned[turn], average, 1.0)) for turn in turns)
         return credit, {f"credit/average/{key}": average for key, average in sorted(self._means.items())}
 

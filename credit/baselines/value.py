@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 from pydantic import Field, model_validator
 
@@ -15,8 +15,8 @@ from marl.types import Advantage, Credit, Metrics, TurnId
 Floats = tuple[float, ...]
 
 
-class ValueSource:
-    """Values of states before anything is said in them. The base says 0, learns nothing and has no state."""
+class ValueSource(Protocol):
+    """Values of states before anything is said in them; by default 0, with nothing to learn and no state."""
 
     needs: frozenset[str] = frozenset()
 
@@ -33,6 +33,10 @@ class ValueSource:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore nothing: there is no state."""
+
+
+class ZeroValues(ValueSource):
+    """Value 0 of every state."""
 
 
 class LearnerValues(ValueSource):
@@ -78,7 +82,7 @@ class ValueSettings(CreditPart):
     def build_source(self) -> ValueSource:
         """Return the source of the values."""
         if self.values != "own":
-            return LearnerValues() if self.values == "learner" else ValueSource()
+            return LearnerValues() if self.values == "learner" else ZeroValues()
         from credit.own_values import OwnValues
 
         return OwnValues(self.forget)

@@ -153,7 +153,7 @@ class Decoupled(Whitening):
     """Name of a reward -> its weight. Empty: 1 for each; else every reward must be named."""
     group_epsilon: float = Field(default=1e-4, ge=0)
     alone: Literal["whiten", "group"] = "whiten"
-    """What happens if there is but one reward: the same, or plain GRPO without whitening (NVlabs' code)."""
+    """Treatment of a single reward: the same, or plain GRPO without whitening (NVlabs' code)."""
     unit: Literal["token", "sequence"] = "sequence"
     guard: Literal["variance", "std", "clamp"] = "std"
     epsilon: float = Field(default=1e-4, ge=0)

@@ -133,10 +133,7 @@ class FittedRule(Generic[N]):
         ]
 
     def metrics(self) -> Metrics:
-        """Return the mean loss of the last step's fit, and the share of the targets' variance that is explained.
-
-        `explained_ahead`: before the fit, by networks that had not seen the step.
-        """
+        """Return the mean loss of the last fit, and the explained share of the targets' variance (`ahead`: before)."""
         return self._fitted.metrics if self._fitted else {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -163,13 +160,8 @@ class Fitted(Generic[N]):
         self.metrics: Metrics = {}
         self._grow(kinds)
 
-    def record(
-        self, played: Sequence[Round], evidence: Evidence, *, options: bool = False
-    ) -> tuple[Record, list[Turn]]:
+    def record(self, played: Sequence[Round], evidence: Evidence) -> tuple[Record, list[Turn]]:
         """Return rounds as tensors, and their turns [N]; the networks can read them.
-
-        Args:
-            options: record the moves that turns could have made, even if the targets do not depend on them.
 
         Raises:
             ValueError: if the targets depend on moves that are not listed.
@@ -181,7 +173,7 @@ class Fitted(Generic[N]):
                     f"{turn.id}); choices: returns"
                 )
         known = len(self.encoder.kinds)
-        record, turns = self.encoder(played, evidence.readings, options=options or self._rule.options)
+        record, turns = self.encoder(played, evidence.readings, options=self._rule.options)
         self._grow(self.encoder.kinds[known:])
         return record, turns
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from credit.assign.value_decomposition import Decomposition
     from credit.mixing.records import Layout, Record
     from marl.protocols import Evidence
-    from marl.types import Turn, TurnId
+    from marl.types import Turn
 
 
 class Mixer(FittedRule[Mixture]):
@@ -42,14 +42,3 @@ class Mixer(FittedRule[Mixture]):
 
     def predict(self, networks: Mixture, record: Record) -> Tensor:
         return networks.total(RoundBatch(record))[:, None]
-
-    @torch.no_grad()
-    def utilities(self, evidence: Evidence) -> dict[TurnId, dict[str, float]]:
-        """Return turn -> move -> Q of that move in its place, for turns whose moves are listed. Nothing is fitted."""
-        fitted, played = self.fitted(evidence), self.rounds(evidence)
-        record, turns = fitted.record(played, evidence, options=True)
-        q = fitted.networks.move_utilities(RoundBatch(record))[record.turns >= 0].tolist()
-        return {
-            turns[place].id: dict(zip(turns[place].request.options or (), values, strict=False))
-            for place, values in zip(record.turns[record.turns >= 0].tolist(), q, strict=True)
-        }

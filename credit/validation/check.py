@@ -106,7 +106,7 @@ def _closed_form(task: CheckTask) -> Sequence[Method]:
         _assign("last_speaker", "last_speaker", exact.last, **_MEAN),
         _assign("flow", "flow", exact.flow(0.9), decay=0.9, teams=(everybody,)),
         _assign("trajectory", "trajectory", exact.shares(0.5), **shares, **_MEAN),
-        _assign("process", "process", against.compared(against.start), combine="prime_paper", **steps, **_MEAN),
+        _assign("process", "process", against.compared("start"), combine="prime_paper", **steps, **_MEAN),
     )
 
 
@@ -116,7 +116,7 @@ def _learnt() -> Sequence[Method]:
     drop: dict[str, Any] = {"rest": "drop", **_MEAN}
     fit: dict[str, Any] = {"fit": {"updates": 64}, **drop}
     return (
-        _assign("gae", "gae", against.compared(against.prompt), _LEARNT, **values),
+        _assign("gae", "gae", against.compared("prompt"), _LEARNT, **values),
         _assign("chain_gae", "chain_gae", against.chained(0.5), _LEARNT, lam=0.5, **values, **_MEAN),
         _assign("vdn", "vdn", exact.fitted(exact.additive), _LEARNT, **fit),
         # A mixer takes longer to fit than a sum.
@@ -139,20 +139,19 @@ def _counterfactual(task: CheckTask) -> Sequence[Method]:
 
 
 def _baselines() -> Sequence[Method]:
-    standard: dict[str, Any] = {"std": True}
     return (
-        _baseline("group", against.compared(against.start, **standard)),
-        _baseline("rloo", against.compared(against.start)),
-        _baseline("role_average", against.compared(against.agent)),
-        _baseline("agent_turn_group", against.compared(against.prompt_of_start, **standard)),
-        _baseline("task_role", against.compared(against.everything, **standard)),
-        _baseline("agent_group", against.compared(against.start, **standard)),
-        _baseline("joint", against.compared(against.start)),
-        _baseline("decoupled", against.compared(against.start, **standard)),
+        _baseline("group", against.compared("start", std=True)),
+        _baseline("rloo", against.compared("start")),
+        _baseline("role_average", against.compared("agent")),
+        _baseline("agent_turn_group", against.compared("prompt of start", std=True)),
+        _baseline("task_role", against.compared("step", std=True)),
+        _baseline("agent_group", against.compared("start", std=True)),
+        _baseline("joint", against.compared("start")),
+        _baseline("decoupled", against.compared("start", std=True)),
         _baseline("greedy", against.greedy),
-        _baseline("opo", against.compared(against.start)),
-        _baseline("whiten", against.compared(against.everything, **standard)),
-        _baseline("value", against.compared(against.prompt), _LEARNT, values="own"),
+        _baseline("opo", against.compared("start")),
+        _baseline("whiten", against.compared("step", std=True)),
+        _baseline("value", against.compared("prompt"), _LEARNT, values="own"),
         replace(
             _baseline("agent_turn_group", against.candidates(4), std=False),
             name="tree: outcome / agent_turn_group",

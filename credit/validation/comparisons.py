@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from math import sqrt
 
@@ -13,40 +13,26 @@ from credit.validation.enumeration import Decision, EnumeratedGame, History, Per
 from credit.validation.estimands import Estimand
 from marl.evaluation.game_tree import Situation
 
-Key = Callable[[Decision], Hashable]
-"""Decisions with equal keys are compared, or have equal values."""
+_KEYS: Mapping[str, Callable[[Decision], Hashable]] = {
+    "step": lambda _: "",
+    "agent": lambda decision: decision.situation.agent,
+    "start": lambda decision: (decision.cell.history.start, decision.situation.agent),
+    "prompt": lambda decision: decision.situation,
+    "prompt of start": lambda decision: (decision.cell.history.start, decision.situation),
+}
+"""Name -> property that turns share which are compared, or which have equal values."""
 
 
-def start(decision: Decision) -> Hashable:
-    """Return the start of the game, and the agent."""
-    return decision.cell.history.start, decision.situation.agent
+def compared(like: str, *, std: bool = False) -> Estimand:
+    """Return the return minus its mean over all turns that are alike; with `std` divided by its deviation there.
 
-
-def prompt(decision: Decision) -> Hashable:
-    """Return all that the agent knows."""
-    return decision.situation
-
-
-def prompt_of_start(decision: Decision) -> Hashable:
-    """Return all that the agent knows, and the start of the game."""
-    return decision.cell.history.start, decision.situation
-
-
-def everything(_: Decision) -> Hashable:
-    """Return the same for all turns."""
-    return ""
-
-
-def agent(decision: Decision) -> Hashable:
-    """Return the agent."""
-    return decision.situation.agent
-
-
-def compared(key: Key, *, std: bool = False) -> Estimand:
-    """Return the return minus its mean over all turns with the same key; with `std` divided by its deviation there."""
+    Args:
+        like: property that they share, a key of `_KEYS`.
+    """
+    key = _KEYS[like]
 
     def per_turn(game: EnumeratedGame, play: Play) -> PerTurn:
-        means, deviations = _moments(game, key)
+        means, deviations = _moments(game, like)
         gaps = [(play.team_return - means[key(d)], deviations[key(d)]) for d in play.decisions]
         return [gap if not std else gap / deviation if deviation > 1e-9 else 0.0 for gap, deviation in gaps]
 
@@ -54,12 +40,12 @@ def compared(key: Key, *, std: bool = False) -> Estimand:
 
 
 @cache
-def _moments(game: EnumeratedGame, key: Key) -> tuple[dict[Hashable, float], dict[Hashable, float]]:
-    """Return mean and deviation of the return over all turns with a key, each turn counting once."""
+def _moments(game: EnumeratedGame, like: str) -> tuple[dict[Hashable, float], dict[Hashable, float]]:
+    """Return mean and deviation of the return over all turns that are alike, each turn counting once."""
     sums: dict[Hashable, np.ndarray] = defaultdict(lambda: np.zeros(3))
     for play in game.plays:
         for decision in play.decisions:
-            sums[key(decision)] += play.chance * np.array([1.0, play.team_return, play.team_return**2])
+            sums[_KEYS[like](decision)] += play.chance * np.array([1.0, play.team_return, play.team_return**2])
     means = {name: float(total / mass) for name, (mass, total, _) in sums.items()}
     return means, {
         name: sqrt(max(float(squares / mass) - means[name] ** 2, 0.0)) for name, (mass, _, squares) in sums.items()
@@ -72,8 +58,8 @@ def chained(lam: float) -> Estimand:
     """
 
     def per_turn(game: EnumeratedGame, play: Play) -> PerTurn:
-        means, _ = _moments(game, prompt)
-        deltas = np.diff([means[prompt(decision)] for decision in play.decisions] + [play.team_return])
+        means, _ = _moments(game, "prompt")
+        deltas = np.diff([means[decision.situation] for decision in play.decisions] + [play.team_return])
         return [float(deltas[k:] @ lam ** np.arange(len(deltas) - k)) for k in range(len(deltas))]
 
     return per_turn
@@ -93,7 +79,7 @@ def candidates(many: int) -> Estimand:
 
     def per_turn(game: EnumeratedGame, play: Play) -> PerTurn:
         means = _candidate_means(game, many)
-        return [game.value(d.cell.after) - means.get(prompt_of_start(d), 0.0) for d in play.decisions]
+        return [game.value(d.cell.after) - means.get((d.cell.history.start, d.situation), 0.0) for d in play.decisions]
 
     return per_turn
 

@@ -75,12 +75,9 @@ def shares(discount: float) -> Estimand:
 
     def per_turn(_: EnumeratedGame, play: Play) -> PerTurn:
         counts = {d.situation.agent: d.nth + 1 for d in play.decisions}
-        weights = [discount ** (counts[d.situation.agent] - 1 - d.nth) for d in play.decisions]
-        totals: dict[str, float] = defaultdict(float)
-        for decision, weight in zip(play.decisions, weights, strict=True):
-            totals[decision.situation.agent] += weight
-        pairs = zip(play.decisions, weights, strict=True)
-        return [weight * play.team_return / len(counts) / totals[d.situation.agent] for d, weight in pairs]
+        powers = {agent: [discount ** (count - 1 - nth) for nth in range(count)] for agent, count in counts.items()}
+        turns = [(d.nth, powers[d.situation.agent]) for d in play.decisions]
+        return [weights[nth] * play.team_return / len(counts) / sum(weights) for nth, weights in turns]
 
     return per_turn
 

@@ -108,7 +108,7 @@ class Method:
     estimand: Estimand | None
     """None: it has no exact one."""
     rehearsals: int = 0
-    """How many times it judges the episodes before those judgements count: for rules that learn from steps before."""
+    """Rounds in which it judges the episodes before its judgements count: for rules that learn from steps before."""
     experience: Mapping[str, Any] | None = None
     """Experience that plays the episodes, as in a scenario; None: the episodes that all methods share."""
 
@@ -173,7 +173,7 @@ class Bench:
         shared = self.run.simulator
         engines = {name: CountedEngine(engine) for name, engine in shared.engines.items()}
         judge = Judge(CreditConfig.model_validate(method.credit))
-        run = replace(self.run, simulator=shared.beside(shared.casting, engines), judge=judge)
+        run = replace(self.run, simulator=shared.variant(shared.casting, engines), judge=judge)
         steps = _gather(run, method.experience) if method.experience else self._steps
         samples: dict[Cell, list[float]] = defaultdict(list)
         tokens, sampled = shared.tokens["credit"], sum(engine.sampled for engine in engines.values())

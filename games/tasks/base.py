@@ -7,7 +7,7 @@ import random
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from typing import Annotated, Any, get_args
 
@@ -22,6 +22,7 @@ from marl.types import Problem
 _PATIENCE = 30
 """Generation stops after this many draws per known problem without a new one: one of n equally likely problems stays
 unseen with probability exp(-30)."""
+_PROBLEM_ADAPTER = TypeAdapter(Problem)
 
 
 def digest(value: Any) -> str:
@@ -189,11 +190,6 @@ def _spread(tasks: Tasks, split: Split, n: int) -> Sequence[int]:
     return [i * size // count for i in range(count)]
 
 
-@cache
-def _problem_adapter() -> TypeAdapter[Problem]:
-    return TypeAdapter(Problem)
-
-
 def deal_problem(game: str, tasks: Tasks, rng: random.Random, options: Mapping[str, Any]) -> Problem:
     """Return the problem that reset options choose; raise ValueError if there is no such problem.
 
@@ -201,7 +197,7 @@ def deal_problem(game: str, tasks: Tasks, rng: random.Random, options: Mapping[s
     easiest `open` share of the split.
     """
     if "problem" in options:
-        return _problem_adapter().validate_python(options["problem"])
+        return _PROBLEM_ADAPTER.validate_python(options["problem"])
     split = options.get("split", "train")
     if split not in get_args(Split):
         raise ValueError(f"{game}: option split: no split {split!r}; {nearest(str(split), get_args(Split))}")

@@ -86,7 +86,7 @@ class LogicGridsTask(GeneratedTask):
 
     def draw(self, rng: random.Random) -> Draft:
         puzzle = _draw_puzzle(rng, rng.randint(*self.houses), rng.randint(*self.attributes), self.spare)
-        key = digest([puzzle.grid, sorted(puzzle.clues), puzzle.asked, puzzle.who])
+        key = digest([puzzle.grid, sorted(puzzle.clues), puzzle.target, puzzle.who])
         size = len(puzzle.grid) * len(puzzle.grid[ATTRIBUTES[0].name])
         return Draft(key, size * 10 + len(puzzle.clues), partial(_write, key, puzzle))
 
@@ -96,7 +96,7 @@ class Puzzle(NamedTuple):
 
     grid: Mapping[str, list[str]]
     clues: tuple[Clue, ...]
-    asked: str
+    target: str
     """The attribute that the question asks for, of the person with the value `who`."""
     who: str
 
@@ -112,9 +112,9 @@ def _draw_puzzle(rng: random.Random, houses: int, attributes: int, spare: int) -
     extra = [clue for clue in true if clue not in needed][:spare]
     clues = [*needed, *extra]
     rng.shuffle(clues)
-    asked = rng.choice(chosen)
-    known = rng.choice([attribute for attribute in chosen if attribute is not asked])
-    return Puzzle(grid, tuple(clues), asked.name, rng.choice(grid[known.name]))
+    target = rng.choice(chosen)
+    known = rng.choice([attribute for attribute in chosen if attribute is not target])
+    return Puzzle(grid, tuple(clues), target.name, rng.choice(grid[known.name]))
 
 
 def _true_clues(grid: Mapping[str, list[str]]) -> list[Clue]:
@@ -183,7 +183,7 @@ def _write(key: str, puzzle: Puzzle) -> Problem:
     attributes = {attribute.name: attribute for attribute in ATTRIBUTES}
     grid = puzzle.grid
     holder = {value: attributes[name].holder.format(value) for name, values in grid.items() for value in values}
-    count = len(grid[puzzle.asked])
+    count = len(grid[puzzle.target])
     clues = [_CLUE_TEXTS[c.relation].format(a=holder[c.a], b=holder.get(c.b, c.b)) for c in puzzle.clues]
     question = "\n".join(
         [
@@ -191,10 +191,10 @@ def _write(key: str, puzzle: Puzzle) -> Problem:
             *(f"- {name}: {', '.join(sorted(values))}" for name, values in grid.items()),
             "Clues:",
             *(f"{i}. {text[0].upper()}{text[1:]}" for i, text in enumerate(clues, 1)),
-            attributes[puzzle.asked].question.format(who=holder[puzzle.who]),
+            attributes[puzzle.target].question.format(who=holder[puzzle.who]),
         ]
     )
     house = next(values.index(puzzle.who) for values in grid.values() if puzzle.who in values)
-    answer, choices = grid[puzzle.asked][house], sorted(grid[puzzle.asked])
+    answer, choices = grid[puzzle.target][house], sorted(grid[puzzle.target])
     facts = {"houses": count, "clues": [list(clue) for clue in puzzle.clues], "grid": dict(grid), "choices": choices}
     return Problem(key, question, answer, wrong_answers(choices, answer), facts)

@@ -76,11 +76,11 @@ class TableTask(SplitTask):
             data = json.loads(text)
         except (ValueError, RecursionError):
             return None
-        if not isinstance(data, dict) or set(data) != {"question", "answer"}:
-            return None
-        question, answer = data["question"], data["answer"]
-        usable = isinstance(question, str) and question.strip() and isinstance(answer, str | int | float)
-        return _draft(Problem(_key(question), question.strip(), _text(answer)), 0.0) if usable else None
+        match data:
+            case {"question": str(question), "answer": str() | int() | float() as answer, **rest} if not rest:
+                problem = Problem(_key(question), question.strip(), _text(answer))
+                return _draft(problem, 0.0) if problem.question else None
+        return None
 
     def splits(self) -> tuple[list[Draft], list[Draft]]:
         rows, held_out_rows = self.load()

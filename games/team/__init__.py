@@ -1,1 +1,0 @@
-"""The team game: a workflow of roles on problems, written as data."""

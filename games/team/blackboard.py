@@ -74,9 +74,9 @@ class Blackboard:
         answers = _ANSWER_FIELDS if with_answer else ()
         return frozenset({*self._seats.stages, *self._seats.role_of, *_PROBLEM_FIELDS, "split", "own", "it", *answers})
 
-    def facts(self, names: Iterable[str], own: str | None = None, it: str | None = None) -> dict[str, Any]:
-        """Return the facts with these names; `own` and `it` are agents."""
-        agents = {"own": own, "it": it}
+    def facts(self, names: Iterable[str], agent: str | None = None, speaker: str | None = None) -> dict[str, Any]:
+        """Return the facts with these names; `own` stands for `agent`, and `it` for `speaker`."""
+        agents = {"own": agent, "it": speaker}
         return {name: self._fact(name, agents.get(name)) for name in names}
 
     def _fact(self, name: str, agent: str | None) -> Any:

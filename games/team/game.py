@@ -11,7 +11,7 @@ from games.base import IllegalMove, TextGame
 from games.tasks.base import deal_problem
 from games.team.blackboard import Blackboard
 from games.team.expressions import evaluate, evaluate_number, names_in, render
-from games.team.stages import KeepStage, Stage, walk
+from games.team.stages import Stage, walk
 from marl.protocols.tasks import state_of
 from marl.types import CALL, Findings, Problem
 
@@ -118,23 +118,18 @@ class TeamGame(TextGame):
         self._pay_rewards(stage.label, agent, partner)
 
     def _next_stage(self) -> str | None:
-        """Go on to the next stage and return its first agent; None at the end."""
+        """Go on to the next stage, deciding about posed problems, and return its first agent; None at the end."""
         for step in self._steps:
             if isinstance(step, Stage):
                 self.stage, self._speakers = step, self.team_seats.speakers(step)
                 self._caller, self._call, self._calls_made, self._stage_begins = "", "", 0, True
                 return self._speakers[0]
-            self._decide(step)
+            if self.current_problem is not self.dealt_problem:
+                if self._holds(step.keep):
+                    self.kept_problems.append(self.current_problem)
+                else:
+                    self._work_on(self.dealt_problem)
         return None
-
-    def _decide(self, step: KeepStage) -> None:
-        """Keep the posed problem or go back to the one that was dealt."""
-        if self.current_problem is self.dealt_problem:
-            return
-        if self._holds(step.keep):
-            self.kept_problems.append(self.current_problem)
-        else:
-            self._work_on(self.dealt_problem)
 
     def _work_on(self, problem: Problem) -> None:
         self.current_problem = self.blackboard.problem = problem
@@ -154,14 +149,14 @@ class TeamGame(TextGame):
         measures = {name: evaluate_number(source, self._facts(source)) for name, source in self.config.measures.items()}
         return Findings(measures, tuple({"problem": asdict(problem)} for problem in self.kept_problems))
 
-    def _facts(self, source: str, own: str | None = None, it: str | None = None, *, template: bool = False) -> Any:
-        return self.blackboard.facts(names_in(source, template=template), own, it)
+    def _facts(self, source: str, agent: str | None = None, speaker: str | None = None) -> Any:
+        return self.blackboard.facts(names_in(source), agent, speaker)
 
-    def _holds(self, condition: str, own: str | None = None, it: str | None = None) -> bool:
-        return bool(evaluate(condition, self._facts(condition, own, it)))
+    def _holds(self, condition: str, agent: str | None = None, speaker: str | None = None) -> bool:
+        return bool(evaluate(condition, self._facts(condition, agent, speaker)))
 
-    def _render(self, template: str, own: str) -> str:
-        return render(template, self._facts(template, own, template=True))
+    def _render(self, template: str, agent: str) -> str:
+        return render(template, self.blackboard.facts(names_in(template, template=True), agent))
 
     def _refuse(self, agent: str) -> str | None:
         if self._attempt < self.illegal.retry:

@@ -34,7 +34,7 @@ class Unreadable(Config):
     """Consequences of an answer that the role could not read, or that is not a legal move."""
 
     retry: int = Field(default=0, ge=0)
-    """How often the same question is asked again before the move counts as empty."""
+    """Number of times the same question is asked again before the move counts as empty."""
     penalty: float = Field(default=0.0, ge=0)
     """Cost of an empty move, paid as the reward component `unreadable`."""
 
@@ -114,12 +114,12 @@ def _stage_problems(stage: Stage, seats: TeamSeats) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Snippet:
-    """An expression or template of the workflow, with the agents that `own` and `it` stand for."""
+    """An expression or template of the workflow, in which `own` is `agent` and `it` is `speaker`."""
 
     field: str
     source: str
-    own: str | None = None
-    it: str | None = None
+    agent: str | None = None
+    speaker: str | None = None
     kind: Literal["expression", "observation", "example"] = "expression"
     """The text of an observation may not use the answer; examples of moves may."""
 
@@ -130,13 +130,13 @@ def _snippet_problems(team: TeamConfig) -> Iterator[str]:
     blackboard.reset(team.tasks.problem("train", 0))
     for snippet in _snippets(team):
         template = snippet.kind != "expression"
-        present = {name for name, agent in (("own", snippet.own), ("it", snippet.it)) if agent}
+        present = {name for name, agent in (("own", snippet.agent), ("it", snippet.speaker)) if agent}
         known = blackboard.names(with_answer=snippet.kind != "observation") - {"own", "it"} | present
         try:
             names = names_in(snippet.source, template=template)
             for name in sorted(names - known):
                 raise ValueError(f"{snippet.source!r} uses {name!r}, which does not exist here; {nearest(name, known)}")
-            facts = blackboard.facts(names, snippet.own, snippet.it)
+            facts = blackboard.facts(names, snippet.agent, snippet.speaker)
             render(snippet.source, facts) if template else evaluate(snippet.source, facts)
         except ZeroDivisionError:
             continue  # depends on the moves

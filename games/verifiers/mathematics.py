@@ -128,10 +128,10 @@ def _words(text: str) -> list[str]:
 
 
 def _relations(text: str) -> list[str]:
-    """Return the relation signs, sorted; `<` and `>` count as the same, as computer algebra checks the direction."""
+    """Return the relation symbols, sorted; `<` and `>` count as the same, as computer algebra checks the direction."""
     text = text.replace("<=", "\\le ").replace(">=", "\\ge ")
-    signs: list[str] = _RELATIONS.findall(text)
-    return sorted([_SAME_RELATION.get(sign, sign) for sign in signs])
+    relations: list[str] = _RELATIONS.findall(text)
+    return sorted([_SAME_RELATION.get(relation, relation) for relation in relations])
 
 
 def _commas(text: str) -> int:

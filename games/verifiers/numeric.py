@@ -152,15 +152,13 @@ def read_unit(text: str) -> Unit | None:
     """Return the unit that `text` names, such as "km/h" or "square metres"; None if it is unknown."""
     text = re.sub(r"\s+squared\b", "^2", re.sub(r"\s+cubed\b", "^3", text.lower()))
     text = re.sub(r"\s+per\s+", "/", " ".join(text.split()))
-    above, slash, below = _RATES.get(text, text).partition("/")
-    parts = [_read_product(above, 1), _read_product(below, -1) if slash else PURE]
-    factor, powers = Fraction(1), Counter[str]()
-    for part in parts:
-        if part is None:
-            return None
-        factor *= part.factor
-        powers.update(dict(part.powers))
-    return Unit(factor, tuple(sorted((base, power) for base, power in powers.items() if power)))
+    numerator, slash, denominator = _RATES.get(text, text).partition("/")
+    above, below = _read_product(numerator, 1), _read_product(denominator, -1) if slash else PURE
+    if above is None or below is None:
+        return None
+    powers = Counter(dict(above.powers))
+    powers.update(dict(below.powers))
+    return Unit(above.factor * below.factor, tuple(sorted((base, power) for base, power in powers.items() if power)))
 
 
 def _read_product(text: str, sign: int) -> Unit | None:

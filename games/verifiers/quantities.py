@@ -10,7 +10,7 @@ from games.verifiers.reading import MAX_LENGTH
 
 _MINUS = dict.fromkeys(map(ord, "−–—‐‑‒﹣－"), "-")  # noqa: RUF001 (these are what is looked for)
 _SPACE = dict.fromkeys(map(ord, "\u00a0\u2007\u2009\u202f\u2002\u2003"), " ")
-_SIGNS = str.maketrans({"⁄": "/", "∕": "/", "×": "*", "·": "*", "⋅": "*", "∙": "*", "’": "'"})  # noqa: RUF001
+_OPERATORS = str.maketrans({"⁄": "/", "∕": "/", "×": "*", "·": "*", "⋅": "*", "∙": "*", "’": "'"})  # noqa: RUF001
 _FRACTIONS = "1/2 1/3 2/3 1/4 3/4 1/5 2/5 3/5 4/5 1/6 5/6 1/7 1/8 3/8 5/8 7/8 1/9 1/10"
 _VULGAR = dict(zip("½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒", _FRACTIONS.split(), strict=True))
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
@@ -59,7 +59,7 @@ class Quantity:
 
 def _normalize(text: str) -> str:
     """Return the text with one spelling for signs, spaces and fractions in Unicode or LaTeX."""
-    text = text.translate(_MINUS).translate(_SPACE).translate(_SIGNS)
+    text = text.translate(_MINUS).translate(_SPACE).translate(_OPERATORS)
     for sign, fraction in _VULGAR.items():
         text = text.replace(sign, f" {fraction}")
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda raised: f"^{{{raised.group().translate(_RAISED)}}}", text)
@@ -93,20 +93,16 @@ def _fraction(match: re.Match[str]) -> Quantity | None:
     if under == 0 or (match["whole"] and not 0 < over < under):
         return None
     whole = Fraction(re.sub(r"\D", "", match["whole"])) if match["whole"] else Fraction(0)
-    value = (whole + Fraction(over, under)) * _sign(match)
+    value = whole + Fraction(over, under)
     unevaluated = not match["whole"] and over != 0 and over % under == 0
-    return Quantity(value, match["money"] + match["rest"], unevaluated)
+    return Quantity(-value if match["sign"] == "-" else value, match["money"] + match["rest"], unevaluated)
 
 
 def _decimal(match: re.Match[str]) -> Quantity:
     value = Fraction(re.sub(r"[^\d.]", "", match["decimal"]).rstrip("."))
-    exponent = int(match["e"] or match["ten"] or 0)
-    value *= Fraction(10) ** exponent * _sign(match)
-    return Quantity(value, match["money"] + match["rest"], decimal="." in match["decimal"])
-
-
-def _sign(match: re.Match[str]) -> int:
-    return -1 if match["sign"] == "-" else 1
+    value *= Fraction(10) ** int(match["e"] or match["ten"] or 0)
+    signed = -value if match["sign"] == "-" else value
+    return Quantity(signed, match["money"] + match["rest"], decimal="." in match["decimal"])
 
 
 def _scaled(quantity: Quantity) -> Quantity:

@@ -21,7 +21,7 @@ def difference(gold: str, answer: str) -> str:
     right, formula = _parse(gold), _parse(answer)
     if right is None or formula is None:
         return "cannot be read as a formula" if formula is None else f"the right answer {gold!r} cannot be read"
-    if _type(right) is not _type(formula):
+    if len({next((type_ for type_ in _TYPES if isinstance(each, type_)), None) for each in (right, formula)}) > 1:
         return "another kind of thing than the right answer"
     if isinstance(formula, Expr) and isinstance(right, Expr) and (why := _visible_difference(right, formula)):
         return why
@@ -34,10 +34,6 @@ def difference(gold: str, answer: str) -> str:
 def _parse(latex: str) -> Basic | MatrixBase | None:
     parsed = parse(f"${latex}$", extraction_config=_CONFIG, fallback_mode="no_fallback", parsing_timeout=None)  # type: ignore[arg-type]
     return parsed[0] if parsed and not isinstance(parsed[0], str) else None
-
-
-def _type(formula: Basic | MatrixBase) -> type | None:
-    return next((type_ for type_ in _TYPES if isinstance(formula, type_)), None)
 
 
 def _visible_difference(right: Expr, formula: Expr) -> str:

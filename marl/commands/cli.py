@@ -85,11 +85,12 @@ def train(
     overwrite: Annotated[bool, typer.Option(help="Remove the run that is in the folder.")] = False,
 ) -> None:
     """Train the policies of a scenario that have a learner."""
-    from marl import train as run
+    from marl.training.session import RunStart, session
 
     checked = load(scenario, overrides or ())
     _tell(checked)
-    finished = run(checked, out or Path("runs") / scenario.stem, resume=resume, force=force, overwrite=overwrite)
+    start = RunStart(resume, force=force, overwrite=overwrite)
+    finished = session(checked, out or Path("runs") / scenario.stem, start)
     raise typer.Exit(0 if finished else 130)
 
 

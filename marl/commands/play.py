@@ -67,7 +67,7 @@ def _with_person(scenario: Scenario, simulator: RolloutSimulator, seat: str) -> 
         raise ScenarioError(f"--as {seat}: no such seat; {nearest(seat, scenario.seats)}")
     role: RoleConfig = scenario.roles[scenario.seats[seat]].model_copy(update={"policy": _PERSON})
     casting = RoleCasting({**simulator.casting.roles, _PERSON: role}, simulator.casting.seed)
-    return simulator.beside(casting, {_PERSON: Human().build(None)})
+    return simulator.variant(casting, {_PERSON: Human().build(None)})
 
 
 def _show(console: Console, played: Sequence[Trajectory]) -> None:

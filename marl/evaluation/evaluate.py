@@ -173,9 +173,9 @@ def score(returns: Sequence[float]) -> Metrics:
     """Return the mean and the win, draw and loss rates with 95 % intervals (normal; Wilson 1927)."""
     n, (low, mean, high) = len(returns), normal(returns)
     metrics: Metrics = {"episodes": float(n), "mean": mean, "mean_low": low, "mean_high": high}
-    signs = [(value > 0) - (value < 0) for value in returns]
+    outcomes = [(value > 0) - (value < 0) for value in returns]
     for kind, sign in (("win", 1), ("draw", 0), ("loss", -1)):
-        low, rate, high = wilson(signs.count(sign), n)
+        low, rate, high = wilson(outcomes.count(sign), n)
         metrics |= {kind: rate, f"{kind}_low": low, f"{kind}_high": high}
     return metrics
 
@@ -196,7 +196,7 @@ def match(
         # Seats take turns over the same starts, so that a lucky start favours none.
         start = seed_of(simulator.casting.seed, "eval", seed, i // len(agents))
         deals.append(Deal(name, name, start, seats, "eval", policies=policies))
-    table = simulator.beside(RoleCasting({**scenario.roles, **roles}, simulator.casting.seed), engines)
+    table = simulator.variant(RoleCasting({**scenario.roles, **roles}, simulator.casting.seed), engines)
     table.tokens = Counter()  # matches have never counted among `step/eval_tokens`
     returns: dict[str, list[float]] = {agent: [] for agent in agents}
     for i, trajectory in enumerate(table.play(deals)):

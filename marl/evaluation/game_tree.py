@@ -35,7 +35,7 @@ class Node:
     request: Request | None = None
     moves: dict[str, Node] = field(default_factory=dict)
     refused: Node | None = None
-    """What an illegal answer leads to; a node without situation and moves when the game ends."""
+    """Node after an illegal answer, without situation and moves if the game ends; None if a random move is played."""
     fee: Mapping[str, float] = field(default_factory=dict)
     """Paid on an illegal answer after which one of `moves` is played at random."""
 
@@ -88,7 +88,7 @@ class _Grower:
 
 
 def _paid(episode: Episode) -> dict[str, float]:
-    """What the last move paid, by agent."""
+    """Return agent -> reward of the last move."""
     paid: dict[str, float] = defaultdict(float)
     for reward in episode.trajectory.rewards:
         if reward.turn == episode.trajectory.turns[-1].id:
@@ -111,20 +111,20 @@ def grow(config: GameConfig, cast: RoleCasting, seats: Mapping[str, str]) -> Gam
 
 
 def values(tree: GameTree, strategy: Strategy) -> dict[str, float]:
-    """Expected return of every agent when all play `strategy`."""
+    """Return the expected return of every agent when all play `strategy`."""
     return {
         agent: math.fsum(chance * _value(node, strategy, agent) for chance, node in tree.roots) for agent in tree.agents
     }
 
 
 def nash_conv(tree: GameTree, strategy: Strategy) -> float:
-    """Sum over agents of (best response value - own value); 0 at an equilibrium. Exploitability is half of it."""
-    own = values(tree, strategy)
-    return math.fsum(best_response(tree, strategy, agent) - own[agent] for agent in tree.agents)
+    """Return the sum over agents of (best response value - value): 0 at an equilibrium, twice the exploitability."""
+    expected = values(tree, strategy)
+    return math.fsum(best_response(tree, strategy, agent) - expected[agent] for agent in tree.agents)
 
 
 def best_response(tree: GameTree, strategy: Strategy, agent: str) -> float:
-    """The most that `agent` can expect when the others keep to `strategy`.
+    """Return the highest expected return of `agent` if the other agents keep to `strategy`.
 
     Over information sets, not histories: the move in a situation maximises the value summed over all histories in
     it, each weighted with the chance that deal and opponents lead there. An illegal answer that is not replaced by a
@@ -159,7 +159,7 @@ class _Response:
         self._best: dict[Situation, str | None] = {}
 
     def value(self, node: Node) -> float:
-        """What the agent expects from here on, the payment that led here included."""
+        """Return the agent's expected return from here on, the reward that led here included."""
         paid = node.paid.get(self._agent, 0.0)
         if node.situation is None:
             return paid

@@ -1,4 +1,4 @@
-"""Tries a scenario's verifiers on answers whose verdict is known, before anything is trained on what they say."""
+"""Try a scenario's verifiers on answers whose verdict is known, before anything is trained on their scores."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _GIBBERISH = "zqx wvkj blorp ]]"
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One answer put to one check."""
+    """One answer that is put to one check."""
 
     field: str
-    """Of the check, in the scenario."""
+    """Place of the check in the scenario."""
     check: VerifierConfig
     what: str
     """empty, gibberish, gold, or the gold answer of another problem."""
     case: Case
 
     def complaint(self, outcome: JobResult) -> str:
-        """What is wrong with the verdict; "" if nothing is."""
+        """Return the problem with a verdict; "" if there is none."""
         score, why = (0.0, outcome.error) if outcome.error else outcome.value
         if self.fair(score, outcome.error):
             return ""
@@ -40,7 +40,7 @@ class Trial:
         )
 
     def fair(self, score: float, error: str) -> bool:
-        """Whether the verdict is as it must be. Another's gold may pass some tests, but not all."""
+        """Return True if the verdict is as expected. Another problem's gold may pass some tests, but not all."""
         if not self.check.grades:
             return not error
         if self.what == "gold":
@@ -52,26 +52,25 @@ def check_graders(scenario: Scenario, problems: int = 5) -> int:
     """Put empty, gibberish, gold and other problems' gold answers to every check of every `verifiers` policy.
 
     Args:
-        problems: how many of the game's problems to try.
+        problems: number of the game's problems that are tried.
 
     Returns:
-        How many verdicts were looked at; 0 if there are no verifiers or the game shows no problems.
+        The number of verdicts; 0 if there are no verifiers or the game shows no problems.
 
     Raises:
         ValueError: a line for each check that accepts what is wrong, rejects what is right or does not run.
     """
-    tried, complaints = 0, list[str]()
+    count, complaints = 0, list[str]()
     shown = scenario.game.problems(problems)
     for name, policy in scenario.policies.items():
         if isinstance(policy.engine, Verifiers):
             trials = list(_trials(f"policies.{name}.engine.checks", policy.engine, shown))
-            tried += len(trials)
-            complaints += [
-                complaint for trial, said in _judged(policy.engine, trials) if (complaint := trial.complaint(said))
-            ]
+            count += len(trials)
+            verdicts = _verdicts(policy.engine, trials)
+            complaints += [complaint for trial, result in verdicts if (complaint := trial.complaint(result))]
     if complaints:
         raise ValueError("\n".join(["graders that cannot be trusted:", *(f"  {line}" for line in complaints)]))
-    return tried
+    return count
 
 
 def _trials(field: str, engine: Verifiers, problems: Sequence[Problem]) -> Iterator[Trial]:
@@ -92,17 +91,17 @@ def _answers(problem: Problem, problems: Sequence[Problem]) -> Iterator[tuple[st
         yield f"the gold of problem {other.key!r}", other.answer
 
 
-def _judged(engine: Verifiers, trials: Sequence[Trial]) -> list[tuple[Trial, JobResult]]:
+def _verdicts(engine: Verifiers, trials: Sequence[Trial]) -> list[tuple[Trial, JobResult]]:
     pool = engine.pool()
     names = {id(check): name for name, check in engine.checks.items()}
     jobs = {Job(names[id(t.check)], encode_case(t.case), t.check.timeout_s): t for t in trials}
     for job in jobs:
         pool.put(job)
-    said: dict[Job, JobResult] = {}
+    results: dict[Job, JobResult] = {}
     try:
         # Each job is answered or given up when its own time is over, so this ends.
-        while len(said) < len(jobs):
-            said.update(pool.take(1.0))
+        while len(results) < len(jobs):
+            results.update(pool.take(1.0))
     finally:
         pool.close()
-    return [(trial, said[job]) for job, trial in jobs.items()]
+    return [(trial, results[job]) for job, trial in jobs.items()]

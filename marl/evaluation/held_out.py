@@ -29,7 +29,7 @@ class HeldOut:
             Deal(name, name, seed_of(seed, name), seats, "eval", options=start)
             for name, start in zip(names, starts, strict=True)
         ]
-        self._simulators = {SAMPLED: simulator.beside(simulator.casting)}
+        self._simulators = {SAMPLED: simulator.variant(simulator.casting)}
         if greedy:
             self._simulators[GREEDY] = simulator.greedy()
 

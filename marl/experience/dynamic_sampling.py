@@ -80,17 +80,17 @@ class GroupSampler(StatelessExperience):
         """
         groups = _by_group(deals(step))
         played = self._play(groups, simulator)
-        kept = [self._differ(episodes) for episodes in played]
+        varied = [self._differ(episodes) for episodes in played]
         measures = mean_measures([episode for episodes in played for episode in episodes], "dynamic/first/")
         count, rounds = len(groups), 1
-        while rounds < self._settings.rounds and not all(kept):
-            fresh = {i: _fresh(groups[i], rounds) for i in range(len(groups)) if not kept[i]}
+        while rounds < self._settings.rounds and not all(varied):
+            fresh = {i: _fresh(groups[i], rounds) for i in range(len(groups)) if not varied[i]}
             for i, episodes in zip(fresh, self._play(list(fresh.values()), simulator), strict=True):
-                groups[i], played[i], kept[i] = fresh[i], episodes, self._differ(episodes)
+                groups[i], played[i], varied[i] = fresh[i], episodes, self._differ(episodes)
             count, rounds = count + len(fresh), rounds + 1
-        drop = any(kept) and self._settings.constant == "drop"
-        used = [episodes for i, episodes in enumerate(played) if kept[i] or not drop]
-        numbers = {"rounds": rounds, "kept": sum(kept), "dropped": count - len(used)}
+        drop = any(varied) and self._settings.constant == "drop"
+        used = [episodes for i, episodes in enumerate(played) if varied[i] or not drop]
+        numbers = {"rounds": rounds, "kept": sum(varied), "dropped": count - len(used)}
         self._metrics = {f"dynamic/{name}": float(value) for name, value in numbers.items()} | measures
         return [episode for episodes in used for episode in episodes]
 

@@ -170,8 +170,8 @@ class PoolSampler:
             entry = self._entries[name]
             return entry.played, -1.0 if entry.success is None else -entry.success
 
-        kept = set(sorted(self._entries, key=rank)[-self._settings.size :])
-        self._entries = {name: entry for name, entry in self._entries.items() if name in kept}
+        newest = set(sorted(self._entries, key=rank)[-self._settings.size :])
+        self._entries = {name: entry for name, entry in self._entries.items() if name in newest}
 
     def _measure(self, fresh: Sequence[float], replayed: float) -> Metrics:
         tested = [entry.success for entry in self._entries.values() if entry.success is not None]

@@ -22,12 +22,12 @@ _LARGEST_T = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What one rule was shown of a step, and what it returned."""
+    """Input and output of one rule in one step."""
 
     evidence: Evidence
     """With the rewards as the rule read them."""
     assigned: Credit
-    """What `assign` gave every turn, before token penalties."""
+    """Output of `assign` for every turn, before token penalties."""
     earned: Credit
     """The turns that this rule judges, token penalties included."""
     credit: Credit
@@ -43,14 +43,14 @@ def diagnose(ruling: Ruling) -> Metrics:
     """Return `credit/ROLE/...` for the roles that the rule judges.
 
     `zero`: share of the judged turns whose advantage is exactly 0. `earned`, `conservation`: see `conservation`.
-    `purity`: see `purity`. `stopping_bias`, `stopping_bias_t`: see `stopping_bias`.
+    `purity`: see `peer_purity`. `stopping_bias`, `stopping_bias_t`: see `stopping_bias`.
     """
     turns = {turn.id: turn for trajectory in ruling.evidence.trajectories for turn in trajectory.turns}
     by_role: dict[str, list[Turn]] = defaultdict(list)
     for turn_id in ruling.credit:
         by_role[turns[turn_id].role].append(turns[turn_id])
     metrics = {role: {"zero": _zero(ruling.credit, members)} for role, members in by_role.items()}
-    pure = {role: {"purity": share} for role, share in purity(ruling.peers, ruling.evidence.trajectories).items()}
+    pure = {role: {"purity": share} for role, share in peer_purity(ruling.peers, ruling.evidence.trajectories).items()}
     for test in (conservation(ruling, by_role), pure, _biases(ruling, by_role)):
         for role, figures in test.items():
             metrics.get(role, {}).update(figures)
@@ -192,7 +192,7 @@ def prompt(turn: Turn) -> Hashable:
     return turn.completion.prompt_ids or turn.request.messages
 
 
-def purity(peers: Peers | None, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+def peer_purity(peers: Peers | None, trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Return role -> share of its groups of peers whose members really share what the baseline says of them.
 
     `prompt`: the prompt; `problem`: the problem's key; `start`: the start key, and whatever follows from the start
@@ -285,9 +285,9 @@ def agreement(pairs: Sequence[tuple[float, float]]) -> Metrics:
     """
     ours, theirs = np.array(pairs, dtype=float).reshape(-1, 2).T
     metrics = {"difference": float(np.abs(ours - theirs).mean())} if len(ours) else {}
-    signs = np.stack([np.sign(ours), np.sign(theirs)])[:, (ours != 0) | (theirs != 0)]
-    if signs.size:
-        metrics["sign_agreement"] = float((signs[0] == signs[1]).mean())
+    both = np.stack([np.sign(ours), np.sign(theirs)])[:, (ours != 0) | (theirs != 0)]
+    if both.size:
+        metrics["sign_agreement"] = float((both[0] == both[1]).mean())
     figures = {"correlation": _pearson(ours, theirs), "rank_correlation": _pearson(_ranks(ours), _ranks(theirs))}
     return metrics | {name: value for name, value in figures.items() if value is not None}
 

@@ -21,7 +21,7 @@ _REPORTED = ("sign_agreement", "correlation")
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What every turn earned, and how much better than its peers that was."""
+    """Earnings and advantages of every turn of a step."""
 
     earned: Credit
     credit: Credit

@@ -56,7 +56,7 @@ class TurnRecord:
     pool_reward: float
     """Sum of the pool's rewards in the episode, times the rule's `scale`."""
     assigned: float | None
-    """What `assign` gave the turn; None: it did not judge it."""
+    """Output of `assign`; None: it did not judge the turn."""
     penalties: Mapping[str, float]
     """Name (`kl`, `overlong`) -> sum over the turn's tokens."""
     earned: float
@@ -99,7 +99,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class RejudgedStep:
-    """What a rule makes of a recorded step."""
+    """Judgement of a recorded step by one rule."""
 
     rule: str
     """The rule, as it was asked for."""

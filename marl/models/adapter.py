@@ -29,7 +29,7 @@ class Adapter(ModelConfig):
     """A folder, a name on the hub, or `kind: tiny`."""
     rank: PositiveInt = 8
     alpha: PositiveFloat = 16.0
-    """What the adapter adds is multiplied by alpha / rank."""
+    """The adapter's output is multiplied by alpha / rank."""
     use_rslora: bool = False
     """Multiply by alpha / sqrt(rank) instead (2312.03732)."""
     use_dora: bool = False

@@ -21,7 +21,7 @@ _REMEMBERED = 16384
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Prompt:
-    """Token ids and who reads them, compared by identity: equal ones are one object for as long as anyone holds it."""
+    """Token ids and the policy that reads them. Equal ones are one object while it is in use, compared by identity."""
 
     ids: tuple[int, ...]
     policy: int = 0

@@ -64,15 +64,19 @@ def with_adapter(source: AdapterSource) -> Any:
         model.add_adapter(config)
     # PEFT makes a set of them, which would be written in another order by every process.
     config.target_modules = targets
-    for parameter in (p for p in model.parameters() if p.requires_grad):
+    for parameter in adapter_tensors(model).values():
         parameter.data = parameter.data.float()
     _reset_magnitudes(model)
     if settings.folder is not None:
-        try:
-            copy_tensors(adapter_tensors(model), peft_weights(settings.folder), str(settings.folder))
-        except ValueError as error:
-            raise source.fault(error) from error
+        _load_folder(source, model, settings.folder)
     return model.eval()
+
+
+def _load_folder(source: AdapterSource, model: Any, folder: Path) -> None:
+    try:
+        copy_tensors(adapter_tensors(model), peft_weights(folder), str(folder))
+    except ValueError as error:
+        raise source.fault(error) from error
 
 
 def adapter_layers(model: Any) -> Iterator[tuple[str, LoraLayer]]:

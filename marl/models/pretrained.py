@@ -111,7 +111,7 @@ class Pretrained(HeldModel):
 
 
 class TrainedPolicy(Config):
-    """Where a run keeps the weights that one of its policies has learnt."""
+    """Place of the weights that a policy has learnt in another run."""
 
     run: str
     """The run's folder."""

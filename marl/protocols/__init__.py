@@ -23,8 +23,8 @@ from marl.protocols.learning import Learner, LearnerConfig, LearnerContext, Loss
 from marl.protocols.models import ModelConfig, ModelContext, ModelSource, SharedWeights, WarmUp
 from marl.protocols.play import Deals, Experience, ExperienceConfig, Rewards, Simulator
 from marl.protocols.roles import RoleConfig, Tool, View
-from marl.protocols.state import Stateful
 from marl.protocols.tasks import Split, TaskConfig, Tasks, ToolConfig, VerifierConfig
+from marl.state import Stateful
 
 if TYPE_CHECKING:
     from marl.protocols.models import Weights

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from marl.config import Component
 from marl.protocols.play import Rewards, Simulator
-from marl.protocols.state import Stateful
+from marl.state import Stateful
 from marl.types import Credit, Metrics, Reading, TurnId
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ class WeightlessEngine:
     """Base of engines whose answers come from rules, people or other machines: they answer for any policy."""
 
     reason = "has no weights to load"
-    """Why no weights can be loaded, as the end of an error message."""
+    """End of the error message when weights are to be loaded."""
 
     def load_weights(self, policy: str, weights: Weights, version: int) -> None:
         raise ValueError(f"policy {policy!r} {self.reason}")
@@ -60,7 +60,7 @@ class Service(WeightlessEngine):
 
     def __init__(self, address: str) -> None:
         self.address = address
-        """Where the answers come from."""
+        """Address from which answers come."""
         self.reason = f"speaks through {address}: there are no weights to load"
         self.spent: dict[str, Usage] = {}
         """Policy -> what its answers have cost in this run."""

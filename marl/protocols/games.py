@@ -14,12 +14,12 @@ from marl.types import Findings, Info, Observation, Problem
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What a game does with an answer that is no legal move, here and now."""
+    """Consequence of an illegal answer in the present state of a game."""
 
     payments: Mapping[str, float] = field(default_factory=dict)
-    """Agent -> what it is paid (negative: pays) at once."""
+    """Agent -> reward paid at once."""
     moves: tuple[str, ...] = ()
-    """One of these is then played, each as likely. Empty: the game's own `step("")` says what follows."""
+    """One of these is then played, each as likely. Empty: `step("")` decides what follows."""
 
 
 class Game(Protocol):
@@ -44,12 +44,15 @@ class Game(Protocol):
 
     def observe(self, agent: str) -> Observation: ...
     def start_key(self) -> str:
-        """Names the start state: equal keys, equal starts."""
+        """Return a name of the start state: equal keys, equal starts."""
         ...
 
-    def refusal(self) -> Refusal: ...
+    def refusal(self) -> Refusal:
+        """Return what `step` would do with an illegal answer now."""
+        ...
+
     def findings(self) -> Findings:
-        """What the episode, which is over, showed."""
+        """Return measures of the finished episode, and new starts that came up in it."""
         ...
 
 
@@ -68,32 +71,32 @@ class GameConfig(Component):
 
     @abstractmethod
     def build(self) -> Game:
-        """A game that has not been dealt, with spaces and random numbers of its own."""
+        """Return a game with spaces and random numbers of its own, before its first `reset`."""
 
     def default_seats(self) -> Mapping[str, str]:
-        """Agent -> the role that takes its seat where a scenario does not say otherwise."""
+        """Return agent -> role, for seats that a scenario does not fill."""
         return {}
 
     def held_out(self, n: int) -> Sequence[Mapping[str, Any]]:
-        """`reset` options of up to `n` starts that training never deals; () if there are none."""
+        """Return `reset` options of up to `n` starts that training never deals; () if there are none."""
         return ()
 
     def problems(self, n: int) -> Sequence[Problem]:
-        """Up to `n` of the problems that are dealt, to try verifiers on; () if there are none."""
+        """Return up to `n` of the problems that are dealt, to try verifiers on; () if there are none."""
         return ()
 
     def opponents(self) -> Mapping[str, EngineConfig]:
-        """Players that the game exports (`nash`, `minimax`, ...), for evaluation."""
+        """Return the players that the game exports for evaluation (`nash`, `minimax`, ...)."""
         return {}
 
     def starts(self) -> tuple[GameStart, ...] | None:
-        """Every deal with its probability, if the game is small enough to be walked whole."""
+        """Return every deal with its probability, if the game is small enough to be walked whole; else None."""
         return None
 
     def optimal(self, state: str) -> tuple[str, ...] | None:
-        """The moves that lose nothing against a perfect opponent in `state`; None if unknown, () if all do."""
+        """Return the moves that lose nothing against a perfect opponent; None if unknown, () if all moves lose."""
         return None
 
     def positions(self) -> tuple[tuple[Mapping[str, Any], tuple[str, ...]], ...]:
-        """(reset options, actions) that lead to each position in which `optimal` is to be measured."""
+        """Return (reset options, actions) that lead to each position in which `optimal` is to be measured."""
         return ()

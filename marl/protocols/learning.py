@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from marl.config import Component, Sampling
 from marl.protocols.models import ModelSource
-from marl.protocols.state import Stateful
+from marl.state import Stateful
 from marl.types import Metrics, Reading, Sample, Turn
 
 if TYPE_CHECKING:
@@ -20,26 +20,32 @@ if TYPE_CHECKING:
 
 
 class Learner(Stateful, Protocol):
-    """Turns judged samples into new weights. Does not know what a game is."""
+    """Turns samples with advantages into new weights. It knows nothing of games."""
 
     @property
     def needs(self) -> frozenset[str]:
-        """Fields of `Reading` that it wants read of turns before its next update."""
+        """Return the fields of `Reading` that it wants read of turns before its next update."""
         ...
 
     def read(self, turns: Sequence[Turn], wanted: frozenset[str]) -> list[Reading]:
-        """What its model says of each turn: `wanted` names fields of `Reading` among its settings' `readable`."""
+        """Return its model's reading of each turn; `wanted` names fields among its settings' `readable`."""
         ...
 
-    def update(self, samples: Sequence[Sample]) -> Metrics: ...
-    def publish(self) -> Weights: ...
+    def update(self, samples: Sequence[Sample]) -> Metrics:
+        """Update the weights; return figures of the update."""
+        ...
+
+    def publish(self) -> Weights:
+        """Return the weights for the engine that samples with them."""
+        ...
+
     def save(self, folder: Path) -> None:
         """Write the weights as a Hugging Face folder, tokenizer included."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerContext:
-    """What a learner is told when it is built."""
+    """Everything that a learner gets when it is built."""
 
     policy: str
     source: ModelSource
@@ -53,26 +59,26 @@ class LearnerConfig(Component):
 
     group: ClassVar[str] = "trainers"
     compares: ClassVar[bool] = False
-    """Whether it compares what was said from one start, which takes groups of two or more."""
+    """True if it compares answers to one start, which takes groups of two or more."""
     reads: ClassVar[frozenset[str]] = frozenset({"logprobs"})
-    """What of a turn it can always read, for credit that needs it: fields of `Reading`."""
+    """Fields of `Reading` that it can read of a turn, for credit that needs them."""
     credit_needs: ClassVar[frozenset[str]] = frozenset()
-    """What of its readings credit must be worked out from, as it learns from what comes of that: a critic's values."""
+    """Fields of `Reading` that credit must use, because the learner learns from the result: a critic's values."""
     publishes: ClassVar[bool] = True
-    """Whether what it learns speaks for its policy. A reward model's does not: the policy stays as it is."""
+    """True if its policy samples with what it learns. A reward model's does not: the policy stays as it is."""
 
     @property
     def readable(self) -> frozenset[str]:
-        """`reads`, and what these settings add to it, such as a reference model's log-probabilities."""
+        """Return `reads` and the fields that these settings add, such as a reference model's log-probabilities."""
         return self.reads
 
     @property
-    def judged(self) -> bool:
-        """Whether it learns from credit; imitation does not."""
+    def uses_credit(self) -> bool:
+        """Return True if it learns from credit; imitation does not."""
         return True
 
     def supports(self, sampling: Sampling) -> bool:
-        """Whether it can learn from tokens sampled like this (truncated sampling needs care)."""
+        """Return True if it can learn from tokens sampled like this; truncated sampling needs a correction."""
         return not sampling.truncated
 
     @abstractmethod
@@ -84,12 +90,12 @@ class LossConfig(Component):
 
     group: ClassVar[str] = "losses"
     linear: ClassVar[bool] = False
-    """Whether the loss is linear in the advantage for one sign of it. Samples with equal tokens and signs are then
+    """True if the loss is linear in the advantage for one sign of it. Samples with equal tokens and signs are then
     computed once, with the sum of their advantages."""
     by_row: ClassVar[bool] = False
-    """Whether it looks at the mean of a row's advantages, whose sign must then be equal, too."""
+    """True if it uses the mean of a row's advantages, whose sign must then be equal, too."""
     has_ratio: ClassVar[bool] = True
-    """Whether it holds the ratio π / π_old, so that weights against a mismatch of the sampler would count it twice."""
+    """True if it holds the ratio π / π_old, so that weights against a mismatch of the sampler would count it twice."""
 
     @abstractmethod
     def __call__(

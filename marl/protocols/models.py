@@ -30,7 +30,7 @@ class WarmUp(Config):
 
 @dataclass(frozen=True)
 class ModelContext:
-    """What training hands to a model that it prepares. A model itself knows of no scenario and plays nothing."""
+    """Everything that training hands to a model that it prepares. A model knows nothing of scenarios and of play."""
 
     policy: str
     """The policy that is prepared, for error messages."""
@@ -41,7 +41,7 @@ class ModelContext:
 
 
 class ModelConfig(Component):
-    """Where weights come from, and how they are held."""
+    """Settings of a model: where its weights come from, and how they are held in memory."""
 
     group: ClassVar[str] = "models"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from marl.config import Component
-from marl.protocols.state import Stateful
+from marl.state import Stateful
 from marl.types import Completion, Deal, Failure, Fork, Metrics, Purpose, Request, Ticket, Turn
 
 if TYPE_CHECKING:

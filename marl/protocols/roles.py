@@ -15,7 +15,7 @@ from marl.types import Info, Message, Observation, Turn
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a role may look at when it speaks."""
+    """Everything that a role may use for a prompt."""
 
     agent: str
     observation: Observation
@@ -23,18 +23,18 @@ class View:
     mine: Sequence[Turn] = ()
     """The agent's earlier turns."""
     unread: Sequence[Turn] = ()
-    """Turns it can hear since its last one."""
+    """Turns of others that it can hear, since its last one."""
     read: Sequence[Turn] = ()
-    """Turns it had read before that."""
+    """Turns of others that it had read before that."""
 
     @classmethod
     def of(cls, agent: str, text: str) -> View:
-        """That of an agent who has seen `text` and nothing else, and may answer with any text."""
+        """Return the view of an agent that has observed only `text` and may answer with any text."""
         return cls(agent, {"text": text}, {"legal": None, "hears": (), "together": (), "state": text, "attempt": 0})
 
 
 class Tool(Config):
-    """Something that a speaker may call, as its chat template is told."""
+    """A tool that a role may call, as its chat template describes it."""
 
     name: str
     description: str = ""
@@ -43,7 +43,7 @@ class Tool(Config):
 
 
 class RoleConfig(Component):
-    """A way of speaking. Without state, so a role is its own settings."""
+    """Settings of a role: how it builds prompts and reads moves. It has no state, so it is its own working part."""
 
     group: ClassVar[str] = "roles"
     policy: str
@@ -52,20 +52,20 @@ class RoleConfig(Component):
     history: Literal["fresh", "append"] = "fresh"
     """`fresh`: every prompt stands alone. `append`: it continues the agent's last turn, token for token."""
     tools: tuple[Tool, ...] = ()
-    """What it may call; a game with a seat that answers calls plays them."""
+    """Tools that it may call; a game with a seat that answers calls plays them."""
 
     @abstractmethod
     def messages(self, view: View) -> tuple[Message, ...]:
-        """The prompt."""
+        """Return the prompt."""
 
     def continues(self, view: View) -> tuple[int, ...]:
-        """Token ids that the prompt continues."""
+        """Return the token ids that the prompt continues; () if it stands alone."""
         return ()
 
     @abstractmethod
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
-        """The move said in `text`, or None."""
+        """Return the move in `text`; None if it names none of `legal` (None: any text is a move)."""
 
     @abstractmethod
     def phrase(self, move: str) -> str:
-        """The canonical text that says `move`: `parse(phrase(move), legal) == move`."""
+        """Return the canonical text for `move`: `parse(phrase(move), legal) == move`."""

@@ -1,4 +1,4 @@
-"""What task sources and verifiers must do."""
+"""Protocols of tasks, verifiers and tools."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Tasks(Protocol):
 
     def size(self, split: Split) -> int: ...
     def problem(self, split: Split, index: int) -> Problem:
-        """The problem number `index`, always the same."""
+        """Return problem number `index`, always the same one."""
         ...
 
     def posed(self, text: str) -> Problem | None:
-        """The problem that a challenger's `text` poses, worked out; None if it poses none, or one that is held out."""
+        """Return the problem that `text` poses, with its answer; None if there is none, or a held-out one."""
         ...
 
 
@@ -39,14 +39,14 @@ class TaskConfig(Component):
 
 
 class VerifierConfig(Component):
-    """Says how good an answer is. Pure: it runs in a process of its own, which is killed when `timeout_s` is over.
+    """Settings of a verifier, which scores an answer. Pure: it runs in a process that is killed after `timeout_s`.
 
-    What it raises, and being late, is a failure of the answer, never a neutral score.
+    An exception or a timeout fails the answer; it is never a neutral score.
     """
 
     group: ClassVar[str] = "verifiers"
     grades: ClassVar[bool] = True
-    """Whether it tells right from wrong; False for those that look at form or length alone."""
+    """True if it tells right from wrong; False if it looks at form or length alone."""
     imports: ClassVar[tuple[str, ...]] = ()
     """Modules that take long to import: loaded once, before any clock starts."""
     timeout_s: PositiveFloat = 10.0
@@ -55,12 +55,12 @@ class VerifierConfig(Component):
     def __call__(self, case: Case) -> Verdict: ...
 
     def phrase(self, answer: str) -> str:
-        """A text that says `answer` where this verifier looks for it."""
+        """Return a text that holds `answer` where this verifier looks for it."""
         return answer
 
 
 class ToolConfig(Component):
-    """Something that a speaker may call. Pure, and run like a verifier: in a process that can be killed."""
+    """Settings of a tool that a role may call. Pure, and run like a verifier: in a process that can be killed."""
 
     group: ClassVar[str] = "tools"
     imports: ClassVar[tuple[str, ...]] = ()
@@ -69,10 +69,10 @@ class ToolConfig(Component):
 
     @abstractmethod
     def __call__(self, arguments: Mapping[str, Any]) -> str:
-        """What the call returns.
+        """Return the result of a call.
 
         Raises:
-            ValueError: saying what is wrong with the arguments; the speaker is told.
+            ValueError: if the arguments are wrong; its message is the result that the caller reads.
         """
 
 

@@ -49,7 +49,7 @@ class RolloutSimulator:
         self._finished: dict[Ticket, Trajectory | None] = {}
         self._branches: dict[str, Counter[str]] = {}
 
-    def beside(self, casting: RoleCasting, engines: Mapping[str, Engine] | None = None) -> RolloutSimulator:
+    def variant(self, casting: RoleCasting, engines: Mapping[str, Engine] | None = None) -> RolloutSimulator:
         """Return another simulator of the same game with other roles and, if given, more engines or other ones.
 
         Both may have requests in flight at the same time, and tokens are counted together. Its dropped episodes are its
@@ -61,7 +61,7 @@ class RolloutSimulator:
 
     def greedy(self) -> RolloutSimulator:
         """Return a simulator whose players always say what is most likely."""
-        return self.beside(self.casting.greedy())
+        return self.variant(self.casting.greedy())
 
     def start(self, work: Sequence[Deal | Fork], rewards: Rewards | None = None) -> list[Ticket]:
         """Begin episodes: one for a deal, `n` for a fork. Return their tickets, in order.
@@ -172,7 +172,7 @@ class RolloutSimulator:
 
     @property
     def spent(self) -> dict[str, Usage]:
-        """What the answers of remote policies have cost in this run."""
+        """Return what the answers of remote policies have cost in this run."""
         services = {policy: engine for policy, engine in self.engines.items() if isinstance(engine, Service)}
         return {policy: engine.spent.get(policy, Usage()) for policy, engine in services.items()}
 

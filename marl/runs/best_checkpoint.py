@@ -1,4 +1,4 @@
-"""The best evaluation of a run so far, and when to give up waiting for a better one."""
+"""Best evaluation of a run so far, and early stopping."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from marl.types import Metrics
 
 
 class Best:
-    """Follows from the rows of metrics.jsonl alone: a run that goes on takes them in again."""
+    """The best evaluation so far. It follows from the rows of metrics.jsonl, so a resumed run reads them again."""
 
     def __init__(self, settings: Evaluate) -> None:
         self.figure = settings.best_by
-        """What is compared; None if nothing is."""
+        """Metric that is compared; None if there is none."""
         self.step: int | None = None
-        """The step that was best."""
+        """Step of the best evaluation."""
         self.value = math.nan
         self._sign = -1.0 if settings.goal == "min" else 1.0
         self._patience = settings.patience
@@ -26,7 +26,7 @@ class Best:
 
     @classmethod
     def of(cls, settings: Evaluate, rows: Iterable[Mapping[str, Any]]) -> Best:
-        """The best of these rows of metrics.jsonl."""
+        """Return the best of these rows of metrics.jsonl."""
         best = cls(settings)
         for row in rows:
             best.take(row["step"], row)
@@ -42,8 +42,10 @@ class Best:
             self.step, self.value, self._since = step, value, 0
 
     def expect(self, measured: Metrics) -> None:
-        """Raises:
-        ValueError: if an evaluation never measures what is to be compared.
+        """Check that an evaluation measures the metric that is compared.
+
+        Raises:
+            ValueError: if it does not.
         """
         if self.figure and self.step is None and self.figure not in measured:
             known = [name for name in measured if not name.endswith(("_low", "_high"))]
@@ -51,12 +53,12 @@ class Best:
 
     @property
     def given_up(self) -> bool:
-        """Whether so many evaluations have brought nothing better that the run ends."""
+        """Return True if `evaluate.patience` evaluations in a row were not better."""
         return self._patience is not None and self._since >= self._patience
 
     @property
     def why(self) -> str:
-        """What a person is told when the run has been given up."""
+        """Return the message of a run that was given up."""
         return (
             f"stopped early: {self.figure} has not improved on {self.value:.4g} (step {self.step}) "
             f"for {self._since} evaluations (evaluate.patience)"

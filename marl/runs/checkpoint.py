@@ -52,9 +52,8 @@ def write(
 ) -> Path:
     """Write checkpoint `step` under `folder`, then remove those that `retention` does not keep; return its folder.
 
-    Args:
-        save_policies: writes a Hugging Face folder per policy into the folder it is given.
-        metrics_bytes: length of metrics.jsonl.
+    `save_policies` writes a Hugging Face folder per policy into the folder it is given; `metrics_bytes`: length of
+    metrics.jsonl.
 
     Raises:
         CheckpointError: if it cannot be written (read-only folder, full disk); older checkpoints are untouched.

@@ -50,7 +50,9 @@ class Trained(HeldModel, TrainedPolicy):
         if self.policy not in known:
             raise ValueError(f"run {self.run!r} trains no policy {self.policy!r}; {nearest(self.policy, known)}")
         if known[self.policy].publishes != publishes:
-            learnt, wanted = ("a reward model", "one that speaks") if publishes else ("a language model", "a reward model")
+            learnt, wanted = (
+                ("a reward model", "one that speaks") if publishes else ("a language model", "a reward model")
+            )
             raise ValueError(f"policy {self.policy!r} of run {self.run!r} has learnt to be {learnt}, not {wanted}")
 
     def _step(self, home: RunFolder) -> int:

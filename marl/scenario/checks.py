@@ -164,7 +164,7 @@ def _updates(scenario: Scenario) -> Iterator[str]:
 
 def _sampling(field: str, role: RoleConfig, learner: LearnerConfig) -> Iterator[str]:
     sampling = role.sampling
-    if learner.judged and sampling.temperature == 0:
+    if learner.uses_credit and sampling.temperature == 0:
         yield f"{field}.temperature: 0 always says the same, so there is nothing to learn from; use more, such as 1"
     elif not learner.supports(sampling):
         yield (

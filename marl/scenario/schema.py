@@ -184,7 +184,7 @@ class Schedule(Config):
     threads: PositiveInt | None = None
     """Of torch. Tiny models are fastest with 1; default: torch's own."""
     on_error: Literal["stop", "drop"] = "stop"
-    """When a game raises: end the run after a checkpoint, or drop the episode ..."""
+    """If a game raises: end the run after a checkpoint, or drop the episode ..."""
     max_drops: PositiveInt = 100
     """... until this many were dropped in a run."""
     deadline_s: float = Field(default=600.0, gt=0)
@@ -208,7 +208,7 @@ class Evaluate(Config):
     keep_best: str | None = None
     """Keep the checkpoint at which this was best: a measure on held-out starts, or an `eval/...` metric."""
     goal: Literal["max", "min"] = "max"
-    """Which is better."""
+    """Direction of improvement."""
     patience: PositiveInt | None = None
     """End the run when so many evaluations have brought nothing better."""
 
@@ -302,7 +302,7 @@ class Scenario(Config):
     evaluate: Evaluate = Evaluate()
     checkpoint: CheckpointSettings = CheckpointSettings()
     alarms: Alarms | None = Alarms()
-    """When to warn that a role is collapsing. Null: never."""
+    """Thresholds of collapse alarms. Null: no alarms."""
     track: tuple[Literal["wandb", "mlflow", "trackio"], ...] = ()
     """Trackers to send metrics to, beside metrics.jsonl and TensorBoard's event files."""
 

@@ -65,8 +65,8 @@ def warm_up(scenario: Scenario, policies: Sequence[str], base: Path, settings: W
         with tempfile.TemporaryDirectory(dir=base.parent, prefix=f".{folder.name}-") as temporary:
             recorded = Path(temporary) / "random.jsonl.zst"
             write_trajectories(recorded, random_play(scenario, settings.episodes, settings.seed))
-            taught = validate(lesson(scenario, policies, settings, base, recorded), "warm-up")
-            publish_folder(_train(taught, policies[0], Path(temporary) / "run"), folder)
+            learning_roles = validate(lesson(scenario, policies, settings, base, recorded), "warm-up")
+            publish_folder(_train(learning_roles, policies[0], Path(temporary) / "run"), folder)
     return folder
 
 

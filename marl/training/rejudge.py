@@ -20,8 +20,9 @@ from marl.rollout.simulator import RolloutSimulator
 from marl.runs import checkpoint
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, validate
-from marl.scenario.schema import PolicyConfig, Scenario
+from marl.scenario.schema import Scenario
 from marl.training.build import build
+from marl.training.restore import saved_policies
 from marl.training.run import Run, make_evidence
 
 
@@ -65,11 +66,12 @@ class Rejudge:
         if judge.has_state and history:
             self.notes.append(f"{name} has a state: it {' and '.join(history)}")
         policies = {role: settings.policy for role, settings in self.scenario.roles.items()}
-        record = judgement.record(self.trajectories, policies)
-        return RejudgedStep(name, record, judgement.metrics, simulator.spent_tokens - before)
+        record, tokens = judgement.record(self.trajectories, policies), simulator.spent_tokens - before
+        return RejudgedStep(name, record, judgement.metrics | {"credit/tokens": float(tokens)}, tokens)
 
     def _recorded_judgement(self, name: str) -> RejudgedStep:
-        metrics = next((row for row in self._home.rows() if row["step"] == self.step), {})
+        row = next((row for row in self._home.rows() if row["step"] == self.step), {})
+        metrics = {name: value for name, value in row.items() if name.startswith("credit/")}
         return RejudgedStep(name, self._home.judgement(self.step), metrics, int(metrics.get("credit/tokens", 0)))
 
     @cached_property
@@ -139,7 +141,7 @@ class _LazySimulator:
         if self._built is None:
             # One of its own, so that of several rules each plays what it would play alone.
             simulator = self._rejudge.run.simulator
-            self._built = simulator.beside(simulator.casting)
+            self._built = simulator.variant(simulator.casting)
             self._built.tokens = Counter()
         return getattr(self._built, name)
 
@@ -181,16 +183,10 @@ def _restored(home: RunFolder, scenario: Scenario, step: int) -> Run:
     if not step:
         return build(scenario.model_copy(update={"experience": Rollouts()}))
     saved = home.checkpoints / f"{step:06d}" / "policies"
-    policies = {name: _saved(policy, saved / name) for name, policy in scenario.policies.items()}
+    policies = saved_policies(scenario, saved, learn=True)
     run = build(scenario.model_copy(update={"experience": Rollouts(), "policies": policies}))
     state = checkpoint.read(home.checkpoints, step)[1]
     for name, learner in run.learners.items():
         # A learner has more than the weights that it publishes, such as a critic.
         learner.load_state_dict(state["learners"][name])
     return run
-
-
-def _saved(policy: PolicyConfig, folder: Path) -> PolicyConfig:
-    if policy.learner is None or policy.model is None:
-        return policy
-    return policy.model_copy(update={"model": policy.model.saved(folder)})

@@ -44,7 +44,7 @@ def restore(folder: Path, step: int | None = None) -> tuple[Scenario, RolloutSim
         have = ", ".join(p.name for p in sorted(home.checkpoints.glob("0*"))) or "none"
         raise ScenarioError(f"{folder}: no checkpoint of step {chosen}; there are: {have}")
     use_threads(scenario.schedule.threads)
-    policies = {name: _frozen(policy, saved / name) for name, policy in scenario.policies.items()}
+    policies = saved_policies(scenario, saved, learn=False)
     return scenario, make_simulator(scenario, build_engines(policies, sources(scenario, policies)))
 
 
@@ -60,10 +60,15 @@ def rerun(folder: Path) -> Metrics:
     return learner.update(samples)
 
 
-def _frozen(policy: PolicyConfig, folder: Path) -> PolicyConfig:
-    """Return the policy with the weights in `folder`, without its learner; one that never learnt stays as it is."""
-    if policy.learner is None or policy.model is None:
-        return policy
-    if not policy.learner.publishes:
-        return policy.model_copy(update={"learner": None})
-    return policy.model_copy(update={"model": policy.model.saved(folder), "learner": None})
+def saved_policies(scenario: Scenario, folder: Path, *, learn: bool) -> dict[str, PolicyConfig]:
+    """Return the policies with the weights that a checkpoint saved in `folder`, with or without their learners.
+
+    Policies that never learnt stay as they are. Without its learner, a policy that trains a reward model does, too.
+    """
+    policies = dict(scenario.policies)
+    for name, policy in scenario.policies.items():
+        if policy.learner and policy.model:
+            restored = learn or policy.learner.publishes
+            update = {"model": policy.model.saved(folder / name)} if restored else {}
+            policies[name] = policy.model_copy(update=update if learn else {**update, "learner": None})
+    return policies

@@ -58,13 +58,13 @@ class Run:
         """Return one reading of each learner's own turns, if credit or the learner asks for any."""
         roles = self.scenario.roles
         # By id: a turn that several forks inherited is read once.
-        spoken = {t.id: t for trajectory in trajectories for t in trajectory.turns if t.completion.prompt_ids}
+        sampled = {t.id: t for trajectory in trajectories for t in trajectory.turns if t.completion.prompt_ids}
         wanted: dict[str, frozenset[str]] = {}
         turns: dict[str, list[Turn]] = {}
         for name, learner in self.learners.items():
             if fields := (self.judge.needs & self._readable(name)) | learner.needs:
                 wanted[name] = fields
-                turns[name] = [t for t in spoken.values() if roles[t.role].policy == name and roles[t.role].trainable]
+                turns[name] = [t for t in sampled.values() if roles[t.role].policy == name and roles[t.role].trainable]
         ids = [turn.id for name in turns for turn in turns[name]]
         return dict(zip(ids, self.learners.read(turns, wanted), strict=True))
 
@@ -91,7 +91,7 @@ class Run:
     def update(self, samples: Mapping[str, Sequence[Sample]]) -> Metrics:
         """Update policies as a group; return their figures as `policy/NAME/...`."""
         figures = self.learners.update(samples)
-        return {f"policy/{name}/{key}": value for name, own in figures.items() for key, value in own.items()}
+        return {f"policy/{name}/{key}": value for name in figures for key, value in figures[name].items()}
 
     def publish(self, name: str, version: int) -> None:
         """Hand a learner's new weights to the engine that samples with them, if one does."""

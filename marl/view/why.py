@@ -30,14 +30,14 @@ def why(run: Path, turn: str) -> str:
     trajectory = next(t for t in trajectories if t.id == episode)
     if not 0 <= index < len(trajectory.turns):
         raise ScenarioError(f"{turn}: episode {episode} has {len(trajectory.turns)} turns, from 0")
-    spoken, record = trajectory.turns[index], home.judgement(step)
+    node, record = trajectory.turns[index], home.judgement(step)
     chains = record.turns()
-    lines = [*_header(spoken, step), *_readers(spoken, trajectory)]
-    chain = chains.get(spoken.id)
+    lines = [*_header(node, step), *_readers(node, trajectory)]
+    chain = chains.get(node.id)
     if chain is None:
-        return "\n".join([*lines, f"not judged: {_reason(home, spoken)}"])
+        return "\n".join([*lines, f"not judged: {_reason(home, node)}"])
     lines += [*_rewards(chain, record, trajectory), *_assignment(chain, record), *_comparison(chain, record, chains)]
-    return "\n".join([*lines, *_tokens(chain, spoken)])
+    return "\n".join([*lines, *_tokens(chain, node)])
 
 
 def _parse(turn: str) -> TurnId:
@@ -110,8 +110,8 @@ def _rewards(chain: TurnRecord, record: StepRecord, trajectory: Trajectory) -> I
 
 
 def _settings(part: Mapping[str, Any]) -> str:
-    given = {name: value for name, value in part.items() if name != "kind" and value not in (None, [], {}, ())}
-    return part["kind"] + (f" {json.dumps(given)}" if given else "")
+    settings = {name: value for name, value in part.items() if name != "kind" and value not in (None, [], {}, ())}
+    return part["kind"] + (f" {json.dumps(settings)}" if settings else "")
 
 
 def _assignment(chain: TurnRecord, record: StepRecord) -> Iterator[str]:

@@ -37,7 +37,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from marl.config import Sampling
 from marl.protocols import LearnerContext
 from marl.types import Advantage, Sample
-from trainers.settings import Grpo
+from trainers.settings.policy_gradient import Grpo
 
 GROUP = 8
 PEAK_FLOPS = {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA A100-SXM4-80GB": 312e12}

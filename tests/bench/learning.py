@@ -23,13 +23,13 @@ from typing import Any
 from _bench import ROOT, parser, report, silent
 
 import marl
+from marl.commands.evaluate import measure
 from marl.graph import write_trajectories
 from marl.models.tiny import Tiny
 from marl.protocols import WarmUp
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
-from marl.commands.evaluate import measure
 from marl.training.warm_up import corpus, lesson, random_play
 
 GAMES_OF = {

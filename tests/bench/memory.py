@@ -73,7 +73,7 @@ def _learner(options: argparse.Namespace) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from marl.protocols import LearnerContext
-    from trainers.settings import Grpo
+    from trainers.settings.policy_gradient import Grpo
 
     class Source:
         def model(self) -> Any:

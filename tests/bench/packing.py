@@ -22,9 +22,9 @@ from _bench import parser, report, spread
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from trainers.batching.batches import collate
-from trainers.batching.planner import Plan, Planner
+from trainers.batching.planner import BatchPlan, BatchPlanner
 from trainers.batching.rows import Row
-from trainers.forward.token_outputs import said
+from trainers.forward.token_outputs import token_outputs
 
 VOCABULARY = 512
 MICRO_TOKENS = 32768
@@ -78,9 +78,9 @@ def _words(rng: random.Random, many: int) -> tuple[int, ...]:
     return tuple(rng.choices(range(VOCABULARY), k=many))
 
 
-def compare(planner: Planner, model: Any, rows: list[Row], names: tuple[str, str], repeats: int) -> dict[str, Any]:
+def compare(planner: BatchPlanner, model: Any, rows: list[Row], names: tuple[str, str], repeats: int) -> dict[str, Any]:
     """How many times faster the second layout is than the first."""
-    makers: list[Callable[[], Plan]] = [_maker(planner, rows, name) for name in names]
+    makers: list[Callable[[], BatchPlan]] = [_maker(planner, rows, name) for name in names]
     slow, fast = (make() for make in makers)
     for make in makers:
         _update(model, make)
@@ -97,8 +97,8 @@ def compare(planner: Planner, model: Any, rows: list[Row], names: tuple[str, str
     }
 
 
-def _maker(planner: Planner, rows: list[Row], name: str) -> Callable[[], Plan]:
-    return lambda: planner.padded(rows) if name == "padded" else planner.lined(rows, name)
+def _maker(planner: BatchPlanner, rows: list[Row], name: str) -> Callable[[], BatchPlan]:
+    return lambda: planner.padded(rows) if name == "padded" else planner.packed(rows, name)
 
 
 def _spent(task: Callable[[], object]) -> float:
@@ -107,11 +107,11 @@ def _spent(task: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
-def _update(model: Any, make: Callable[[], Plan]) -> float:
+def _update(model: Any, make: Callable[[], BatchPlan]) -> float:
     def passes() -> None:
         for chunk, layout in make().batches:
             batch = collate(chunk, torch.device("cpu"), layout)
-            said(model, batch).logprobs_BT.sum().backward()
+            token_outputs(model, batch).logprobs_BT.sum().backward()
 
     model.zero_grad()
     return _spent(passes)
@@ -127,7 +127,7 @@ def main() -> None:
     for name in asked.sizes:
         size = SIZES[name]
         model = model_of(size)
-        planner = Planner(model, MICRO_TOKENS, "auto")
+        planner = BatchPlanner(model, MICRO_TOKENS, "auto")
         figures[name] = {
             "parameters": sum(p.numel() for p in model.parameters()),
             "ragged": compare(planner, model, ragged(size, random.Random(0)), ("padded", "packed"), asked.repeats),

@@ -34,7 +34,7 @@ from marl.models.chat_template import Prompt
 from marl.protocols import LearnerContext, Source
 from marl.scenario.schema import Scenario
 from marl.types import Metrics
-from trainers.settings import Grpo
+from trainers.settings.policy_gradient import Grpo
 
 SCENARIO = ROOT / "scenarios" / "kuhn_self_play.yaml"
 VARIANTS = {

@@ -78,7 +78,7 @@ def test_every_turn_is_written(run: Any, whole: Desk, tmp_path: Path, step: int,
     out = tmp_path / f"turns{ending}"
     status, said, _ = run("credit", whole.run, "--with", "flow/none", "--step", step, "--out", out)
     again = Rejudge(whole.run, step)
-    credit = again("flow/none").judgement.credit
+    credit = again("flow/none").credit()
     assert (status, said.splitlines()[-1]) == (0, f"{out}: {len(credit)} turns")
     text = out.read_text()
     rows = list(csv.DictReader(text.splitlines())) if ending == ".csv" else [*map(json.loads, text.splitlines())]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from by_hand import episode, evidence
-from small_games import Voice, deal, drawn, table
-from spoken_by_hand import numbers, spoken
+from detailed_episodes import episode_of, numbers
+from small_games import FunctionEngine, deal, random_move, table
 from torch import Tensor
 
 from credit.assign.gae import Gae
@@ -44,7 +44,7 @@ def at_the_end(paid_B: Tensor) -> Tensor:
 def ours(baseline: Baseline, paid_B: Tensor, **named: Tensor) -> list[float]:
     """One turn an episode, groups by start."""
     episodes = [
-        spoken(f"{i}", "a", start=f"{g}", lengths=[many], prompts=[(int(g),)])
+        episode_of(f"{i}", "a", start=f"{g}", lengths=[many], prompts=[(int(g),)])
         for i, (g, many) in enumerate(zip(GROUPS, LENGTHS, strict=True))
     ]
     alone = {name: as_credit(values) for name, values in named.items()}
@@ -111,7 +111,7 @@ def test_gdpo(seed: int) -> None:
 
 def test_remax() -> None:
     kuhn = KuhnPokerConfig()
-    simulator = table(kuhn, Voice(bold))
+    simulator = table(kuhn, FunctionEngine(bold))
     episodes = simulator.play([deal(f"{i}", kuhn, i, cards=cards) for i, cards in enumerate(("KQ", "QK", "JQ"))])
     seen = replace(evidence(*episodes), simulator=simulator)
     credit, _ = Greedy()(seen, Outcome()(seen))
@@ -130,7 +130,7 @@ def test_remax() -> None:
 def bold(request: Any) -> str:
     """At temperature 0 it always bets or calls."""
     if request.sampling.temperature:
-        return drawn(request)
+        return random_move(request)
     return next(text for move, text in (request.options or {}).items() if move in ("bet", "call"))
 
 
@@ -147,10 +147,10 @@ def test_gae_skips_what_others_said_between(seed: int, gamma: float, lam: float)
     rewards_T[int(mask_T.nonzero()[-1])] = reward
     _, returns = algos.compute_gae_advantage_return(rewards_T[None], values_T[None], mask_T[None], gamma, lam)
     credit = Gae(gamma=gamma, lam=lam).build()(read(speakers, values_T.split(lengths), reward))
-    own = [credit["e", index] for index, speaker in enumerate(speakers) if speaker == "a"]
+    advantages = [credit["e", index] for index, speaker in enumerate(speakers) if speaker == "a"]
     expected = returns[0][mask_T.bool()]
-    assert [r for a in own for r in a.returns] == pytest.approx(expected.tolist())
-    assert [a for one in own for a in one.tokens] == pytest.approx((expected - values_T[mask_T.bool()]).tolist())
+    assert [r for a in advantages for r in a.returns] == pytest.approx(expected.tolist())
+    assert [a for one in advantages for a in one.tokens] == pytest.approx((expected - values_T[mask_T.bool()]).tolist())
 
 
 def read(speakers: str, values: Any, reward: float) -> Any:
@@ -158,10 +158,10 @@ def read(speakers: str, values: Any, reward: float) -> Any:
     whole = episode("e", speakers, [("a", reward, len(speakers) - 1)])
     made = Trajectory(whole.deal, whole.start)
     made.rewards, made.end = whole.rewards, whole.end
-    for turn, own in zip(whole.turns, values, strict=True):
-        said = replace(turn.completion, token_ids=tuple(range(len(own))))
-        made.add(replace(turn, completion=said), whole.graph.pred[turn.id])
-    readings = {t.id: Reading((), values=tuple(own.tolist())) for t, own in zip(made.turns, values, strict=True)}
+    for turn, row in zip(whole.turns, values, strict=True):
+        completion = replace(turn.completion, token_ids=tuple(range(len(row))))
+        made.add(replace(turn, completion=completion), whole.graph.pred[turn.id])
+    readings = {t.id: Reading((), values=tuple(row.tolist())) for t, row in zip(made.turns, values, strict=True)}
     return replace(evidence(made), readings=readings)
 
 
@@ -171,6 +171,6 @@ def test_where_verl_is_not_followed() -> None:
     theirs, _ = algos.compute_grpo_outcome_advantage(rewards, torch.ones(9, 1), index)
     assert theirs[0].item() > 0.02
     assert theirs[8].item() == pytest.approx(0.3)
-    episodes = [spoken(f"{i}", "a", start=f"{group}") for i, group in enumerate(index)]
+    episodes = [episode_of(f"{i}", "a", start=f"{group}") for i, group in enumerate(index)]
     credit, _ = Group()(evidence(*episodes), {(f"{i}", 0): Advantage(0.3) for i in range(9)})
     assert set(numbers(credit).values()) == {0.0}

@@ -5,11 +5,12 @@ from collections import Counter
 import pytest
 from by_hand import episode, evidence, worths
 from credit_graphs import ROLES, forked, random_episode
-from small_games import Voice, deal, drawn, table
+from small_games import FunctionEngine, deal, random_move, table
 
-from credit.assign.outcome import Flow, Outcome, LastSpeaker, Uniform
+from credit.assign.outcome import Flow, LastSpeaker, Outcome, Uniform
 from games.kuhn_poker import KuhnPokerConfig
 from marl.protocols import AssignConfig, Evidence
+from marl.types import Fork
 
 
 def test_outcome_pays_every_turn_its_agents_return() -> None:
@@ -102,10 +103,10 @@ def test_teams_are_checked() -> None:
 
 def test_in_kuhn_poker_a_called_bet_pays_the_bettor_over_one_hop() -> None:
     game = KuhnPokerConfig()
-    laid = table(game, Voice(drawn))
-    [past] = laid.play([deal("e", game, cards="KQ")])
-    bet = laid.fork(past.turns[0].id, 1, "bet")[0]
-    called = laid.fork(bet.turns[1].id, 1, "call")[0]
+    simulator = table(game, FunctionEngine(random_move))
+    [past] = simulator.play([deal("e", game, cards="KQ")])
+    [[bet]] = simulator.branch([Fork(past, 0, "bet")])
+    [[called]] = simulator.branch([Fork(bet, 1, "call")])
     assert worths(Flow(decay=0.9)(evidence(called)), called) == [pytest.approx(0.9 * 2.0), -2.0]
 
 
@@ -170,10 +171,10 @@ def test_a_turn_that_branches_inherited_is_worth_what_it_is_where_it_was_said(ru
     assert len(credit) == 4
 
 
-def test_a_rewards_pot_is_what_its_team_is_paid() -> None:
+def test_a_rewards_pool_is_what_its_team_is_paid() -> None:
     t = random_episode(3)
     seen = Evidence([t], "a_game", rules=frozenset({"verifier"}))
-    own = t.returns
-    assert dict(Flow().reward_pools(t, seen)) == {frozenset({agent}): own.get(agent, 0.0) for agent in "abc"}
+    returns = t.returns
+    assert dict(Flow().reward_pools(t, seen)) == {frozenset({agent}): returns.get(agent, 0.0) for agent in "abc"}
     reward_pools = dict(Flow(teams=TEAM).reward_pools(t, seen))
-    assert reward_pools[frozenset("ab")] == pytest.approx(own.get("a", 0.0) + own.get("b", 0.0))
+    assert reward_pools[frozenset("ab")] == pytest.approx(returns.get("a", 0.0) + returns.get("b", 0.0))

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 from by_hand import earned, evidence, worths
-from small_games import Voice, deal, drawn, table
-from spoken_by_hand import numbers, spoken, worth
+from detailed_episodes import episode_of, numbers, worth
+from small_games import FunctionEngine, deal, random_move, table
 
 from credit.assign.outcome import Outcome
 from credit.baselines.group import AgentGroup, AgentTurnGroup, Group, LengthWeighted, RlooBaseline, TaskRole
@@ -18,7 +18,7 @@ from marl.types import Completion, Fork
 def test_agents_and_turns_are_compared_each_by_themselves() -> None:
     # Both agents speak twice and are always asked the same. Worths of a's first turns 0, 2 and second ones 4, 8; of b's
     # 1, 5 and 0, 10.
-    episodes = [spoken(f"{i}", "abab", prompts=[(1,)] * 4) for i in range(2)]
+    episodes = [episode_of(f"{i}", "abab", prompts=[(1,)] * 4) for i in range(2)]
     assigned = worth({"0": [0, 1, 4, 0], "1": [2, 5, 8, 10]})
     credit, metrics = AgentTurnGroup(std=False)(evidence(*episodes), assigned)
     assert [worths(credit, t) for t in episodes] == [[-1, -2, -2, -5], [1, 2, 2, 5]]
@@ -27,7 +27,7 @@ def test_agents_and_turns_are_compared_each_by_themselves() -> None:
 
 def test_candidates_have_grpos_advantages_of_verl() -> None:
     # 1, 2, 3, 6: mean 3, squares 4 + 1 + 0 + 9 = 14, ddof 1, epsilon 1e-6.
-    episodes = [spoken(f"{i}", "a", prompts=[(5,)]) for i in range(4)]
+    episodes = [episode_of(f"{i}", "a", prompts=[(5,)]) for i in range(4)]
     credit, _ = AgentTurnGroup()(evidence(*episodes), worth({"0": [1], "1": [2], "2": [3], "3": [6]}))
     std = (14 / 3) ** 0.5 + 1e-6
     assert list(numbers(credit).values()) == pytest.approx([-2 / std, -1 / std, 0, 3 / std], rel=1e-12)
@@ -35,10 +35,10 @@ def test_candidates_have_grpos_advantages_of_verl() -> None:
 
 def test_turns_that_parted_are_not_compared_and_later_groups_may_be_smaller() -> None:
     episodes = [
-        spoken("0", "aa", prompts=[(1,), (7,)]),
-        spoken("1", "aa", prompts=[(1,), (8,)]),
-        spoken("2", "aa", prompts=[(1,), (7,)]),
-        spoken("3", "a", prompts=[(1,)]),
+        episode_of("0", "aa", prompts=[(1,), (7,)]),
+        episode_of("1", "aa", prompts=[(1,), (8,)]),
+        episode_of("2", "aa", prompts=[(1,), (7,)]),
+        episode_of("3", "a", prompts=[(1,)]),
     ]
     assigned = worth({"0": [1, 2], "1": [2, 90], "2": [3, 6], "3": [6]})
     credit, _ = AgentTurnGroup(std=False)(evidence(*episodes), assigned)
@@ -46,29 +46,29 @@ def test_turns_that_parted_are_not_compared_and_later_groups_may_be_smaller() ->
 
 
 def test_episodes_from_other_starts_are_peers_only_where_the_problem_is_the_same() -> None:
-    episodes = [spoken(f"{i}", "a", start=f"s{i}", prompts=[(1,)], problems=["p"]) for i in range(2)]
+    episodes = [episode_of(f"{i}", "a", start=f"s{i}", prompts=[(1,)], problems=["p"]) for i in range(2)]
     assigned = earned(episodes, 1.0, 3.0)
     by_start, _ = AgentTurnGroup(std=False)(evidence(*episodes), assigned)
     by_problem, _ = AgentTurnGroup(std=False, like="problem")(evidence(*episodes), assigned)
     assert [list(numbers(c).values()) for c in (by_start, by_problem)] == [[0, 0], [-1, 1]]
-    unposed = spoken("2", "a", prompts=[(1,)])
+    unposed = episode_of("2", "a", prompts=[(1,)])
     with pytest.raises(ValueError, match="like: 'problem', but role 'player' works on none"):
         AgentTurnGroup(like="problem")(evidence(unposed), earned([unposed], 1.0))
 
 
-class Asking(Voice):
+class Asking(FunctionEngine):
     """Its prompts' tokens are the words that it was asked."""
 
     def _answer(self, request):  # type: ignore[no-untyped-def]
         words = "|".join(message.content for message in request.messages)
-        said = super()._answer(request)
-        assert isinstance(said, Completion)
-        return replace(said, prompt_ids=tuple(words.encode()))
+        completion = super()._answer(request)
+        assert isinstance(completion, Completion)
+        return replace(completion, prompt_ids=tuple(words.encode()))
 
 
 def test_forks_of_a_real_game_are_compared_with_the_course_they_left() -> None:
     game = TicTacToeConfig()
-    simulator = table(game, Asking(drawn))
+    simulator = table(game, Asking(random_move))
     [past] = simulator.play([deal("e", game)])
     episodes = [past, *simulator.play([Fork(past, 2, n=5)])]
     seen = evidence(*episodes)
@@ -84,7 +84,7 @@ def test_forks_of_a_real_game_are_compared_with_the_course_they_left() -> None:
 
 def test_every_turn_of_an_agent_counts() -> None:
     # a is worth 1, 1, 1 and 5: mean 2, where each episode counts once it is 3. b is judged by itself: 0 and 4.
-    episodes = [spoken("0", "aaab"), spoken("1", "ab")]
+    episodes = [episode_of("0", "aaab"), episode_of("1", "ab")]
     assigned = worth({"0": [1, 1, 1, 0], "1": [5, 4]})
     credit, metrics = AgentGroup(std=False)(evidence(*episodes), assigned)
     assert [worths(credit, t) for t in episodes] == [[-1, -1, -1, -2], [3, 2]]
@@ -105,7 +105,7 @@ def test_tasks_and_roles_have_a_mean_and_a_deviation_each() -> None:
     # Proposer: 0, 1, 1, 0: mean 1/2, squares 1, variance 1/3. Solvers of `sum`: 1, 0, 1, 0 (the same); of `sort`: 0, 0,
     # 0, 1: mean 1/4, squares 3/16 + 9/16 = 3/4, variance 1/4.
     kinds = ("sum 1", "sum 2", "sort 1", "sort 2")
-    episodes = [spoken(f"{i}", "pst", start=f"{i}", seats=SEATS, problems=["", k, k]) for i, k in enumerate(kinds)]
+    episodes = [episode_of(f"{i}", "pst", start=f"{i}", seats=SEATS, problems=["", k, k]) for i, k in enumerate(kinds)]
     assigned = worth({"0": [0, 1, 0], "1": [1, 1, 0], "2": [1, 0, 0], "3": [0, 0, 1]})
     credit, metrics = TaskRole(task=r"^\w+", epsilon=0)(evidence(*episodes), assigned)
     half = 0.5 * 3**0.5
@@ -119,15 +119,15 @@ def test_tasks_and_roles_have_a_mean_and_a_deviation_each() -> None:
 
 
 def test_without_a_pattern_the_game_is_the_task() -> None:
-    episodes = [spoken(f"{i}", "s", start=f"{i}", seats=SEATS, problems=[f"{i}"]) for i in range(2)]
+    episodes = [episode_of(f"{i}", "s", start=f"{i}", seats=SEATS, problems=[f"{i}"]) for i in range(2)]
     credit, _ = TaskRole(std=False)(evidence(*episodes), earned(episodes, 0.0, 4.0))
     assert [worths(credit, t) for t in episodes] == [[-2], [2]]
 
 
 def test_one_work_on_one_problem_counts_once() -> None:
     episodes = [
-        spoken("0", "sss", seats=SEATS, problems=["p", "p", "q"]),
-        spoken("1", "s", seats=SEATS, problems=["p"]),
+        episode_of("0", "sss", seats=SEATS, problems=["p", "p", "q"]),
+        episode_of("1", "s", seats=SEATS, problems=["p"]),
     ]
     credit, _ = TaskRole(std=False)(evidence(*episodes), worth({"0": [0, 0, 3], "1": [6]}))
     # Worths 0 (twice said, once counted), 3, 6.
@@ -135,7 +135,7 @@ def test_one_work_on_one_problem_counts_once() -> None:
 
 
 def test_a_problem_whose_task_cannot_be_told_is_named() -> None:
-    one = spoken("0", "s", seats=SEATS, problems=["1+2"])
+    one = episode_of("0", "s", seats=SEATS, problems=["1+2"])
     with pytest.raises(ValueError, match=r"task: '\[a-z\]\+' finds nothing in '1\+2' \(turn \('0', 0\)\)"):
         TaskRole(task="[a-z]+")(evidence(one), earned([one], 1.0))
     with pytest.raises(ValueError, match="'\\(' is no regular expression"):
@@ -147,28 +147,28 @@ def test_a_problem_whose_task_cannot_be_told_is_named() -> None:
 
 def test_each_is_compared_with_the_others() -> None:
     # 1 - (2 + 6) / 2, 2 - (1 + 6) / 2, 6 - (1 + 2) / 2: 3 / 2 of the differences from the mean.
-    episodes = [spoken(f"{i}", "aa") for i in range(3)]
+    episodes = [episode_of(f"{i}", "aa") for i in range(3)]
     credit, _ = RlooBaseline()(evidence(*episodes), earned(episodes, 1, 2, 6))
     assert [worths(credit, t) for t in episodes] == [[-3, -3], [-1.5, -1.5], [4.5, 4.5]]
 
 
 def test_a_turns_own_worth_may_differ_from_its_episodes() -> None:
     # Rewards to go: 4, 2 (mean 3) and 1. The others of the first episode's turns: 1; of the second's: 3.
-    episodes = [spoken("0", "aa"), spoken("1", "a")]
+    episodes = [episode_of("0", "aa"), episode_of("1", "a")]
     credit, _ = RlooBaseline()(evidence(*episodes), worth({"0": [4, 2], "1": [1]}))
     assert [worths(credit, t) for t in episodes] == [[3, 1], [-2]]
 
 
 def test_long_answers_make_the_baseline() -> None:
     # Lengths 1 + 2, 1 and worths 4, 0: baseline (3 * 4 + 1 * 0) / 4 = 3.
-    episodes = [spoken("0", "aa", lengths=[1, 2]), spoken("1", "a", lengths=[1])]
+    episodes = [episode_of("0", "aa", lengths=[1, 2]), episode_of("1", "a", lengths=[1])]
     credit, _ = LengthWeighted()(evidence(*episodes), earned(episodes, 4, 0))
     assert [worths(credit, t) for t in episodes] == [[1, 1], [-3]]
 
 
 def test_of_equal_lengths_the_baseline_is_the_mean_and_without_any_there_is_none() -> None:
-    episodes = [spoken(f"{i}", "a", lengths=[7]) for i in range(3)]
+    episodes = [episode_of(f"{i}", "a", lengths=[7]) for i in range(3)]
     assigned = earned(episodes, 1, 2, 6)
     assert LengthWeighted()(evidence(*episodes), assigned) == Group(std=False)(evidence(*episodes), assigned)
-    silent = [spoken(f"{i}", "a", lengths=[0]) for i in range(3)]
+    silent = [episode_of(f"{i}", "a", lengths=[0]) for i in range(3)]
     assert set(numbers(LengthWeighted()(evidence(*silent), assigned)[0]).values()) == {0.0}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from by_hand import evidence, worths
-from small_games import PenniesConfig, Voice, deal, drawn, table
+from small_games import FunctionEngine, PenniesConfig, deal, random_move, table
 
 from credit.assign.outcome import Outcome
 from credit.baselines.reinforce import Greedy
@@ -21,18 +21,18 @@ CARDS = ("KQ", "KQ", "JQ")
 def bold(request: Request) -> str:
     """At temperature 0 it always bets or calls."""
     if request.sampling.temperature:
-        return drawn(request)
+        return random_move(request)
     return next(text for move, text in (request.options or {}).items() if move in ("bet", "call", "heads"))
 
 
-def played(voice: Voice) -> tuple[Any, list[Any]]:
+def played(voice: FunctionEngine) -> tuple[Any, list[Any]]:
     simulator = table(KUHN, voice)
     return simulator, simulator.play([deal(f"{i}", KUHN, i, cards=cards) for i, cards in enumerate(CARDS)])
 
 
 def test_what_the_greedy_episode_pays_is_subtracted() -> None:
     # Bet and called, the pot is 2 each: K wins 2 against Q; J loses 2 to it.
-    simulator, episodes = played(Voice(bold))
+    simulator, episodes = played(FunctionEngine(bold))
     seen = replace(evidence(*episodes), simulator=simulator)
     earned = Outcome()(seen)
     credit, metrics = Greedy()(seen, earned)
@@ -49,7 +49,7 @@ def test_one_episode_is_played_from_each_start_and_its_tokens_are_credits() -> N
         temperatures.append(request.sampling.temperature)
         return bold(request)
 
-    simulator, episodes = played(Voice(noted))
+    simulator, episodes = played(FunctionEngine(noted))
     temperatures.clear()
     seen = replace(evidence(*episodes), simulator=simulator)
     Greedy()(seen, Outcome()(seen))
@@ -60,28 +60,30 @@ def test_one_episode_is_played_from_each_start_and_its_tokens_are_credits() -> N
 
 def test_options_and_seats_of_the_start_are_kept() -> None:
     game = PenniesConfig()
-    simulator = table(game, Voice(bold))
+    simulator = table(game, FunctionEngine(bold))
     episodes = simulator.play([deal(f"{i}", game, i) for i in range(4)])
     assert {t.start for t in episodes} == {""}
     seen = replace(evidence(*episodes), simulator=simulator)
     credit, _ = Greedy()(seen, Outcome()(seen))
     # Heads twice: player_0 wins 1.
     for t in episodes:
-        own = t.returns
-        assert worths(credit, t) == [own["player_0"] - 1, own["player_1"] + 1]
+        returns = t.returns
+        assert worths(credit, t) == [returns["player_0"] - 1, returns["player_1"] + 1]
 
 
 def test_the_greedy_episode_is_paid_in_the_scale_of_the_rule() -> None:
-    simulator, episodes = played(Voice(bold))
+    simulator, episodes = played(FunctionEngine(bold))
     settings = {"assign": {"kind": "outcome"}, "baseline": {"kind": "credit.baselines.reinforce:Greedy"}}
     one, half = (
-        Judge(CreditConfig.model_validate({**settings, "scale": scale}))(replace(evidence(*episodes), simulator=simulator))
+        Judge(CreditConfig.model_validate({**settings, "scale": scale}))(
+            replace(evidence(*episodes), simulator=simulator)
+        )
         for scale in (1.0, 0.5)
     )
     assert {turn: a.value for turn, a in half.credit.items()} == {t: a.value / 2 for t, a in one.credit.items()}
 
 
 def test_without_a_simulator_it_says_what_is_missing() -> None:
-    _, episodes = played(Voice(bold))
+    _, episodes = played(FunctionEngine(bold))
     with pytest.raises(ValueError, match=r"'greedy' plays an episode from each start, but .* no simulator; choices: "):
         Greedy()(evidence(*episodes), Outcome()(evidence(*episodes)))

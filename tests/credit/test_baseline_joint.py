@@ -2,13 +2,13 @@
 
 import pytest
 from by_hand import evidence, worths
-from spoken_by_hand import numbers, sibling, spoken, worth
+from detailed_episodes import episode_of, numbers, sibling, worth
 
 from credit.assign.outcome import Outcome
 from credit.baselines.group import Joint
 from marl.types import Advantage, Reward
 
-EPISODES = [spoken(f"{i}", "abab") for i in range(3)]
+EPISODES = [episode_of(f"{i}", "abab") for i in range(3)]
 # What members were worth, as the mean of their turns: a 1, b 3; a 5, b 3; a 0, b 5. Joint: 4, 8, 5 or the halves of it.
 EARNED = worth({"0": [0, 3, 2, 3], "1": [5, 2, 5, 4], "2": [0, 5, 0, 5]})
 
@@ -36,7 +36,7 @@ def test_every_turn_of_a_team_has_the_joint_advantage(joint: Joint, expected: tu
 
 
 def test_teams_act_each_for_itself_and_who_is_in_none_alone() -> None:
-    episodes = [spoken(f"{i}", "abc") for i in range(2)]
+    episodes = [episode_of(f"{i}", "abc") for i in range(2)]
     assigned = worth({"0": [0, 2, 10], "1": [4, 6, 30]})
     credit, _ = Joint(teams=(("a", "b"),))(evidence(*episodes), assigned)
     assert [worths(credit, t) for t in episodes] == [[-2, -2, -10], [2, 2, 10]]
@@ -47,7 +47,7 @@ def test_teams_act_each_for_itself_and_who_is_in_none_alone() -> None:
 
 
 def test_a_common_reward_counts_once_whoever_is_paid() -> None:
-    episodes = [spoken(f"{i}", "ab") for i in range(2)]
+    episodes = [episode_of(f"{i}", "ab") for i in range(2)]
     for agents in ("ab", "b"):  # all are paid, or the last one
         for value, t in enumerate(episodes):
             t.rewards = [Reward(agent, float(value), t.turns[-1].id) for agent in agents]
@@ -58,7 +58,7 @@ def test_a_common_reward_counts_once_whoever_is_paid() -> None:
 
 def test_roles_that_changed_seats_are_other_teams() -> None:
     seats = [{"a": "x", "b": "y"}, {"a": "y", "b": "x"}]
-    episodes = [spoken(f"{i}", "ab", seats=seats[i // 2]) for i in range(4)]
+    episodes = [episode_of(f"{i}", "ab", seats=seats[i // 2]) for i in range(4)]
     credit, metrics = Joint()(evidence(*episodes), worth({"0": [0, 0], "1": [2, 2], "2": [8, 8], "3": [4, 4]}))
     assert [worths(credit, t) for t in episodes] == [[-1, -1], [1, 1], [2, 2], [-2, -2]]
     assert metrics["credit/groups"] == 2.0
@@ -66,8 +66,8 @@ def test_roles_that_changed_seats_are_other_teams() -> None:
 
 def test_rounds_are_compared_where_all_members_were_asked_the_same() -> None:
     # First rounds always; second ones of episodes 0 and 1, for b was asked something else in the third.
-    asked = [[(1,), (2,), (3,), (4,)], [(1,), (2,), (3,), (4,)], [(1,), (2,), (3,), (5,)]]
-    episodes = [spoken(f"{i}", "abab", prompts=prompts) for i, prompts in enumerate(asked)]
+    prompt_rows = [[(1,), (2,), (3,), (4,)], [(1,), (2,), (3,), (4,)], [(1,), (2,), (3,), (5,)]]
+    episodes = [episode_of(f"{i}", "abab", prompts=prompts) for i, prompts in enumerate(prompt_rows)]
     assigned = worth({"0": [1, 3, 0, 2], "1": [3, 3, 4, 2], "2": [4, 4, 9, 9]})
     credit, metrics = Joint(per="round")(evidence(*episodes), assigned)
     # Rounds' joint returns: 2, 3, 4 (mean 3); 1, 3 (mean 2); 9 alone.
@@ -78,12 +78,18 @@ def test_rounds_are_compared_where_all_members_were_asked_the_same() -> None:
 def test_rounds_of_a_tree_have_the_papers_returns() -> None:
     # Round 1 pays 1 to both and is shared; of its two continuations one pays 2 more, the other 4. In another episode
     # from this start, round 1 pays 0 and so does round 2. R_1 = 1 + (2 + 4) / 2 = 4 against 0; R_2 = 2 and 4.
-    asked = [(1,), (2,), (3,), (4,)]
-    past = spoken("0", "abab", prompts=asked)
-    episodes = [past, sibling(past, 2, spoken("1", "abab", prompts=asked)), spoken("2", "abab", prompts=asked)]
+    prompt_rows = [(1,), (2,), (3,), (4,)]
+    past = episode_of("0", "abab", prompts=prompt_rows)
+    episodes = [
+        past,
+        sibling(past, 2, episode_of("1", "abab", prompts=prompt_rows)),
+        episode_of("2", "abab", prompts=prompt_rows),
+    ]
     for t, (first, second) in zip(episodes, [(1, 2), (1, 4), (0, 0)], strict=True):
         t.rewards = [Reward(a, float(v), t.turns[i].id) for i, v in ((1, first), (3, second)) for a in "ab"]
-    assigned = {turn.id: Advantage(4.0) for turn in past.turns[:2]}  # the mean of what the courses that hold them earned
+    assigned = {
+        turn.id: Advantage(4.0) for turn in past.turns[:2]
+    }  # the mean of what the courses that hold them earned
     assigned |= {turn.id: Advantage(2.0) for turn in past.turns[2:]}
     assigned |= {turn.id: Advantage(4.0) for turn in episodes[1].turns[2:]}
     assigned |= {turn.id: Advantage(0.0) for turn in episodes[2].turns}
@@ -97,7 +103,7 @@ def test_rounds_of_a_tree_have_the_papers_returns() -> None:
 
 
 def test_what_differs_within_a_team_is_lost_tokens_included() -> None:
-    episodes = [spoken(f"{i}", "ab", lengths=[2, 2]) for i in range(2)]
+    episodes = [episode_of(f"{i}", "ab", lengths=[2, 2]) for i in range(2)]
     assigned = {(f"{i}", j): Advantage(float(i + j), (0.0, 5.0), (7.0,)) for i in range(2) for j in range(2)}
     credit, _ = Joint()(evidence(*episodes), assigned)
     assert credit["1", 0] == credit["1", 1] == Advantage(0.5, (), (7.0,))

@@ -9,7 +9,7 @@ from operator import mul
 import numpy as np
 import pytest
 from by_hand import earned, evidence
-from spoken_by_hand import numbers, sibling, spoken, worth
+from detailed_episodes import episode_of, numbers, sibling, worth
 
 from credit.assign.outcome import Outcome
 from credit.baselines.group import AgentGroup, AgentTurnGroup, Group, Joint, LengthWeighted, RlooBaseline, TaskRole
@@ -60,7 +60,7 @@ ALL = {**GROUPED, **WIDE}
 def step(groups: int = 3, size: int = 4) -> list[Trajectory]:
     """Groups of episodes of two agents, who are asked the same in each group."""
     return [
-        spoken(
+        episode_of(
             f"{g}.{i}",
             "ab",
             start=f"s{g}",
@@ -176,7 +176,7 @@ def test_numbers_for_tokens_are_shifted_and_scaled_like_their_turn(kind: str) ->
 
 
 def test_tokens_of_a_turn_keep_their_differences() -> None:
-    episodes = [spoken(f"{i}", "a", lengths=[2]) for i in range(2)]
+    episodes = [episode_of(f"{i}", "a", lengths=[2]) for i in range(2)]
     assigned = {("0", 0): Advantage(2.0, (1.5, 2.5)), ("1", 0): Advantage(4.0, (4.0, 5.0))}
     # Mean 3, deviation of 2 and 4 with ddof 1: sqrt(2).
     credit, _ = Group(epsilon=0)(evidence(*episodes), assigned)
@@ -191,7 +191,7 @@ def test_tokens_of_a_turn_keep_their_differences() -> None:
 
 
 def test_tokens_of_equal_turns_get_exactly_0() -> None:
-    episodes = [spoken(f"{i}", "a", lengths=[2]) for i in range(2)]
+    episodes = [episode_of(f"{i}", "a", lengths=[2]) for i in range(2)]
     assigned = {(f"{i}", 0): Advantage(0.1, (0.0, 0.2)) for i in range(2)}
     credit, _ = Group()(evidence(*episodes), assigned)
     assert {advantage.tokens for advantage in credit.values()} == {(0.0, 0.0)}
@@ -199,7 +199,7 @@ def test_tokens_of_equal_turns_get_exactly_0() -> None:
 
 def test_batch_deviation_is_that_of_all_worths_of_the_step() -> None:
     # Worths 0, 2 and 4, 10: means 1 and 7; all of them: mean 4, squares 16 + 4 + 0 + 36 = 56, variance 56 / 3.
-    episodes = [spoken(f"{i}", "a", start=f"{i // 2}") for i in range(4)]
+    episodes = [episode_of(f"{i}", "a", start=f"{i // 2}") for i in range(4)]
     credit, _ = Group(std="batch", epsilon=0.5)(evidence(*episodes), earned(episodes, 0, 2, 4, 10))
     deviation = (56 / 3) ** 0.5 + 0.5
     assert list(numbers(credit).values()) == pytest.approx([x / deviation for x in (-1, 1, -3, 3)], rel=1e-12)
@@ -211,10 +211,10 @@ def test_seats_that_answer_by_rule_are_no_peers(kind: str) -> None:
     assigned = drawn(episodes)
     seen = replace(evidence(*episodes), named={"outcome": assigned}, rules=frozenset({"y"}))
     alone = {turn.id for t in episodes for turn in t.turns if turn.role == "x"}
-    own = {turn: worth for turn, worth in assigned.items() if turn in alone}
+    alone_assigned = {turn: worth for turn, worth in assigned.items() if turn in alone}
     credit, _ = ALL[kind].build()(seen, assigned)
     assert set(credit) == alone
-    assert numbers(credit) == judge(ALL[kind].build(), episodes, own)
+    assert numbers(credit) == judge(ALL[kind].build(), episodes, alone_assigned)
 
 
 # --- who is compared with whom ---------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def test_only_those_that_take_peers_ask_for_groups() -> None:
 
 def test_what_the_rule_declares_is_so() -> None:
     # Beside the first turn, episodes part: the second turns' prompts differ.
-    episodes = [spoken(f"{i}", "aa", prompts=[(1,), (2, i)], problems=["p", "q"]) for i in range(3)]
+    episodes = [episode_of(f"{i}", "aa", prompts=[(1,), (2, i)], problems=["p", "q"]) for i in range(3)]
     assigned = earned(episodes, 1.0, 2.0, 4.0)
     turns = {turn.id: turn for t in episodes for turn in t.turns}
     for baseline in (Group(like="prompt"), AgentTurnGroup(), Joint(per="round")):
@@ -284,9 +284,9 @@ NOISE = (-0.5, 0.5)
 """On the last reward, each as likely."""
 
 
-def course(name: str, said: tuple[str, ...], off: float) -> Trajectory:
-    made = spoken(name, "a" * len(said), prompts=[(1,), (2,)][: len(said)], problems=["p"] * len(said))
-    paid = [*OVER[said][:-1], OVER[said][-1] + off]
+def course(name: str, moves: tuple[str, ...], off: float) -> Trajectory:
+    made = episode_of(name, "a" * len(moves), prompts=[(1,), (2,)][: len(moves)], problems=["p"] * len(moves))
+    paid = [*OVER[moves][:-1], OVER[moves][-1] + off]
     made.rewards = [Reward("a", value, turn.id) for value, turn in zip(paid, made.turns, strict=True)]
     return made
 
@@ -298,8 +298,8 @@ def gradient(baseline: Baseline, to_go: bool) -> float:
         pair = [course("0", one, x), course("1", other, y)]
         assigned = Outcome(to_go=to_go)(evidence(*pair))
         advantages = judge(baseline, pair, assigned)
-        slopes = [(said == "continue") - CHANCES["continue"] for said in (*one, *other)]
-        chance = math.prod(CHANCES[said] for said in (*one, *other)) / 4
+        slopes = [(move == "continue") - CHANCES["continue"] for move in (*one, *other)]
+        chance = math.prod(CHANCES[move] for move in (*one, *other)) / 4
         total += chance * sum(map(mul, slopes, (advantages[turn.id] for t in pair for turn in t.turns)))
     return total
 
@@ -326,8 +326,8 @@ def test_returns_to_go_do_pay_against_the_mean_of_whole_episodes() -> None:
 
 def fork_of_three() -> tuple[list[Trajectory], Credit]:
     """Two turns each; the first one is shared, the second ones are candidates with one prompt."""
-    past = spoken("0", "ab", prompts=[(1,), (2,)])
-    rest = [spoken(f"{i}", "ab", prompts=[(1,), (2,)]) for i in (1, 2)]
+    past = episode_of("0", "ab", prompts=[(1,), (2,)])
+    rest = [episode_of(f"{i}", "ab", prompts=[(1,), (2,)]) for i in (1, 2)]
     assigned = worth({"0": [3.0, 1.0]}) | {("1", 1): Advantage(2.0), ("2", 1): Advantage(6.0)}
     return [past, *(sibling(past, 1, course) for course in rest)], assigned
 
@@ -354,7 +354,7 @@ def test_a_turn_that_all_inherited_has_no_others() -> None:
 
 def test_a_turn_that_some_inherited_is_compared_with_the_others() -> None:
     episodes, assigned = fork_of_three()
-    other = spoken("3", "ab", prompts=[(1,), (3,)])
+    other = episode_of("3", "ab", prompts=[(1,), (3,)])
     assigned |= worth({"3": [5.0, 9.0]})
     credit, _ = RlooBaseline()(evidence(*episodes, other), assigned)
     # Agent a: the shared turn is worth 3 in three episodes, of which none may count for it; the other episode's is 5.

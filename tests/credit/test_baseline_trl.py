@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from by_hand import evidence
-from spoken_by_hand import spoken
+from detailed_episodes import episode_of
 from torch import Tensor
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.rloo_trainer import RLOOTrainer
@@ -57,7 +57,7 @@ def rloo(rewards: Tensor, normalize: bool) -> Tensor:
 
 def ours(baseline: Baseline, rewards: Tensor, weights: Tensor) -> list[float]:
     """Single turns, a group for each prompt; the named rewards are what each would have earned alone."""
-    episodes = [spoken(f"{i}", "a", start=f"{i // SIZE}", lengths=[1 + i]) for i in range(len(rewards))]
+    episodes = [episode_of(f"{i}", "a", start=f"{i // SIZE}", lengths=[1 + i]) for i in range(len(rewards))]
     assigned = {(f"{i}", 0): Advantage(total) for i, total in enumerate((rewards * weights).sum(1).tolist())}
     credit, _ = baseline(replace(evidence(*episodes), named=alone(rewards)), assigned)
     return [credit[f"{i}", 0].value for i in range(len(rewards))]

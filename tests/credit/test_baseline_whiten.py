@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from by_hand import evidence
-from spoken_by_hand import numbers, spoken, worth
+from detailed_episodes import episode_of, numbers, worth
 from torch.nn.functional import layer_norm
 
 from credit.baselines.group import Group
@@ -17,7 +17,7 @@ from marl.types import Advantage, Reward
 
 
 def rows(*lengths: int, group: int = 100) -> list[Trajectory]:
-    return [spoken(f"{i}", "a", start=f"{i // group}", lengths=[length]) for i, length in enumerate(lengths)]
+    return [episode_of(f"{i}", "a", start=f"{i // group}", lengths=[length]) for i, length in enumerate(lengths)]
 
 
 def whitened(baseline: Whiten, lengths: tuple[int, ...], *values: float, group: int = 100) -> list[float]:
@@ -95,7 +95,7 @@ def test_the_metrics_are_those_of_the_groups() -> None:
 
 
 def test_roles_can_be_whitened_each_by_itself() -> None:
-    episodes = [spoken(f"{i}", "ab", seats={"a": "x", "b": "y"}) for i in range(2)]
+    episodes = [episode_of(f"{i}", "ab", seats={"a": "x", "b": "y"}) for i in range(2)]
     assigned = worth({"0": [1, 100], "1": [3, 500]})
     credit, _ = Whiten(epsilon=0, over="role")(evidence(*episodes), assigned)
     half = 0.5**0.5  # the deviation of a pair that differs by 2 is sqrt(2)

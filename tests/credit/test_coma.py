@@ -11,12 +11,12 @@ import pytest
 import torch
 from by_hand import episode
 from by_hand import evidence as by_hand
-from credit.mixing.advantages import counterfactual
-from games.simultaneous import MatrixConfig, TwoStepConfig
 from pydantic import ValidationError
-from small_games import Voice, deal, table
+from small_games import FunctionEngine, deal, table
 
 from credit.assign.value_decomposition import Coma
+from credit.mixing.networks import counterfactual
+from games.simultaneous import MatrixConfig, TwoStepConfig
 from marl.engines.scripted import Random, Tabular
 from marl.graph import Trajectory
 from marl.protocols import EngineConfig, Evidence
@@ -31,8 +31,8 @@ FIT = {"lr": 1e-2, "updates": 200, "memory": 1}
 
 
 def play(engine: EngineConfig, episodes: int, game: Any = GAME) -> tuple[RolloutSimulator, list[Trajectory]]:
-    laid = table(game, engine.build(None))
-    return laid, laid.play([deal(f"{i}", game) for i in range(episodes)])
+    simulator = table(game, engine.build(None))
+    return simulator, simulator.play([deal(f"{i}", game) for i in range(episodes)])
 
 
 def coma(**settings: Any) -> Any:
@@ -41,12 +41,12 @@ def coma(**settings: Any) -> Any:
 
 def by_moves(played: list[Trajectory], credit: Mapping[TurnId, Any]) -> dict[str, tuple[float, float]]:
     """Joint move -> both agents' worths, which are the same wherever it is played."""
-    found: dict[str, tuple[float, float]] = {}
+    values: dict[str, tuple[float, float]] = {}
     for t in played:
         first, second = (credit[turn.id].value for turn in t.turns)
         moves = "".join(turn.action or "" for turn in t.turns)
-        assert found.setdefault(moves, (first, second)) == pytest.approx((first, second), abs=1e-4)
-    return found
+        assert values.setdefault(moves, (first, second)) == pytest.approx((first, second), abs=1e-4)
+    return values
 
 
 def joint_advantages(q: torch.Tensor, policies: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -83,34 +83,34 @@ def test_each_agents_advantages_average_to_zero_under_its_policy() -> None:
 
 
 def test_a_fitted_critic_finds_the_table() -> None:
-    laid, played = play(Random(), 256)
-    found = by_moves(played, coma()(Evidence(played, "matrix", simulator=laid)))
+    simulator, played = play(Random(), 256)
+    values = by_moves(played, coma()(Evidence(played, "matrix", simulator=simulator)))
     for moves, wanted in TRUTH.items():
-        assert found[moves] == pytest.approx(wanted, abs=0.15)
+        assert values[moves] == pytest.approx(wanted, abs=0.15)
 
 
 def test_what_a_policy_would_have_said_is_weighed_by_how_likely_it_says_it() -> None:
     chances = {"a": 0.75, "b": 0.25}
     biased = Tabular(table={"agent_0": chances})
-    laid, played = play(biased, 200)
-    spent = laid.tokens["credit"]
-    found = by_moves(played, coma(fit=FIT | {"updates": 20})(Evidence(played, "matrix", simulator=laid)))
+    simulator, played = play(biased, 200)
+    spent = simulator.tokens["credit"]
+    values = by_moves(played, coma(fit=FIT | {"updates": 20})(Evidence(played, "matrix", simulator=simulator)))
     for other in "ab":
-        assert sum(chances[move] * found[move + other][0] for move in "ab") == pytest.approx(0, abs=1e-5)
-        assert sum(0.5 * found[other + move][1] for move in "ab") == pytest.approx(0, abs=1e-5)
+        assert sum(chances[move] * values[move + other][0] for move in "ab") == pytest.approx(0, abs=1e-5)
+        assert sum(0.5 * values[other + move][1] for move in "ab") == pytest.approx(0, abs=1e-5)
     # Two agents, two moves of one token each: equal questions are asked once.
-    assert laid.tokens["credit"] - spent == 4
+    assert simulator.tokens["credit"] - spent == 4
 
 
 def test_a_move_that_the_policy_never_makes_does_not_count() -> None:
-    laid, played = play(Tabular(table={"agent_1": {"b": 1.0}}), 40)
-    credit = coma(fit=FIT | {"updates": 20})(Evidence(played, "matrix", simulator=laid))
+    simulator, played = play(Tabular(table={"agent_1": {"b": 1.0}}), 40)
+    credit = coma(fit=FIT | {"updates": 20})(Evidence(played, "matrix", simulator=simulator))
     assert all(credit[t.turns[1].id].value == pytest.approx(0, abs=1e-6) for t in played)
 
 
 def test_td_lambda_passes_what_comes_later_back_to_the_first_round() -> None:
-    laid, played = play(Random(), 400, TwoStepConfig())
-    credit = coma(gamma=0.99, fit=FIT | {"updates": 300})(Evidence(played, "two_step", simulator=laid))
+    simulator, played = play(Random(), 400, TwoStepConfig())
+    credit = coma(gamma=0.99, fit=FIT | {"updates": 300})(Evidence(played, "two_step", simulator=simulator))
     # What uniform play is paid after the first move: 7 after `a`, 2.5 after `b`.
     for t in played:
         wanted = 0.99 * (7.0 - 2.5) / 2 * (1 if t.turns[0].action == "a" else -1)
@@ -125,8 +125,8 @@ def saying(texts: list[str], name: str = "e", prompts: list[int] | None = None) 
     """One episode for each text that `a` says, while `b` says the same in all; paid by the length of the text."""
     episodes = []
     for i, text in enumerate(texts):
-        asked = prompts[i] if prompts else 1
-        t = episode(f"{name}{i}", "ab", [("a", float(len(text)), 1)], prompts=[(asked,), (2, i)])
+        prompt = prompts[i] if prompts else 1
+        t = episode(f"{name}{i}", "ab", [("a", float(len(text)), 1)], prompts=[(prompt,), (2, i)])
         t.turns = [
             replace(u, completion=replace(u.completion, text=x)) for u, x in zip(t.turns, (text, "y"), strict=True)
         ]
@@ -159,36 +159,36 @@ def test_hidden_states_of_siblings_are_judged_where_they_are_read() -> None:
 
 
 def test_new_answers_are_drawn_where_they_are_asked_for_and_cost_tokens() -> None:
-    asked: list[Request] = []
+    requests: list[Request] = []
 
     def say(request: Request) -> str | Failure:
-        asked.append(request)
-        return "x" if len(asked) % 2 else Failure("aborted", "busy")
+        requests.append(request)
+        return "x" if len(requests) % 2 else Failure("aborted", "busy")
 
-    laid = table(GAME, Voice(say))
+    simulator = table(GAME, FunctionEngine(say))
     episodes = saying(["x", "x x x"] * 2)
     for t in episodes:
         t.turns = [replace(turn, role="player") for turn in t.turns]
     settings = {"common": "sum", "alternatives": "resample", "samples": 4, "fit": FIT | {"updates": 300}}
     part = coma(**settings)
-    credit = part(Evidence(episodes, "a_game", simulator=laid, seed=3))
-    assert len(asked) == len({request.seed for request in asked}) == 8 * 4
-    assert {request.forced for request in asked} == {None}
-    assert laid.tokens["credit"] == 8 * 2 * 2, "two tokens an answer, and every other one fails"
+    credit = part(Evidence(episodes, "a_game", simulator=simulator, seed=3))
+    assert len(requests) == len({request.seed for request in requests}) == 8 * 4
+    assert {request.forced for request in requests} == {None}
+    assert simulator.tokens["credit"] == 8 * 2 * 2, "two tokens an answer, and every other one fails"
     # Whatever is drawn is worth what "x" is.
     worths = [credit[t.turns[0].id].value for t in episodes]
     assert worths[0] == worths[2] == 0
     assert worths[1] == worths[3] == pytest.approx(4, abs=0.4)
-    seeds = [request.seed for request in asked]
-    asked.clear()
-    coma(**settings)(Evidence(episodes, "a_game", simulator=laid, seed=3))
-    assert [request.seed for request in asked] == seeds
+    seeds = [request.seed for request in requests]
+    requests.clear()
+    coma(**settings)(Evidence(episodes, "a_game", simulator=simulator, seed=3))
+    assert [request.seed for request in requests] == seeds
 
 
 def test_whom_nobody_answers_gets_nothing_to_compare_with() -> None:
-    laid = table(GAME, Voice(lambda request: Failure("aborted", "gone")))
+    simulator = table(GAME, FunctionEngine(lambda request: Failure("aborted", "gone")))
     episodes = saying(["x", "x x x"])
-    credit = coma(alternatives="resample", samples=1)(Evidence(episodes, "a_game", simulator=laid))
+    credit = coma(alternatives="resample", samples=1)(Evidence(episodes, "a_game", simulator=simulator))
     assert {worth.value for worth in credit.values()} == {0.0}
 
 
@@ -196,12 +196,12 @@ def test_a_restart_changes_no_bit(tmp_path: Path) -> None:
     settings = Coma(lam=0.5, features="text", fit={"batch": 4, "memory": 2, "target_every": 3, "updates": 7})
     seen = [by_hand(*saying(["x", "x x x", "x x"] * 3, name)) for name in "abc"]
     whole, before, after = settings.build(), settings.build(), settings.build()
-    told = [whole(evidence) for evidence in seen]
+    expected = [whole(evidence) for evidence in seen]
     for evidence in seen[:2]:
         before(evidence)
     save_state(tmp_path, before.state_dict())
     after.load_state_dict(load_state(tmp_path))
-    assert after(seen[2]) == told[2]
+    assert after(seen[2]) == expected[2]
 
 
 def test_new_texts_have_no_hidden_states() -> None:

@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from games.simultaneous import CoalitionConfig, MatrixConfig, TwoStepConfig
-from marl.judging.map_rewards import repaid
 from other_courses import assigned, at_once, by_agent, episodes, expected, scripted, walked
 from pydantic import ValidationError
-from small_games import FragileConfig, PenniesConfig, Voice, deal, drawn, table
-from sums import dealt, seated, team
+from small_games import FragileConfig, FunctionEngine, PenniesConfig, deal, random_move, table
+from sums import team, team_deal, team_simulator
 
 from credit.assign.counterfactual import Difference, LeaveOneOut
 from games.hint import HintConfig
 from games.kuhn_poker import KuhnPokerConfig
+from games.simultaneous import CoalitionConfig, MatrixConfig, TwoStepConfig
 from marl.engines.scripted import Tabular
 from marl.protocols import AssignConfig, Evidence
 from marl.types import Fork, Request
@@ -37,14 +36,14 @@ COMA = {
 
 def test_comas_table_comes_out_of_real_play() -> None:
     game = MatrixConfig(table="qmix_2b")
-    laid = scripted(game)
-    played = episodes(laid, game, 30)
-    spent = laid.tokens["credit"]
-    credit, metrics = assigned(POLICY, laid, *played)
+    simulator = scripted(game)
+    played = episodes(simulator, game, 30)
+    spent = simulator.tokens["credit"]
+    credit, metrics = assigned(POLICY, simulator, *played)
     met = {tuple(t.action for t in e.turns): tuple(credit[t.id].value for t in e.turns) for e in played}
     assert met == {joint: pytest.approx(known, abs=1e-12) for joint, known in COMA.items()}
     assert metrics["credit/plays"] == 2, "one other move for each of two turns"
-    assert laid.tokens["credit"] - spent == 4, "one token to score each move of each of two questions, once a step"
+    assert simulator.tokens["credit"] - spent == 4, "one token to score each move of each of two questions, once a step"
 
 
 @pytest.mark.parametrize("name", ["qmix_2b", "climbing", "penalty", "additive"])
@@ -53,11 +52,11 @@ def test_under_the_policy_the_mean_of_the_credit_is_0_for_each_agent(name: str) 
     moves = "abc"[: game.cells.shape[0]]
     odds = dict(zip(moves, {2: (0.25, 0.75), 3: (0.125, 0.25, 0.625)}[len(moves)], strict=True))
     player = Tabular(table={f"agent_{place}": odds for place in range(game.cells.ndim)})
-    laid = scripted(game, player)
-    [trajectory] = episodes(laid, game, 1)
+    simulator = scripted(game, player)
+    [trajectory] = episodes(simulator, game, 1)
     for turn in trajectory.turns:
-        forks = [laid.branch([Fork(turn.id, move, keeps=True)])[0][0] for move in moves]
-        credit, _ = assigned(POLICY, laid, *forks)
+        forks = [simulator.branch([Fork(trajectory, turn.id[1], move, keeps=True)])[0][0] for move in moves]
+        credit, _ = assigned(POLICY, simulator, *forks)
         worths = [credit[fork.turns[turn.id[1]].id].value for fork in forks]
         assert max(map(abs, worths)) > 0
         assert sum(odds[move] * worth for move, worth in zip(moves, worths, strict=True)) == pytest.approx(0, abs=1e-9)
@@ -67,30 +66,30 @@ def test_a_last_turn_is_worth_its_exact_advantage() -> None:
     # The guesser speaks last, so nothing is left to chance: Q(h, a) - V(h), by walking the game.
     game = HintConfig(symbols=3)
     rows = {"one": {"red": 0.5, "green": 0.3, "blue": 0.2}, "two": {"red": 0.1, "green": 0.1, "blue": 0.8}}
-    laid = scripted(game, Tabular(table=rows))
-    tree, strategy = walked(laid, game, rows)
-    played = episodes(laid, game, 60)
-    credit, _ = assigned(Difference(against="policy"), laid, *played)
+    simulator = scripted(game, Tabular(table=rows))
+    tree, strategy = walked(simulator, game, rows)
+    played = episodes(simulator, game, 60)
+    credit, _ = assigned(Difference(against="policy"), simulator, *played)
     symbols = ["red", "green", "blue"]
     for trajectory in played:
-        said = [turn.action or "" for turn in trajectory.turns]
+        moves = [turn.action or "" for turn in trajectory.turns]
         start = symbols.index(trajectory.start)
-        before, after = (expected(tree, said[:many], strategy, start) for many in (1, 2))
+        before, after = (expected(tree, moves[:many], strategy, start) for many in (1, 2))
         assert credit[trajectory.turns[1].id].value == pytest.approx(after - before, abs=1e-12)
 
 
 def test_an_answer_that_was_refused_is_compared_with_all_legal_ones() -> None:
     game = MatrixConfig(table="qmix_2b")
-    laid = table(game, Refuses())
-    [trajectory] = laid.play([deal("e", game)])
+    simulator = table(game, Refuses())
+    [trajectory] = simulator.play([deal("e", game)])
     assert [turn.action for turn in trajectory.turns] == [None]
-    credit, metrics = assigned(POLICY, laid, trajectory)
+    credit, metrics = assigned(POLICY, simulator, trajectory)
     # It cost 1. Its other moves leave agent_1, who is then asked, with `b`: 1 and 8, each with probability 1/2.
     assert credit[trajectory.turns[0].id].value == pytest.approx(-1 - (1 + 8) / 2)
     assert metrics["credit/plays"] == 2
 
 
-class Refuses(Voice):
+class Refuses(FunctionEngine):
     """agent_0 mumbles, agent_1 says b; both find all moves as likely."""
 
     def __init__(self) -> None:
@@ -99,9 +98,9 @@ class Refuses(Voice):
 
 def test_what_is_never_said_is_never_played() -> None:
     game = MatrixConfig(table=[[0, 1, 5]] * 3)
-    laid = scripted(game, Tabular(table={"agent_1": {"a": 0.25, "b": 0.75, "c": 0.0}}))
-    played = episodes(laid, game, 20)
-    credit, metrics = assigned(POLICY, laid, *played)
+    simulator = scripted(game, Tabular(table={"agent_1": {"a": 0.25, "b": 0.75, "c": 0.0}}))
+    played = episodes(simulator, game, 20)
+    credit, metrics = assigned(POLICY, simulator, *played)
     for trajectory in played:
         assert credit[trajectory.turns[0].id].value == 0.0, "whose choice changes nothing earns nothing"
         second = trajectory.turns[1]
@@ -111,10 +110,10 @@ def test_what_is_never_said_is_never_played() -> None:
 
 def test_free_text_has_no_finite_list_of_moves() -> None:
     game = team({"role": "solver"})
-    laid = seated(game, lambda request: "4")
-    [trajectory] = laid.play([dealt(game)])
+    simulator = team_simulator(game, lambda request: "4")
+    [trajectory] = simulator.play([team_deal(game)])
     with pytest.raises(ValueError, match=r"role 'solver' may say any text .*choices: against: default"):
-        assigned(Difference(against="policy"), laid, trajectory)
+        assigned(Difference(against="policy"), simulator, trajectory)
 
 
 # --- against a default -----------------------------------------------------------------------------------------------
@@ -123,34 +122,34 @@ def test_free_text_has_no_finite_list_of_moves() -> None:
 @pytest.mark.parametrize("rule", [LeaveOneOut, Difference])
 @pytest.mark.parametrize(("name", "known"), [("and", 1.0), ("or", 0.0)])
 def test_leaving_one_out_is_not_efficient(rule: type[LeaveOneOut], name: str, known: float) -> None:
-    laid, trajectory = at_once(MatrixConfig(table=name), "bbb")
-    spent = dict(laid.tokens)
-    credit, metrics = assigned(rule(common="mean", default="a"), laid, trajectory)
+    simulator, trajectory = at_once(MatrixConfig(table=name), "bbb")
+    spent = dict(simulator.tokens)
+    credit, metrics = assigned(rule(common="mean", default="a"), simulator, trajectory)
     assert [credit[turn.id].value for turn in trajectory.turns] == [known] * 3
     assert metrics == {"credit/plays": 3}
-    assert dict(laid.tokens) == spent, "who moves at once with others is not asked again"
+    assert dict(simulator.tokens) == spent, "who moves at once with others is not asked again"
 
 
 def test_an_additive_game_pays_each_what_it_adds() -> None:
-    laid, trajectory = at_once(CoalitionConfig(preset="additive"), ["in"] * 3)
+    simulator, trajectory = at_once(CoalitionConfig(preset="additive"), ["in"] * 3)
     for rule in (LeaveOneOut, Difference):
-        credit, _ = assigned(rule(common="mean", default="out"), laid, trajectory)
+        credit, _ = assigned(rule(common="mean", default="out"), simulator, trajectory)
         assert [credit[turn.id].value for turn in trajectory.turns] == [1.0, 2.0, 3.0]
 
 
 @pytest.mark.parametrize("rule", [LeaveOneOut(default="a"), Difference(default="a"), Difference(against="policy")])
 def test_where_all_moves_pay_the_same_everybody_earns_exactly_0(rule: AssignConfig) -> None:
     game = MatrixConfig(table=[[0.1, 0.1], [0.1, 0.1]])
-    laid = scripted(game)
-    credit, _ = assigned(rule, laid, *episodes(laid, game, 6))
+    simulator = scripted(game)
+    credit, _ = assigned(rule, simulator, *episodes(simulator, game, 6))
     assert {advantage.value for advantage in credit.values()} == {0.0}
 
 
 def test_a_default_of_ones_own_comes_before_the_roles() -> None:
-    laid, trajectory = at_once(MatrixConfig(table="climbing"), "aa")
+    simulator, trajectory = at_once(MatrixConfig(table="climbing"), "aa")
 
     def worths(default: Any) -> list[float]:
-        credit, _ = assigned(LeaveOneOut(common="mean", default=default), laid, trajectory)
+        credit, _ = assigned(LeaveOneOut(common="mean", default=default), simulator, trajectory)
         return [credit[turn.id].value for turn in trajectory.turns]
 
     assert worths("b") == [11 + 30, 11 + 30]
@@ -164,12 +163,12 @@ def test_a_default_of_ones_own_comes_before_the_roles() -> None:
 
 def test_one_turn_is_replaced_or_all_of_its_agents() -> None:
     game = TwoStepConfig()
-    laid = table(game, Voice(lambda request: (request.options or {})["b"]))
-    [trajectory] = laid.play([deal("e", game)])
+    simulator = table(game, FunctionEngine(lambda request: (request.options or {})["b"]))
+    [trajectory] = simulator.play([deal("e", game)])
     assert trajectory.returns["agent_0"] == 8
 
     def worths(rule: AssignConfig) -> list[float]:
-        credit, _ = assigned(rule, laid, trajectory)
+        credit, _ = assigned(rule, simulator, trajectory)
         return [credit[turn.id].value for turn in trajectory.turns]
 
     # agent_0's first `a` leads to 2A, which pays 7; agent_1's first move changes nothing; in 2B the other cells pay 1.
@@ -181,18 +180,18 @@ def test_one_turn_is_replaced_or_all_of_its_agents() -> None:
 
 def test_silence_at_one_turn_is_no_answer_there() -> None:
     game = PenniesConfig(rounds=2)
-    laid = table(game, Voice(lambda request: "[heads]"))
-    [trajectory] = laid.play([deal("e", game)])
-    credit, _ = assigned(Difference(teams=(("player_0",), ("player_1",))), laid, trajectory)
+    simulator = table(game, FunctionEngine(lambda request: "[heads]"))
+    [trajectory] = simulator.play([deal("e", game)])
+    credit, _ = assigned(Difference(teams=(("player_0",), ("player_1",))), simulator, trajectory)
     # player_0 wins both rounds, 2 to -2. Who says nothing forfeits: it pays the other 1, and the game is over.
     assert [credit[turn.id].value for turn in trajectory.turns] == [2 - -1, -2 - -1, 2 - (1 - 1), -2 - (-1 - 1)]
 
 
 def test_samples_average_over_what_others_may_answer() -> None:
     game = HintConfig(symbols=2)
-    laid = scripted(game)
-    trajectory = next(e for e in episodes(laid, game, 12, symbol="red") if e.turns[0].action == "two")
-    credit, metrics = assigned(Difference(common="mean", default="one", samples=400), laid, trajectory)
+    simulator = scripted(game)
+    trajectory = next(e for e in episodes(simulator, game, 12, symbol="red") if e.turns[0].action == "two")
+    credit, metrics = assigned(Difference(common="mean", default="one", samples=400), simulator, trajectory)
     # After another word the guesser guesses anew: right half of the time.
     assert credit[trajectory.turns[0].id].value == pytest.approx(trajectory.returns.get("speaker", 0.0) - 0.5, abs=0.1)
     assert metrics == {"credit/plays": 800}
@@ -215,9 +214,9 @@ def led(request: Request) -> str:
 
 
 def test_verifiers_are_asked_again_and_earn_nothing() -> None:
-    laid = seated(CHAIN, led)
-    [trajectory] = laid.play([dealt(CHAIN)])
-    evidence = Evidence([trajectory], "team", simulator=laid, rules=frozenset({"verifier"}))
+    simulator = team_simulator(CHAIN, led)
+    [trajectory] = simulator.play([team_deal(CHAIN)])
+    evidence = Evidence([trajectory], "team", simulator=simulator, rules=frozenset({"verifier"}))
     part = LeaveOneOut().build()
     # Both are right, which pays 2. Without the planner neither is, without a solver the other one.
     assert by_agent(part(evidence), trajectory) == {"planner": 2.0, "solver_0": 1.0, "solver_1": 1.0}
@@ -238,9 +237,9 @@ def test_without_a_game_at_hand_nothing_can_be_said() -> None:
 
 def test_what_is_scaled_is_scaled_in_every_course() -> None:
     game = MatrixConfig(table="climbing")
-    laid, trajectory = at_once(game, "aa")
-    evidence = Evidence([trajectory], "matrix", simulator=laid)
-    halved = repaid(evidence, lambda each: each.scaled(0.5))
+    simulator, trajectory = at_once(game, "aa")
+    evidence = Evidence([trajectory], "matrix", simulator=simulator)
+    halved = evidence.map_rewards(lambda trajectory: trajectory.scaled(0.5))
     for rule in (LeaveOneOut(default="b"), Difference(default="c"), POLICY):
         whole, half = rule.build()(evidence), rule.build()(halved)
         assert {turn: 2 * worth.value for turn, worth in half.items()} == pytest.approx(
@@ -250,12 +249,12 @@ def test_what_is_scaled_is_scaled_in_every_course() -> None:
 
 def test_courses_of_a_tree_keep_to_their_own_answers_and_one_they_share_is_judged_where_it_was_said() -> None:
     game = TwoStepConfig()
-    laid = table(game, Voice(lambda request: (request.options or {})["b"]))
-    [trunk] = laid.play([deal("e", game)])
-    [[branch]] = laid.branch([Fork(trunk.turns[3].id, "a", keeps=True)])
+    simulator = table(game, FunctionEngine(lambda request: (request.options or {})["b"]))
+    [trunk] = simulator.play([deal("e", game)])
+    [[branch]] = simulator.branch([Fork(trunk, 3, "a", keeps=True)])
     assert (trunk.returns["agent_0"], branch.returns["agent_0"]) == (8, 1)
     alone, both = (
-        assigned(LeaveOneOut(common="mean", default="a"), laid, *held)[0] for held in ([branch], [trunk, branch])
+        assigned(LeaveOneOut(common="mean", default="a"), simulator, *held)[0] for held in ([branch], [trunk, branch])
     )
     # In the branch agent_1 ends with `a`. Without agent_0 it is 2A: 1 - 7. Without agent_1 nothing changes: 1 - 1.
     assert [alone[turn.id].value for turn in branch.turns] == [-6, 0, -6, 0]
@@ -266,22 +265,22 @@ def test_courses_of_a_tree_keep_to_their_own_answers_and_one_they_share_is_judge
 
 def test_a_game_that_breaks_leaves_those_turns_without_an_entry_that_depend_on_it() -> None:
     game = FragileConfig()
-    laid = table(game, Voice(lambda request: "[safe]"))
-    [trajectory] = laid.play([deal("e", game)])
-    laid.may_drop = 100
+    simulator = table(game, FunctionEngine(lambda request: "[safe]"))
+    [trajectory] = simulator.play([deal("e", game)])
+    simulator.may_drop = 100
     default = {"player_0": "safe", "player_1": "crack"}
-    one, whole = (assigned(rule(default=default), laid, trajectory)[0] for rule in (Difference, LeaveOneOut))
+    one, whole = (assigned(rule(default=default), simulator, trajectory)[0] for rule in (Difference, LeaveOneOut))
     assert {turn.agent for turn in trajectory.turns if turn.id in one} == {"player_0"}
     assert whole == {}, "an episode's agents are judged together or not at all"
 
 
 def test_a_replaced_turn_has_no_tokens_from_which_its_agent_could_go_on() -> None:
     game = PenniesConfig(rounds=2)
-    laid = table(game, Voice(drawn), player=PlayerRole(policy="actor", history="append"))
-    [trajectory] = laid.play([deal("e", game)])
+    simulator = table(game, FunctionEngine(random_move), player=PlayerRole(policy="actor", history="append"))
+    [trajectory] = simulator.play([deal("e", game)])
     with pytest.raises(ValueError, match=r"role 'player' \(history: append\).*choices: each: agent"):
-        assigned(Difference(default="heads"), laid, trajectory)
-    assert len(assigned(Difference(default="heads", each="agent"), laid, trajectory)[0]) == 4
+        assigned(Difference(default="heads"), simulator, trajectory)
+    assert len(assigned(Difference(default="heads", each="agent"), simulator, trajectory)[0]) == 4
 
 
 @pytest.mark.parametrize(
@@ -304,9 +303,9 @@ def test_the_same_step_is_judged_the_same_way_and_nothing_is_remembered(rule: As
     game = KuhnPokerConfig()
     judged = []
     for newest_first in (False, True):
-        laid = table(game, Voice(drawn, newest_first=newest_first, batch=3 * newest_first))
+        simulator = table(game, FunctionEngine(random_move, newest_first=newest_first, batch=3 * newest_first))
         part = rule.model_copy(update={"teams": (("player_0",),)}).build()
-        evidence = Evidence(episodes(laid, game, 12), "kuhn_poker", simulator=laid)
+        evidence = Evidence(episodes(simulator, game, 12), "kuhn_poker", simulator=simulator)
         judged.append((part(evidence), part.metrics()))
         assert part.state_dict() == {}
         part.load_state_dict({})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from marl.state import load_state
 EASY = "game.task={kind: arithmetic, numbers: [1, 6], train: 8, held_out: 4}"
 PROCESS = (
     "credit.assign={kind: process, rewards: [agreement], combine: prime_released, weights: {form: 0.5}, "
-    "verifiers: {checks: {right: {kind: exact}, form: {kind: format, requires: ['^.']}}, workers: 1}}"
+    "scores: {verifier: [correct, form]}}",
+    "policies.checker.engine={kind: verifiers, workers: 1, checks: {correct: {kind: exact}, "
+    "form: {kind: format, requires: ['^.']}}}",
 )
 TRAJECTORY = (
     "credit.assign={kind: trajectory, agents: {solver: 2, critic: 1}, calls: {kind: vdn}, tokens: surprise, "
-    "discount: 0.9}"
+    "discount: 0.9}",
 )
 
 
@@ -29,26 +32,26 @@ def cache(monkeypatch: pytest.MonkeyPatch, made: Path) -> None:
     monkeypatch.setenv("MARL_CACHE", str(made))
 
 
-def trained(rule: str, folder: Path) -> tuple[dict[str, Any], list[Trajectory]]:
+def trained(changes: Sequence[str], folder: Path) -> tuple[dict[str, Any], list[Trajectory]]:
     """Metrics and episodes of the last step."""
-    scenario = small("solver_critic", EASY, rule, "credit.baseline={kind: none}")
+    scenario = small("solver_critic", EASY, *changes, "credit.baseline={kind: none}")
     assert marl.train(scenario, folder)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return rows[-1], list(read_trajectories(folder / "trajectories" / "000002.jsonl.zst"))
 
 
-def test_process_rewards_are_what_the_table_and_the_checks_say(tmp_path: Path) -> None:
+def test_process_rewards_are_what_the_game_pays_and_what_the_verifier_scores(tmp_path: Path) -> None:
     row, episodes = trained(PROCESS, tmp_path)
     turns = [turn for t in episodes for turn in t.turns]
-    said = [turn for turn in turns if turn.role != "verifier"]
-    right = [json.loads(turn.completion.text)["scores"]["correct"] for turn in turns if turn.role == "verifier"]
+    players = [turn for turn in turns if turn.role != "verifier"]
+    verdicts = [json.loads(turn.completion.text)["scores"] for turn in turns if turn.role == "verifier"]
     paid = [reward.value for t in episodes for reward in t.rewards if reward.name == "agreement"]
-    assert 0 < sum(right) < len(right)
-    # The seat judges each of the solver's answers; a critic's yes or no is never the right answer.
-    assert row["credit/process/right"] == pytest.approx(sum(right) / len(said))
-    assert row["credit/process/agreement"] == pytest.approx(sum(paid) / len(said))
-    assert row["credit/process/form"] == pytest.approx(sum(bool(turn.completion.text) for turn in said) / len(said))
-    assert row["credit/process_failed"] == 0
+    assert 0 < sum(scores["correct"] for scores in verdicts) < len(verdicts)
+    # The seat judges each of the solver's answers, and none of the critic's.
+    for name in ("correct", "form"):
+        expected = sum(scores[name] for scores in verdicts) / len(players)
+        assert row[f"credit/process/{name}"] == pytest.approx(expected)
+    assert row["credit/process/agreement"] == pytest.approx(sum(paid) / len(players))
 
 
 def test_learnt_weights_go_on_from_a_checkpoint_and_credit_sums_to_what_was_paid(tmp_path: Path) -> None:

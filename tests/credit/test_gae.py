@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from credit.assign.advantage_estimation import OVER, Discount, Later, bi_level_gae, gae
+from credit.assign.gae import OVER, Discount, Later, bi_level_gae, gae
 
 NOTHING = Later(Fraction(0), Fraction(0))  # type: ignore[arg-type]
 """The end of an episode, in exact numbers."""
@@ -73,41 +73,41 @@ def test_no_moments_have_no_advantages() -> None:
 def skipping(row: np.ndarray, discount: Discount) -> np.ndarray:
     """verl's GAE of one row [reward, value, mask], as restated: at a masked token, what is next stays what it was."""
     next_value = last = 0.0
-    found = np.zeros(len(row))
+    advantages = np.zeros(len(row))
     for t, (reward, value, mask) in reversed(list(enumerate(row))):
         if mask:
-            found[t] = last = reward + discount.gamma * next_value - value + discount.gamma * discount.lam * last
+            advantages[t] = last = reward + discount.gamma * next_value - value + discount.gamma * discount.lam * last
             next_value = value
-    return found
+    return advantages
 
 
 def filling(row: np.ndarray, discount: Discount) -> np.ndarray:
     """OpenRLHF's, as restated: masked tokens are states worth 0 on the time axis."""
     rewards, values = row[:, 0] * row[:, 2], row[:, 1] * row[:, 2]
     after = np.append(values[1:], 0.0)
-    deltas, last, found = rewards + discount.gamma * after - values, 0.0, np.zeros(len(row))
+    deltas, last, advantages = rewards + discount.gamma * after - values, 0.0, np.zeros(len(row))
     for t in reversed(range(len(row))):
-        found[t] = last = deltas[t] + discount.gamma * discount.lam * last
-    return found * row[:, 2]
+        advantages[t] = last = deltas[t] + discount.gamma * discount.lam * last
+    return advantages * row[:, 2]
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_what_others_said_between_two_turns_does_not_exist_on_the_time_axis(seed: int) -> None:
     rng = np.random.default_rng(seed)
     row = np.stack([rng.normal(size=12), rng.normal(size=12), rng.random(12) < 0.6], 1)
-    own, discount = row[row[:, 2] == 1], Discount(0.9, 0.8)
-    assert gae(own[:, 0].tolist(), own[:, 1].tolist(), discount) == pytest.approx(
+    seen, discount = row[row[:, 2] == 1], Discount(0.9, 0.8)
+    assert gae(seen[:, 0].tolist(), seen[:, 1].tolist(), discount) == pytest.approx(
         skipping(row, discount)[row[:, 2] == 1].tolist(), rel=1e-12
     )
 
 
 def test_skipping_is_not_filling_with_zeros_unless_nothing_is_discounted() -> None:
     row = np.array([[0.0, 0.5, 1], [0.0, 0.7, 0], [0.0, 0.2, 0], [1.0, 0.25, 1]])
-    own = row[row[:, 2] == 1]
-    skip = gae(own[:, 0].tolist(), own[:, 1].tolist(), Discount(0.9, 1.0))
+    seen = row[row[:, 2] == 1]
+    skip = gae(seen[:, 0].tolist(), seen[:, 1].tolist(), Discount(0.9, 1.0))
     assert skip == pytest.approx([0.9 - 0.5, 1 - 0.25])
     assert filling(row, Discount(0.9, 1.0))[[0, 3]].tolist() == pytest.approx([0.9**3 - 0.5, 1 - 0.25])
-    assert gae(own[:, 0].tolist(), own[:, 1].tolist(), Discount()) == filling(row, Discount())[[0, 3]].tolist()
+    assert gae(seen[:, 0].tolist(), seen[:, 1].tolist(), Discount()) == filling(row, Discount())[[0, 3]].tolist()
 
 
 # --- two levels -------------------------------------------------------------------------------------------------------
@@ -122,21 +122,21 @@ def test_bi_level_gae_of_three_turns_by_hand() -> None:
     # Turns, gamma_turn 1/2 and lambda 1: V(e) = 2, 3, 6 and R = 4, 0, 8.
     #   delta = 4 + 3/2 - 2 = 3.5,  0 + 6/2 - 3 = 0,  8 - 6 = 2;  A3 = 2, A2 = 0 + 2/2 = 1, A1 = 3.5 + 1/2 = 4.
     # Tokens inside, gamma = lambda = 1: turn 1: (2 - 1) + 4 = 5. Turn 3: (6 - 5) + 2 = 3, then (5 - 4) + 3 = 4.
-    found = bi_level_gae(REWARDS, VALUES, ENDS, Discount(), Discount(0.5, 1.0))
-    assert found == [5.0, 4.0, 1.0, 4.0, 3.0, 2.0]
+    advantages = bi_level_gae(REWARDS, VALUES, ENDS, Discount(), Discount(0.5, 1.0))
+    assert advantages == [5.0, 4.0, 1.0, 4.0, 3.0, 2.0]
 
 
 def test_bi_level_gae_discounts_inside_a_turn_with_the_tokens_own_gamma_and_lambda() -> None:
     # The same turns with lambda_turn 1/2: A3 = 2, A2 = 0 + 2/4 = .5, A1 = 3.5 + .5/4 = 3.625.
     # Inside, gamma 1/2, lambda 1/2: turn 1: 2/2 - 1 + 3.625/4; turn 3: 6/2 - 5 + 2/4 = -1.5, 5/2 - 4 - 1.5/4 = -1.875.
-    found = bi_level_gae(REWARDS, VALUES, ENDS, Discount(0.5, 0.5), Discount(0.5, 0.5))
-    assert found == [0.90625, 3.625, 0.5, -1.875, -1.5, 2.0]
+    advantages = bi_level_gae(REWARDS, VALUES, ENDS, Discount(0.5, 0.5), Discount(0.5, 0.5))
+    assert advantages == [0.90625, 3.625, 0.5, -1.875, -1.5, 2.0]
 
 
 def test_a_truncated_episode_goes_on_at_the_level_of_turns() -> None:
     # A3 = 8 + 10/2 - 6 = 7; A2 = 0 + 7/2 = 3.5; A1 = 3.5 + 3.5/2 = 5.25; inside: differences of V are added.
-    found = bi_level_gae(REWARDS, VALUES, ENDS, Discount(), Discount(0.5, 1.0), Later(10.0))
-    assert found == [6.25, 5.25, 3.5, 9.0, 8.0, 7.0]
+    advantages = bi_level_gae(REWARDS, VALUES, ENDS, Discount(), Discount(0.5, 1.0), Later(10.0))
+    assert advantages == [6.25, 5.25, 3.5, 9.0, 8.0, 7.0]
 
 
 def guessed(rewards: Sequence[float]) -> list[int]:

@@ -20,18 +20,18 @@ from marl.types import Advantage, Credit, Reading, TurnId
 Floats = tuple[float, ...]
 
 
-def told(agents: str, values: Sequence[Floats], paid: Paid = (), name: str = "e", **more: Any) -> Evidence:
+def read_turns(agents: str, values: Sequence[Floats], paid: Paid = (), name: str = "e", **more: Any) -> Evidence:
     """An episode whose turns have as many tokens as there are values; () for one that nobody reads."""
-    return spoken(episode(name, agents, paid, **more), values)
+    return read_episode(episode(name, agents, paid, **more), values)
 
 
-def spoken(whole: Trajectory, values: Sequence[Floats]) -> Evidence:
+def read_episode(whole: Trajectory, values: Sequence[Floats]) -> Evidence:
     made = Trajectory(whole.deal, whole.start)
     made.rewards, made.end = whole.rewards, whole.end
-    for turn, own in zip(whole.turns, values, strict=True):
-        tokens = tuple(range(len(own)))
+    for turn, row in zip(whole.turns, values, strict=True):
+        tokens = tuple(range(len(row)))
         made.add(replace(turn, completion=replace(turn.completion, token_ids=tokens)), whole.graph.pred[turn.id])
-    readings = {t.id: Reading((), values=own) for t, own in zip(made.turns, values, strict=True) if own}
+    readings = {t.id: Reading((), values=row) for t, row in zip(made.turns, values, strict=True) if row}
     return Evidence([made], "a_game", readings)
 
 
@@ -49,7 +49,7 @@ def of(credit: Credit, index: int) -> Advantage:
 def test_an_agents_tokens_follow_one_another_whatever_was_said_between() -> None:
     # a says 2 tokens and 1 token, b one between them that a's time axis knows nothing of. gamma 1/2, lambda 1:
     # a's V = 1, 2, 3 and r = 0, 0, 8: A3 = 5, A2 = 0 + 3/2 - 2 + 5/2 = 2, A1 = 2/2 - 1 + 2/2 = 1. b: 4 - 10.
-    evidence = told("aba", [(1, 2), (10,), (3,)], [("a", 8.0, 2), ("b", 4.0, 2)])
+    evidence = read_turns("aba", [(1, 2), (10,), (3,)], [("a", 8.0, 2), ("b", 4.0, 2)])
     credit = judged(Gae(gamma=0.5), evidence)
     assert of(credit, 0) == Advantage(1.5, (1.0, 2.0), (2.0, 4.0))
     assert of(credit, 2) == Advantage(5.0, (5.0,), (8.0,))
@@ -57,14 +57,14 @@ def test_an_agents_tokens_follow_one_another_whatever_was_said_between() -> None
 
 
 def test_what_is_paid_belongs_to_ones_own_last_turn_before_it_and_what_comes_first_to_nobody() -> None:
-    evidence = told("bab", [(0,), (0,), (0,)], [("a", 1.0, 0), ("b", 2.0, 1), ("a", 4.0, 2), ("b", 8.0, 2)])
+    evidence = read_turns("bab", [(0,), (0,), (0,)], [("a", 1.0, 0), ("b", 2.0, 1), ("a", 4.0, 2), ("b", 8.0, 2)])
     credit = judged(Gae(lam=0.0), evidence)
     assert worths(credit, evidence.trajectories[0]) == [2.0, 4.0, 8.0]
 
 
 def test_at_the_level_of_turns_a_turn_is_one_action_from_the_state_before_it() -> None:
     # V = 1 and 3 (the first of each turn), r = 2 and 8, gamma 1/2, lambda 1/2: A2 = 5, A1 = 2 + 3/2 - 1 + 5/4.
-    evidence = told("aa", [(1, 7, 7), (3, 7)], [("a", 2.0, 0), ("a", 8.0, 1)])
+    evidence = read_turns("aa", [(1, 7, 7), (3, 7)], [("a", 2.0, 0), ("a", 8.0, 1)])
     credit = judged(Gae(level="turn", gamma=0.5, lam=0.5), evidence)
     assert of(credit, 0) == Advantage(3.75, (), (4.75,))
     assert of(credit, 1) == Advantage(5.0, (), (8.0,))
@@ -72,7 +72,7 @@ def test_at_the_level_of_turns_a_turn_is_one_action_from_the_state_before_it() -
 
 def test_the_two_levels_by_hand_with_a_turn_that_is_paid_0() -> None:
     # As in test_gae: three turns of 2, 1 and 3 tokens, paid 4, 0 and 8.
-    evidence = told("aaa", [(1, 2), (3,), (4, 5, 6)], [("a", 4.0, 0), ("a", 8.0, 2)])
+    evidence = read_turns("aaa", [(1, 2), (3,), (4, 5, 6)], [("a", 4.0, 0), ("a", 8.0, 2)])
     credit = judged(Gae(level="bi_level", gamma_turn=0.5), evidence)
     assert [of(credit, k).tokens for k in range(3)] == [(5.0, 4.0), (1.0,), (4.0, 3.0, 2.0)]
     assert [of(credit, k).returns for k in range(3)] == [(6.0, 6.0), (4.0,), (8.0, 8.0, 8.0)]
@@ -82,7 +82,7 @@ def test_the_two_levels_by_hand_with_a_turn_that_is_paid_0() -> None:
 
 
 def test_gamma_turn_and_lam_turn_are_those_of_tokens_unless_they_are_given() -> None:
-    evidence = told("aaa", [(1, 2), (3,), (4, 5, 6)], [("a", 4.0, 0), ("a", 8.0, 2)])
+    evidence = read_turns("aaa", [(1, 2), (3,), (4, 5, 6)], [("a", 4.0, 0), ("a", 8.0, 2)])
     plain = Gae(level="bi_level", gamma=0.9, lam=0.7)
     assert judged(plain, evidence) == judged(
         Gae(level="bi_level", gamma=0.9, lam=0.7, gamma_turn=0.9, lam_turn=0.7), evidence
@@ -97,7 +97,7 @@ LEVELS = ("token", "turn", "bi_level")
 def test_a_truncated_episode_goes_on_with_the_value_read_after_its_last_token(level: Any) -> None:
     whole = episode("e", "aa", [("a", 1.0, 1)])
     whole.end = "truncated"
-    evidence = spoken(whole, [(0.0,), (0.5,)])
+    evidence = read_episode(whole, [(0.0,), (0.5,)])
     [_, last] = [turn.id for turn in whole.turns]
     read = {**evidence.readings, last: Reading((), values=(0.5,), next_value=3.0)}
     evidence = replace(evidence, readings=read)
@@ -107,7 +107,9 @@ def test_a_truncated_episode_goes_on_with_the_value_read_after_its_last_token(le
 
 
 def test_roles_that_answer_by_rule_are_judged_by_nobody() -> None:
-    evidence = told("ava", [(0,), (0,), (0,)], [("v", 5.0, 1), ("a", 1.0, 1)], seats={"a": "solver", "v": "verifier"})
+    evidence = read_turns(
+        "ava", [(0,), (0,), (0,)], [("v", 5.0, 1), ("a", 1.0, 1)], seats={"a": "solver", "v": "verifier"}
+    )
     evidence = replace(evidence, rules=frozenset({"verifier"}))
     for part in (Gae(), ChainGae()):
         assert set(judged(part, evidence)) == {("e", 0), ("e", 2)}
@@ -132,7 +134,7 @@ def test_a_turn_that_forks_inherited_is_judged_where_it_was_said() -> None:
 def test_a_chain_of_three_agents_token_by_token_by_hand() -> None:
     # a says 2 tokens, b 1, c 2; the team is paid 8 in the end. gamma 1, lambda 1/2:
     # V = 1, 2 | 4 | 3, 5: delta = 1, 2, -1, 2, 3; from the last: 3, 2 + 1.5, -1 + 1.75, 2 + .375, 1 + 1.1875.
-    evidence = told("abc", [(1, 2), (4,), (3, 5)], [("a", 8.0, 2)])
+    evidence = read_turns("abc", [(1, 2), (4,), (3, 5)], [("a", 8.0, 2)])
     credit = judged(ChainGae(lam=0.5), evidence)
     assert [of(credit, k).tokens for k in range(3)] == [(2.1875, 2.375), (0.75,), (3.5, 3.0)]
     assert of(credit, 2) == Advantage(3.25, (3.5, 3.0), (6.5, 8.0))
@@ -140,7 +142,7 @@ def test_a_chain_of_three_agents_token_by_token_by_hand() -> None:
 
 def test_a_chain_of_three_agents_turn_by_turn_by_hand() -> None:
     # V = 1, 4, 3 (the first of each turn), gamma 1, lambda 0: what each adds to what the next one expects.
-    evidence = told("abc", [(1, 2), (4,), (3, 5)], [("a", 8.0, 2)])
+    evidence = read_turns("abc", [(1, 2), (4,), (3, 5)], [("a", 8.0, 2)])
     credit = judged(ChainGae(level="turn", lam=0.0), evidence)
     assert worths(credit, evidence.trajectories[0]) == [3.0, -1.0, 5.0]
     assert [of(credit, k).returns for k in range(3)] == [(4.0,), (3.0,), (8.0,)]
@@ -148,7 +150,7 @@ def test_a_chain_of_three_agents_turn_by_turn_by_hand() -> None:
 
 def test_rewards_enter_at_the_teams_last_token_or_where_they_were_paid() -> None:
     paid = [("a", 2.0, 0), ("b", 4.0, 1), ("b", 6.0, 3)]
-    evidence = told("abab", [(0,)] * 4, paid)
+    evidence = read_turns("abab", [(0,)] * 4, paid)
     for where, worth in {"last": [0.0, 0.0, 0.0, 12.0], "paid": [2.0, 4.0, 0.0, 6.0]}.items():
         credit = judged(ChainGae(lam=0.0, rewards=where), evidence)
         assert worths(credit, evidence.trajectories[0]) == worth
@@ -156,7 +158,7 @@ def test_rewards_enter_at_the_teams_last_token_or_where_they_were_paid() -> None
 
 def test_teams_have_chains_of_their_own_and_share_what_common_says() -> None:
     paid = [("a", 2.0, 3), ("b", 4.0, 3), ("c", 10.0, 3)]
-    evidence = told("acba", [(0,)] * 4, paid)
+    evidence = read_turns("acba", [(0,)] * 4, paid)
     for common, team in {"sum": 6.0, "mean": 3.0}.items():
         credit = judged(ChainGae(teams=(("a", "b"),), common=common), evidence)
         assert worths(credit, evidence.trajectories[0]) == [team, 10.0, team, team]
@@ -168,19 +170,19 @@ def test_undiscounted_everyone_gets_the_teams_return_minus_its_own_value(level: 
     rng = random.Random(seed)
     values = [tuple(rng.gauss(0, 1) for _ in range(rng.randint(1, 5))) for _ in range(12)]
     agents = "".join(rng.choice("abcd") for _ in range(12))
-    evidence = told(agents, values, [(rng.choice(agents), rng.gauss(0, 1), i) for i in range(12)])
+    evidence = read_turns(agents, values, [(rng.choice(agents), rng.gauss(0, 1), i) for i in range(12)])
     total = sum(evidence.trajectories[0].returns.values())
     credit = judged(ChainGae(level=level), evidence)
-    for index, own in enumerate(values):
-        expected = [total - value for value in own] if level == "token" else []
+    for index, row in enumerate(values):
+        expected = [total - value for value in row] if level == "token" else []
         assert of(credit, index).tokens == pytest.approx(expected)
         assert of(credit, index).returns == pytest.approx([total] * len(expected) or [total])
-        assert of(credit, index).value == pytest.approx(sum(expected) / len(own) if expected else total - own[0])
+        assert of(credit, index).value == pytest.approx(sum(expected) / len(row) if expected else total - row[0])
 
 
 def test_what_a_speaker_adds_is_paid_to_it_and_sums_to_what_the_team_got_beyond_its_first_value() -> None:
     values = [(0.3,), (0.1,), (0.7,), (0.6,)]
-    evidence = told("abca", values, [("b", 1.0, 3)])
+    evidence = read_turns("abca", values, [("b", 1.0, 3)])
     credit = judged(ChainGae(lam=0.0), evidence)
     assert sum(worths(credit, evidence.trajectories[0])) == pytest.approx(1.0 - 0.3)
 
@@ -188,7 +190,7 @@ def test_what_a_speaker_adds_is_paid_to_it_and_sums_to_what_the_team_got_beyond_
 @pytest.mark.parametrize("part", [Gae(lam=0.0), ChainGae(lam=0.0, rewards="paid")])
 def test_turns_that_nobody_reads_are_part_of_the_world(part: Any) -> None:
     # A partner that does not learn is not on the axis, costs no discount, and what is paid there is not lost.
-    evidence = told("apa", [(1,), (), (3,)], [("a", 2.0, 1), ("a", 8.0, 2)])
+    evidence = read_turns("apa", [(1,), (), (3,)], [("a", 2.0, 1), ("a", 8.0, 2)])
     assert {turn: one.value for turn, one in judged(part, evidence).items()} == {("e", 0): 4.0, ("e", 2): 5.0}
 
 
@@ -212,14 +214,14 @@ def test_settings_of_turns_are_refused_where_they_have_no_effect() -> None:
 
 
 def test_a_step_without_any_value_is_refused() -> None:
-    evidence = told("ab", [(1,), (2,)])
+    evidence = read_turns("ab", [(1,), (2,)])
     with pytest.raises(ValueError, match="values: 'learner', but no turn was read with values"):
         judged(Gae(), replace(evidence, readings={turn: Reading(()) for turn in evidence.readings}))
     assert judged(Gae(), Evidence([], "a_game")) == {}
 
 
 def test_a_reading_that_does_not_fit_its_turn_is_named() -> None:
-    evidence = told("ab", [(1,), (2,)])
+    evidence = read_turns("ab", [(1,), (2,)])
     wrong: dict[TurnId, Reading] = {("e", 1): Reading((), values=(1.0, 2.0))}
     with pytest.raises(ValueError, match=r"turn \('e', 1\) has 1 tokens, but reading.values has 2 numbers"):
         judged(ChainGae(), replace(evidence, readings=wrong))
@@ -240,10 +242,10 @@ def test_a_reading_that_does_not_fit_its_turn_is_named() -> None:
     ],
 )
 def test_a_learner_without_a_critic_is_refused_before_a_weight_is_loaded(credit: dict[str, Any], parts: str) -> None:
-    said = f"credit: {parts} need values of what role 'player' says, but its learner 'grpo' reads hidden, logprobs"
-    with pytest.raises(ScenarioError, match=said):
+    message = f"credit: {parts} need values of what role 'player' says, but its learner 'grpo' reads hidden, logprobs"
+    with pytest.raises(ScenarioError, match=message):
         validate(kuhn(credit=credit))
     for part in credit.values():
         if part["kind"].startswith("credit."):
-            part |= {"values": "own"} | ({} if "critic" in part["kind"] else {"level": "turn"})
+            part |= {"values": "own"} | ({} if "value" in part["kind"] else {"level": "turn"})
     assert validate(kuhn(credit=credit, policies={"actor": {"model": tiny(), "learner": "grpo"}}))

@@ -67,8 +67,8 @@ def saying(t: Trajectory, logprobs: tuple[float, ...]) -> Trajectory:
     """The same episode, every turn with tokens of these log-probabilities."""
     other = Trajectory(t.deal, t.start)
     for turn in t.turns:
-        said = replace(turn.completion, token_ids=(2,) * len(logprobs), logprobs=logprobs)
-        other.add(replace(turn, completion=said), t.graph.pred[turn.id])
+        completion = replace(turn.completion, token_ids=(2,) * len(logprobs), logprobs=logprobs)
+        other.add(replace(turn, completion=completion), t.graph.pred[turn.id])
     other.rewards = t.rewards
     return other
 
@@ -107,8 +107,8 @@ def test_surprising_tokens_get_more() -> None:
     credit = Hierarchy(tokens="surprise").build()(evidence(t))
     total = sum(reward.value for reward in t.rewards)
     for turn in t.turns:
-        said = turn.completion.logprobs
-        expected = [total * logprob / fmean(said) for logprob in said]
+        logprobs = turn.completion.logprobs
+        expected = [total * logprob / fmean(logprobs) for logprob in logprobs]
         assert credit[turn.id].tokens == pytest.approx(expected)
         assert credit[turn.id].value == pytest.approx(total)
 
@@ -147,10 +147,10 @@ def test_reads_are_out_degrees(seed: int) -> None:
     degrees: dict[Any, int] = dict(nx.DiGraph(t.graph).out_degree())
     total = sum(reward.value for reward in t.rewards)
     for agent in "abc":
-        own = [turn.id for turn in t.turns if turn.agent == agent]
-        weights = {turn: degrees[turn] + 1 for turn in own}
+        turns = [turn.id for turn in t.turns if turn.agent == agent]
+        weights = {turn: degrees[turn] + 1 for turn in turns}
         expected = [total * weight / sum(weights.values()) for weight in weights.values()]
-        assert [credit[turn].value for turn in own] == pytest.approx(expected)
+        assert [credit[turn].value for turn in turns] == pytest.approx(expected)
 
 
 def test_an_agent_that_said_nothing_gets_no_share() -> None:
@@ -186,11 +186,11 @@ def test_parts_keep_their_state_and_say_what_they_need() -> None:
     assert settings.needs == settings.build().needs == {"hidden"}
     assert Hierarchy().needs == frozenset()
     t = episode("e", "aaaa", [("a", 12.0, 3)])
-    kept, restored = settings.build(), settings.build()
-    kept(evidence(t))
-    restored.load_state_dict(kept.state_dict())
-    assert restored(evidence(t)) == kept(evidence(t)) != settings.build()(evidence(t))
-    assert kept.metrics() == {"credit/fading": 2.0}
+    original, restored = settings.build(), settings.build()
+    original(evidence(t))
+    restored.load_state_dict(original.state_dict())
+    assert restored(evidence(t)) == original(evidence(t)) != settings.build()(evidence(t))
+    assert original.metrics() == {"credit/fading": 2.0}
     assert Hierarchy(calls="equal", agents=LastSpeaker()).build().state_dict() == {}
 
 

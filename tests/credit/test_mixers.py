@@ -11,18 +11,18 @@ import pytest
 import torch
 from by_hand import episode
 from by_hand import evidence as by_hand
-from games.simultaneous import MatrixConfig, TwoStepConfig
 from joint_moves import every_course, paid, whole
 from pydantic import ValidationError
-from small_games import CircleConfig, Voice, deal, drawn, table
+from small_games import CircleConfig, FunctionEngine, deal, random_move, table
 
 from credit.assign.value_decomposition import Decomposition, Qmix, Vdn
 from credit.mixing.mixer import Mixer
-from credit.mixing.networks import Monotonic, Sum
+from credit.mixing.networks import QmixMixer, RoundBatch, VdnMixer
+from games.simultaneous import MatrixConfig, TwoStepConfig
 from marl.graph import Trajectory
 from marl.protocols import Evidence, GameConfig
 from marl.state import load_state, save_state
-from marl.types import Reading
+from marl.types import Fork, Reading, TurnId
 
 SEEDS = range(5)
 MIXERS: list[type[Decomposition]] = [Vdn, Qmix]
@@ -38,9 +38,21 @@ def fitted(kind: type[Decomposition], game: GameConfig, seed: int, **settings: A
     return part, evidence
 
 
+def move_utilities(part: Mixer, evidence: Evidence) -> dict[TurnId, dict[str, float]]:
+    """Turn -> move -> Q of that move in its place."""
+    fitted, played = part.fitted(evidence), part.rounds(evidence)
+    record, turns = fitted.encoder(played, evidence.readings, options=True)
+    with torch.no_grad():
+        q = fitted.networks.move_utilities(RoundBatch(record))[record.turns >= 0].tolist()
+    return {
+        turns[place].id: dict(zip(turns[place].request.options or (), values, strict=False))
+        for place, values in zip(record.turns[record.turns >= 0].tolist(), q, strict=True)
+    }
+
+
 def greedy(part: Mixer, evidence: Evidence) -> float:
     """What is paid if every agent makes the move that its own utility prefers."""
-    utilities = part.utilities(evidence)
+    utilities = move_utilities(part, evidence)
 
     def preferred(course: Trajectory) -> bool:
         return all(max(of := utilities[turn.id], key=of.__getitem__) == turn.action for turn in course.turns)
@@ -58,7 +70,7 @@ def test_in_the_two_step_game_vdn_ends_at_7_and_qmix_at_8(kind: type[Decompositi
 def test_vdn_values_the_two_step_game_as_its_additive_projection_does() -> None:
     fit = FIT | {"updates": 500, "lr": 1e-2}
     part, evidence = fitted(Vdn, TwoStepConfig(), 0, targets="max", gamma=0.99, fit=fit)
-    utilities = part.utilities(evidence)
+    utilities = move_utilities(part, evidence)
     first, second = {}, {}
     for course in evidence.trajectories:
         here = [utilities[turn.id][turn.action or ""] for turn in course.turns]
@@ -91,7 +103,7 @@ def test_vdn_fits_the_additive_least_squares_projection(preset: str) -> None:
     rows, columns = cells.shape
     design = np.array([[*np.eye(rows)[i], *np.eye(columns)[j]] for i in range(rows) for j in range(columns)])
     projection = design @ np.linalg.lstsq(design, cells.ravel(), rcond=None)[0]
-    utilities = part.utilities(evidence)
+    utilities = move_utilities(part, evidence)
     sums = [sum(utilities[t.id][t.action or ""] for t in course.turns) for course in evidence.trajectories]
     assert sums == pytest.approx(projection, abs=0.02 * np.ptp(cells))
     # A turn is worth what its move adds to the mean over its agent's moves, which do not depend on the others'.
@@ -104,7 +116,7 @@ def test_vdn_fits_the_additive_least_squares_projection(preset: str) -> None:
 
 def test_q_tot_of_qmix_never_falls_when_a_utility_rises() -> None:
     torch.manual_seed(0)
-    mixer, state = Monotonic(4, 10, 8, 16), 3 * torch.randn(500, 10)
+    mixer, state = QmixMixer(4, 10, 8, 16), 3 * torch.randn(500, 10)
     q = (3 * torch.randn(500, 4)).requires_grad_()
     [slopes] = torch.autograd.grad(mixer(q, state).sum(), q)
     assert float(slopes.min()) >= 0
@@ -118,8 +130,8 @@ def test_q_tot_of_qmix_never_falls_when_a_utility_rises() -> None:
             assert rise / 0.01 == pytest.approx(slopes[:, agent], rel=0.1, abs=1e-2)
 
 
-@pytest.mark.parametrize("mixer", [Sum(), Monotonic(3, 5, 4, 8)])
-def test_a_marginal_is_what_q_tot_loses_without_the_utility(mixer: Sum | Monotonic) -> None:
+@pytest.mark.parametrize("mixer", [VdnMixer(), QmixMixer(3, 5, 4, 8)])
+def test_a_marginal_is_what_q_tot_loses_without_the_utility(mixer: VdnMixer | QmixMixer) -> None:
     q, v, state = torch.randn(20, 3), torch.randn(20, 3), torch.randn(20, 5)
     q[:5, 1] = v[:5, 1] = 0  # nobody at that seat
     marginals = mixer.marginals(q, v, state)
@@ -147,9 +159,9 @@ def pairs(step: int = 0, many: int = 64) -> list[Trajectory]:
 
 def readings(episodes: list[Trajectory], agents: str = "ab", size: int = 6) -> dict[Any, Reading]:
     """States that tell what was said, in a way of their own for each agent."""
-    said = {"left": 0, "right": 1, "up": 2, "down": 3}
+    index = {"left": 0, "right": 1, "up": 2, "down": 3}
     return {
-        turn.id: Reading((), hidden=torch.stack([torch.ones(size), torch.eye(size)[said[turn.completion.text]]]))
+        turn.id: Reading((), hidden=torch.stack([torch.ones(size), torch.eye(size)[index[turn.completion.text]]]))
         for t in episodes
         for turn in t.turns
         if turn.agent in agents
@@ -173,7 +185,7 @@ def test_a_turn_on_which_nothing_depends_earns_next_to_nothing(kind: type[Decomp
 @pytest.mark.parametrize("kind", MIXERS)
 def test_a_round_without_some_of_the_agents_is_mixed_of_the_others(kind: type[Decomposition]) -> None:
     game = CircleConfig(rounds=3)
-    played = table(game, Voice(drawn)).play([deal(f"{i}", game, i) for i in range(40)])
+    played = table(game, FunctionEngine(random_move)).play([deal(f"{i}", game, i) for i in range(40)])
     assert {len(t.turns) for t in played} > {3, 6}
     credit = kind(features="text").build()(Evidence(played, "circle"))
     assert set(credit) == {turn.id for t in played for turn in t.turns}
@@ -199,9 +211,9 @@ def test_seats_that_answer_by_rule_earn_nothing() -> None:
 
 def test_an_inherited_turn_is_judged_where_it_was_said() -> None:
     game = CircleConfig(rounds=2)
-    laid = table(game, Voice(drawn))
-    [past] = laid.play([deal("e", game, 3)])
-    courses = [past, *laid.fork(past.turns[1].id, 3)]
+    simulator = table(game, FunctionEngine(random_move))
+    [past] = simulator.play([deal("e", game, 3)])
+    courses = [past, *simulator.branch([Fork(past, 1, n=3)])[0]]
     part = Qmix(features="text", rounds="turns", rest="drop").build()
     assert isinstance(part, Mixer)
     credit = part(Evidence(courses, "circle"))
@@ -226,12 +238,12 @@ def test_a_restart_changes_no_bit(kind: type[Decomposition], optimizer: str, tmp
     # The second step shows turns of a kind that the first had not; the last is judged after a restart.
     seen = [Evidence(s, "a_game", readings(s, "a" if i else ""), seed=5) for i, s in enumerate(steps)]
     whole_run, before, after = settings.build(), settings.build(), settings.build()
-    told = [whole_run(evidence) for evidence in seen]
+    judged = [whole_run(evidence) for evidence in seen]
     for evidence in seen[:3]:
         before(evidence)
     save_state(tmp_path, before.state_dict())
     after.load_state_dict(load_state(tmp_path))
-    assert after(seen[3]) == told[3]
+    assert after(seen[3]) == judged[3]
     assert after.metrics() == whole_run.metrics()
     save_state(tmp_path / "after", after.state_dict())
     save_state(tmp_path / "whole", whole_run.state_dict())
@@ -249,17 +261,17 @@ def test_before_the_first_step_there_is_nothing_to_save() -> None:
 
 def test_random_numbers_are_its_own_and_follow_from_the_seed() -> None:
     before = torch.random.get_rng_state()
-    told = [Qmix(fit={"batch": 16}).build()(Evidence(pairs(), "a_game", seed=seed)) for seed in (1, 1, 2)]
+    judged = [Qmix(fit={"batch": 16}).build()(Evidence(pairs(), "a_game", seed=seed)) for seed in (1, 1, 2)]
     assert torch.equal(torch.random.get_rng_state(), before)
-    assert told[0] == told[1] != told[2]
+    assert judged[0] == judged[1] != judged[2]
 
 
 def test_older_steps_are_replayed_and_then_forgotten() -> None:
     part = Vdn(fit={"memory": 2}).build()
     for step in range(4):
         part(by_hand(*pairs(step, 8)))
-    [*kept] = part.state_dict()["fitter"]["memory"]
-    assert [len(record["reward"]) for record in kept] == [8, 8]
+    [*records] = part.state_dict()["fitter"]["memory"]
+    assert [len(record["reward"]) for record in records] == [8, 8]
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

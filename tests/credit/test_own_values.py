@@ -56,8 +56,8 @@ def test_the_fit_is_the_ridge_regression_that_cross_validation_prefers(seed: int
     ridge = Ridge(x.shape[1])
     for part in (slice(0, 20), slice(20, 60)):
         ridge.learn(x[part], y[part])
-    tried = [by_the_hat_matrix(x.numpy(), np.array(y), penalty) for penalty in np.logspace(-2, 9, 23)]
-    _, best = min(tried, key=lambda one: one[0])
+    fits = [by_the_hat_matrix(x.numpy(), np.array(y), penalty) for penalty in np.logspace(-2, 9, 23)]
+    _, best = min(fits, key=lambda one: one[0])
     assert ridge.predict(x) == pytest.approx(np.clip(best, min(y), max(y)).tolist(), rel=1e-6, abs=1e-6)
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from small_games import deal, table
 
-from credit.assign.value_decomposition import Coma
-from credit.assign.value_decomposition import FittedAssign, Qmix, Vdn
+from credit.assign.value_decomposition import Coma, FittedAssign, Qmix, Vdn
 from games.hint import HintConfig
 from marl.engines.scripted import Tabular
 from marl.protocols import Evidence
@@ -23,9 +22,9 @@ GUESSES = {"one": {"red": 0.7, "green": 0.3}, "two": {"red": 0.3, "green": 0.7}}
 @cache
 def steps() -> tuple[RolloutSimulator, list[Evidence]]:
     game = HintConfig()
-    laid = table(game, Tabular(table=SAYS | GUESSES).build(None))
-    played = [laid.play([deal(f"{step}.{i}", game, 1000 * step + i) for i in range(128)]) for step in range(3)]
-    return laid, [Evidence(trajectories, "hint", simulator=laid) for trajectories in played]
+    simulator = table(game, Tabular(table=SAYS | GUESSES).build(None))
+    played = [simulator.play([deal(f"{step}.{i}", game, 1000 * step + i) for i in range(128)]) for step in range(3)]
+    return simulator, [Evidence(trajectories, "hint", simulator=simulator) for trajectories in played]
 
 
 def correlations(kind: type[FittedAssign], rounds: Literal["reading", "turns"]) -> tuple[float, float]:
@@ -35,14 +34,14 @@ def correlations(kind: type[FittedAssign], rounds: Literal["reading", "turns"]) 
     fit = {"updates": 150, "lr": 3e-3}
     part = kind(features="text", common="mean", rounds=rounds, rest="drop", fit=fit).build()
     *_, credit = [part(evidence) for evidence in seen]
-    told: tuple[list[tuple[float, float]], ...] = ([], [])
+    rows: tuple[list[tuple[float, float]], ...] = ([], [])
     for t in seen[-1].trajectories:
         speaker, guesser = t.turns
         symbol, word = speaker.request.state, speaker.action or ""
-        before = sum(SAYS[symbol][said] * GUESSES[said][symbol] for said in GUESSES)
-        told[0].append((credit[speaker.id].value, GUESSES[word][symbol] - before))
-        told[1].append((credit[guesser.id].value, float(guesser.action == symbol) - GUESSES[word][symbol]))
-    first, second = (float(np.corrcoef(np.array(pairs).T)[0, 1]) for pairs in told)
+        before = sum(SAYS[symbol][hint] * GUESSES[hint][symbol] for hint in GUESSES)
+        rows[0].append((credit[speaker.id].value, GUESSES[word][symbol] - before))
+        rows[1].append((credit[guesser.id].value, float(guesser.action == symbol) - GUESSES[word][symbol]))
+    first, second = (float(np.corrcoef(np.array(pairs).T)[0, 1]) for pairs in rows)
     return first, second
 
 

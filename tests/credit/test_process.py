@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,20 +11,17 @@ from typing import Any
 
 import pytest
 from by_hand import Paid, episode, worths
-from credit_graphs import Endless, forked, random_episode
+from credit_graphs import forked, random_episode
 from pydantic import ValidationError
+from sums import team, team_deal, team_simulator
 
-from credit.assign.combining import Mix, Row, normalised, prime_paper, prime_released
+from credit.assign.combining import AgentRewards, SourceWeights, normalised, prime_paper, prime_released
 from credit.assign.outcome import Uniform
-from credit.assign.process import Process
-from credit.assign.process_rewards import paid_on_the_way
-from games.verifiers.text import ExactVerifier, FormatVerifier
-from marl.engines.workers.settings import Verifiers
+from credit.assign.process import Process, paid_on_the_way
 from marl.graph import Trajectory
 from marl.protocols import Evidence
-from marl.protocols.tasks import state_of
 from marl.scenario.load import explain
-from marl.types import Credit, Problem, Reward
+from marl.types import Credit, Reward
 
 RULES = frozenset({"verifier"})
 
@@ -40,8 +38,8 @@ def credit(t: Sequence[Trajectory], **settings: Any) -> Credit:
 
 
 def rows(t: Sequence[Trajectory], **settings: Any) -> list[list[float]]:
-    found = credit(t, **settings)
-    return [worths(found, each) for each in t]
+    judged = credit(t, **settings)
+    return [worths(judged, each) for each in t]
 
 
 def three() -> list[Trajectory]:
@@ -62,8 +60,8 @@ def test_a_payment_is_for_the_payees_own_last_turn() -> None:
     t.rewards += [Reward("a", 1.0, ("e", 3), "step"), Reward("b", 2.0, ("e", 3), "step")]
     t.rewards += [Reward("a", 4.0, ("e", 0), "step"), Reward("c", 8.0, ("e", 1), "step")]
     assert paid_on_the_way(t, ["step", "none"]) == {"step": {("e", 0): 5.0, ("e", 1): 2.0}, "none": {}}
-    found = credit([t], teams=(("a", "b"),))
-    assert {turn[1]: advantage.value for turn, advantage in found.items()} == {0: 14.0, 1: 11.0, 2: 0.0}
+    judged = credit([t], teams=(("a", "b"),))
+    assert {turn[1]: advantage.value for turn, advantage in judged.items()} == {0: 14.0, 1: 11.0, 2: 0.0}
 
 
 def test_without_process_rewards_it_is_the_outcome_of_the_team() -> None:
@@ -99,10 +97,10 @@ def test_an_inherited_turn_is_judged_where_it_was_said(combine: str) -> None:
     branch = forked(past, 1, "f", "a", [("a", 4.0, 1)])
     branch.rewards.append(Reward("a", 1.0, ("e", 0), "step"))
     first, second, other = (2.0, 1.0, 0.0) if combine == "sum" else (1.0, 0.5, 0.0)
-    found = credit([past, branch], combine=combine)
-    assert found["e", 0].value == pytest.approx(first + 1, rel=1e-6)
-    assert found["e", 1].value == pytest.approx(second + 1, rel=1e-6)
-    assert found["f", 1].value == pytest.approx(other + 4, rel=1e-6)
+    judged = credit([past, branch], combine=combine)
+    assert judged["e", 0].value == pytest.approx(first + 1, rel=1e-6)
+    assert judged["e", 1].value == pytest.approx(second + 1, rel=1e-6)
+    assert judged["f", 1].value == pytest.approx(other + 4, rel=1e-6)
 
 
 # --- published forms, worked out by hand --------------------------------------------------------------------------
@@ -111,8 +109,8 @@ def test_an_inherited_turn_is_judged_where_it_was_said(combine: str) -> None:
 def test_max_abs_divides_by_the_largest_reward_to_go_of_the_step() -> None:
     # To go: [3, 2], [3], [3, 3, 3]: the largest is 3. Agent-R1 then adds the outcome.
     expected = [[1 + 1, 2 / 3 + 1], [1.0], [2.0, 2.0, 2.0]]
-    for found, by_hand in zip(rows(three(), combine="max_abs"), expected, strict=True):
-        assert found == pytest.approx(by_hand, rel=1e-6)
+    for row, by_hand in zip(rows(three(), combine="max_abs"), expected, strict=True):
+        assert row == pytest.approx(by_hand, rel=1e-6)
     assert rows([paid("e", "a", {})], combine="max_abs") == [[0.0]]
 
 
@@ -121,8 +119,8 @@ def test_the_papers_prime_by_hand() -> None:
     # e1: 1 - 2 = -1 and 2 - 2 = 0; to go -1 and 0. Outcome 1 - (0 + 1)/2 = .5.
     # e2: 3 - 1.25 = 1.75. Outcome 0 - (1 + 1)/2 = -1.
     # e3: -2.25, -2.25, .75; to go .75, then -2.25 + .375 = -1.875, then -2.25 - .9375 = -3.1875. Outcome .5.
-    found = rows(three(), combine="prime_paper", discount=0.5)
-    assert found == [[-0.5, 0.5], [0.75], [-2.6875, -1.375, 1.25]]
+    advantages = rows(three(), combine="prime_paper", discount=0.5)
+    assert advantages == [[-0.5, 0.5], [0.75], [-2.6875, -1.375, 1.25]]
 
 
 def test_the_released_prime_by_hand() -> None:
@@ -132,20 +130,20 @@ def test_the_released_prime_by_hand() -> None:
     # Together: 1/8, 7/12; -5/12; -35/48, -1/8, 13/12; their mean is 25/288, their spread (ddof 1) 0.6641119.
     before = [[1 / 8, 7 / 12], [-5 / 12], [-35 / 48, -1 / 8, 13 / 12]]
     expected = [[(x - 25 / 288) / 0.6641119 for x in row] for row in before]
-    found = rows(three(), combine="prime_released", discount=0.5)
-    for row, by_hand in zip(found, expected, strict=True):
+    advantages = rows(three(), combine="prime_released", discount=0.5)
+    for row, by_hand in zip(advantages, expected, strict=True):
         assert row == pytest.approx(by_hand, abs=2e-6)
 
 
 def test_the_released_token_term_equals_the_papers_only_on_the_rows_average() -> None:
     # ALGORITHMS.md section 11. With gamma = 0 a turn keeps its own term alone; without outcomes nothing else is there.
-    made = normalised([Row("g", [r], 0.0) for r in ([1.0, 2.0], [3.0], [0.0, 0.0, 3.0])])
-    mix = Mix([1.0], discount=0.0)
+    made = normalised([AgentRewards("g", [r], 0.0) for r in ([1.0, 2.0], [3.0], [0.0, 0.0, 3.0])])
+    weights = SourceWeights([1.0], discount=0.0)
     # The paper's on the same (normalised) rewards: 1/3 - 2/3, 2/3 - 2/3; 1 - 5/12; -3/4, -3/4, 1/4.
     paper = [[-1 / 3, 0.0], [7 / 12], [-3 / 4, -3 / 4, 1 / 4]]
     released = [[-5 / 12, 1 / 12], [7 / 12], [-11 / 12, -11 / 12, 7 / 12]]
-    for found, by_hand in ((prime_paper, paper), (prime_released, released)):
-        for row, expected in zip(found(made, mix), by_hand, strict=True):
+    for form, by_hand in ((prime_paper, paper), (prime_released, released)):
+        for row, expected in zip(form(made, weights), by_hand, strict=True):
             assert row == pytest.approx(expected, abs=1e-6)
     # normalising again divides by 1.000001: no difference at this precision
     for a, b in zip(paper, released, strict=True):
@@ -180,8 +178,8 @@ def test_the_released_form_agrees_with_tensors(seed: int) -> None:
         paid(f"e{i}", "a" * n, dict(enumerate(process[i, :n].tolist())), [("a", outcome[i].item(), n - 1)])
         for i, n in enumerate(lengths)
     ]
-    found = rows(played, combine="prime_released", weights={"step": 5.0, "outcome": 2.0})
-    assert [x for row in found for x in row] == pytest.approx(expected.tolist(), abs=1e-9)
+    advantages = rows(played, combine="prime_released", weights={"step": 5.0, "outcome": 2.0})
+    assert [x for row in advantages for x in row] == pytest.approx(expected.tolist(), abs=1e-9)
 
 
 def test_decoupled_with_one_turn_is_gdpo_and_a_loud_reward_does_not_drown_a_quiet_one() -> None:
@@ -191,11 +189,11 @@ def test_decoupled_with_one_turn_is_gdpo_and_a_loud_reward_does_not_drown_a_quie
         paid(f"e{i}", "a", {0: long}, [("a", right, 0)])
         for i, (right, long) in enumerate([(0.0, 0.0), (0.0, 100.0), (1.0, 100.0), (1.0, 0.0)])
     ]
-    found = [row[0] for row in rows(played, combine="decoupled", epsilon=0.0)]
-    assert found == pytest.approx([-1.2247449, 0.0, 1.2247449, 0.0], abs=1e-6)
-    found = [row[0] for row in rows(played, combine="decoupled", epsilon=0.0, weights={"outcome": 3.0})]
+    advantages = [row[0] for row in rows(played, combine="decoupled", epsilon=0.0)]
+    assert advantages == pytest.approx([-1.2247449, 0.0, 1.2247449, 0.0], abs=1e-6)
+    advantages = [row[0] for row in rows(played, combine="decoupled", epsilon=0.0, weights={"outcome": 3.0})]
     # Sums: -3.4641016, -1.7320508, 3.4641016, 1.7320508; their spread is sqrt(30/3).
-    assert found == pytest.approx([-1.0954451, -0.5477226, 1.0954451, 0.5477226], abs=1e-6)
+    assert advantages == pytest.approx([-1.0954451, -0.5477226, 1.0954451, 0.5477226], abs=1e-6)
 
 
 def test_decoupled_compares_rewards_to_go_of_turns_and_outcomes_of_episodes() -> None:
@@ -204,8 +202,8 @@ def test_decoupled_compares_rewards_to_go_of_turns_and_outcomes_of_episodes() ->
     step, off, right, wrong = (1 / 6) / 0.4082483, (-5 / 6) / 0.4082483, 0.5773503, -1.1547005
     sums = [step + right, off + right, step + wrong, *[step + right] * 3]
     expected = [(x - fmean(sums)) / stdev(sums) for x in sums]
-    found = rows(three(), combine="decoupled", epsilon=0.0)
-    assert [x for row in found for x in row] == pytest.approx(expected, abs=1e-5)
+    advantages = rows(three(), combine="decoupled", epsilon=0.0)
+    assert [x for row in advantages for x in row] == pytest.approx(expected, abs=1e-5)
 
 
 COMPARING = ["prime_paper", "prime_released", "decoupled"]
@@ -224,21 +222,21 @@ def test_a_constant_group_gets_exactly_0(combine: str, value: float) -> None:
 def test_who_has_no_peers_gets_0_and_does_not_count_in_the_step(combine: str) -> None:
     alone = paid("e4", "aa", {0: 50.0}, [("a", -50.0, 1)], start="another")
     stranger = paid("e5", "bb", {0: 50.0}, [("b", -50.0, 1)])
-    found = rows([*three(), alone, stranger], combine=combine)
-    assert found[3:] == [[0.0, 0.0], [0.0, 0.0]]
+    advantages = rows([*three(), alone, stranger], combine=combine)
+    assert advantages[3:] == [[0.0, 0.0], [0.0, 0.0]]
     without = three()
     for t in (alone, stranger):
         t.rewards = []
     if combine != "prime_released":  # there the largest reward of the step counts
-        assert found[:3] == rows(without, combine=combine)
+        assert advantages[:3] == rows(without, combine=combine)
     assert rows([*without, alone, stranger], combine=combine)[:3] == rows(three(), combine=combine)
 
 
 @pytest.mark.parametrize("combine", ["prime_released", "decoupled"])
 def test_what_is_whitened_has_mean_0_and_spread_1_over_the_steps_turns(combine: str) -> None:
     played = [random_episode(seed, names=("outcome", "step")) for seed in range(6)]
-    found = credit(played, combine=combine)
-    values = [advantage.value for advantage in found.values()]
+    judged = credit(played, combine=combine)
+    values = [advantage.value for advantage in judged.values()]
     assert len(values) == sum(turn.role != "verifier" for t in played for turn in t.turns)
     assert fmean(values) == pytest.approx(0.0, abs=1e-9)
     assert stdev(values) == pytest.approx(1.0, rel=1e-5)
@@ -255,55 +253,105 @@ def test_the_papers_prime_without_discount_sums_to_0_over_first_turns_of_equally
     assert sum(row[0] for row in rows(played, combine="prime_paper")) == pytest.approx(0.0, abs=1e-12)
 
 
-# --- verifiers that look at turns ---------------------------------------------------------------------------------
+# --- scores of seats that answer by rule ----------------------------------------------------------------------------
 
 
-def saying(t: Trajectory, texts: Sequence[str], problem: str = "") -> Trajectory:
-    """The same episode with other texts."""
-    other = Trajectory(t.deal, t.start)
-    for turn, text in zip(t.turns, texts, strict=True):
-        said = replace(turn.completion, text=text)
-        other.add(replace(turn, completion=said, action=text, problem=problem), t.graph.pred[turn.id])
-    other.rewards = t.rewards
-    return other
+SEATS = {"a": "solver", "b": "solver", "v": "verifier"}
 
 
-def test_checks_look_at_every_turn_and_one_that_does_not_end_scores_0() -> None:
-    checks = {"form": FormatVerifier(requires=("<a>",)), "endless": Endless(timeout_s=0.3)}
-    t = saying(episode("e", "aba", [("a", 8.0, 2)]), ["<a> quick", "quick", "slow <a>"])
-    rule = Process(verifiers=Verifiers(checks=checks, workers=1), weights={"endless": 10.0}, discount=0.0).build()
-    assert worths(rule(Evidence([t], "a_game")), t) == [8.0 + 11.0, 8.0 + 10.0, 8.0 + 1.0]
-    assert rule.metrics() == {
-        "credit/process/form": pytest.approx(2 / 3),
-        "credit/process/endless": pytest.approx(2 / 3),
-        "credit/process_failed": 1.0,
-    }
+def scored(agents: str, answers: Mapping[int, str], outcome: Paid = (), seats: Mapping[str, str] = SEATS) -> Trajectory:
+    """Everybody hears everybody; the turns in `answers` say these texts."""
+    played = episode("e", agents, outcome, seats=seats)
+    made = Trajectory(played.deal, played.start)
+    for turn in played.turns:
+        completion = replace(turn.completion, text=answers.get(turn.id[1], "5"))
+        made.add(replace(turn, completion=completion), played.graph.pred[turn.id])
+    made.rewards, made.end = played.rewards, played.end
+    return made
 
 
-def test_checks_of_answers_need_a_verifier_at_the_table_that_was_told_the_right_one() -> None:
-    seats = {"a": "solver", "v": "verifier"}
-    t = saying(episode("e", "aav", seats=seats), ["5", "6", "{}"], "p")
-    told = replace(t.turns[2].request, state=state_of(Problem("p", "2 + 3?", "5"), "6"))
-    checked = Trajectory(t.deal, t.start)
-    for turn in t.turns:
-        checked.add(replace(turn, request=told) if turn.agent == "v" else turn, ())
-    rule = Process(verifiers=Verifiers(checks={"right": ExactVerifier()}, workers=1), discount=0.0).build()
-    found = rule(Evidence([checked], "a_game", rules=RULES))
-    assert {turn[1]: advantage.value for turn, advantage in found.items()} == {0: 1.0, 1: 0.0}
-    with pytest.raises(ValueError, match=r"credit.assign.verifiers.checks.right: 'exact' compares with a right answer"):
-        rule(Evidence([t], "a_game", rules=RULES))
+def scores(**values: float) -> str:
+    return json.dumps({"scores": values, "why": {}})
 
 
-def test_checks_may_look_at_some_roles_only() -> None:
-    t = saying(episode("e", "ab", seats={"a": "planner", "b": "solver"}), ["<a>", "<a>"])
-    rule = Process(
-        verifiers=Verifiers(checks={"form": FormatVerifier(requires=("<a>",))}, workers=1), roles=("solver",)
+def by_turn(t: Trajectory, **settings: Any) -> dict[int, float]:
+    credit = Process(**{"scores": {"verifier": ("right",)}, "discount": 0.0, **settings}).build()(
+        Evidence([t], "a_game", rules=RULES)
     )
-    assert worths(rule.build()(Evidence([t], "a_game")), t) == [0.0, 1.0]
+    return {turn[1]: advantage.value for turn, advantage in credit.items()}
+
+
+def test_a_score_belongs_to_the_turn_that_its_seat_read_last() -> None:
+    t = scored("avbv", {1: scores(right=1), 3: scores(right=0.5)}, [("a", 8.0, 3)])
+    assert by_turn(t) == {0: 8.0 + 1.0, 2: 8.0 + 0.5}
+    # Of several turns that it had not read yet, the last; verdicts on verdicts are nobody's.
+    assert by_turn(scored("abv", {2: scores(right=1)})) == {0: 0.0, 1: 1.0}
+    two = {"a": "solver", "v": "verifier", "w": "verifier"}
+    assert by_turn(scored("avw", {1: scores(right=1), 2: scores(right=0.25)}, seats=two)) == {0: 0.25}
+
+
+def test_scores_are_sources_like_rewards_with_weights_and_an_order() -> None:
+    t = scored("ava", {1: scores(right=1, form=2)}, [("a", 8.0, 2)])
+    t.rewards += [replace(t.rewards[0], value=3.0, turn=("e", 0), name="form")]
+    settings = {"scores": {"verifier": ("right", "form")}, "weights": {"form": 10.0, "outcome": 0.5}}
+    assert by_turn(t, **settings) == {0: 1 + 20 + 0.5 * 11.0, 2: 0.5 * 11.0}, "a reward of that name is the outcome's"
+    rule = Process(scores={"verifier": ("right", "form")}).build()
+    rule(Evidence([t], "a_game", rules=RULES))
+    assert rule.metrics() == {"credit/process/right": 1 / 2, "credit/process/form": 2 / 2}
+
+
+@pytest.mark.parametrize("answer", ["", "no JSON", "[1]", '{"scores": 1}', '{"scores": {"right": true}}'])
+def test_an_answer_that_cannot_be_read_scores_0(answer: str) -> None:
+    assert by_turn(scored("av", {1: answer})) == {0: 0.0}
+
+
+def test_a_seat_that_read_nothing_new_scores_the_same_turn_again() -> None:
+    t = scored("avv", {1: "no JSON", 2: scores(right=1)})
+    assert t.graph.has_edge(("e", 1), ("e", 2))
+    assert by_turn(t) == {0: 1.0}
+    assert by_turn(scored("va", {0: scores(right=1)})) == {1: 0.0}, "a seat that read nothing at all"
+
+
+def test_at_a_real_table_each_solver_gets_its_own_verdict() -> None:
+    game = team({"role": "solver", "n": 2}, {"role": "verifier", "verifies": "solver", "scores": ["correct"]})
+    table = team_simulator(game, lambda request: "4" if request.seed % 2 else "5")
+    episodes = table.play([team_deal(game, f"e{i}") for i in range(8)])
+    rule = Process(scores={"verifier": ("correct",)}, combine="prime_paper").build()
+    credit = rule(Evidence(episodes, "team", rules=RULES))
+    right = [turn.action == "4" for t in episodes for turn in t.turns if turn.role == "solver"]
+    assert 0 < sum(right) < len(right)
+    assert rule.metrics() == {"credit/process/correct": sum(right) / len(right)}
+    assert set(credit) == {turn.id for t in episodes for turn in t.turns if turn.role == "solver"}
+
+
+def test_a_score_that_a_seat_does_not_give_and_a_role_that_is_no_such_seat_are_named() -> None:
+    t = scored("av", {1: scores(form=1)})
+    with pytest.raises(ValueError, match=r"assign\.scores: 'verifier' gives no score 'right'; scores: form"):
+        by_turn(t)
+    message = r"assign\.scores: 'verifer' does not answer by rule here; did you mean 'verifier'\? choices: verifier"
+    with pytest.raises(ValueError, match=message):
+        by_turn(t, scores={"verifer": ("form",)})
+    with pytest.raises(ValueError, match=r"'solver' does not answer by rule here; choices: verifier"):
+        by_turn(t, scores={"solver": ("form",)})
 
 
 WRONG = {
-    "no process rewards: give `rewards` (names of what the game pays), `verifiers`, `model` or `learner`": {},
+    "no process rewards: give `rewards` (names of what the game pays), `scores` (of a seat that answers by rule) or "
+    "`learner`": {},
+    "'form' is the name of more than one source: step, form, form, outcome": {
+        "rewards": ["step", "form"],
+        "scores": {"verifier": ["form"]},
+    },
+    "verifiers: checks run at a seat: give the game a stage with a `verifier` (`{role: verifier, verifies: ROLE, "
+    "scores: [NAME]}`), and write `scores: {verifier: [NAME]}` here": {"verifiers": {"checks": {"form": {}}}},
+    "model: a reward model sits at a seat: give the game a stage with a `rater` (`{role: rater, verifies: ROLE, "
+    "scores: [reward]}`, its policy's `engine: {kind: reward_model}`), and write `scores: {rater: [reward]}` here": {
+        "model": {"path": "somewhere"}
+    },
+    "roles: the stage of a verifier or rater says whose turns it scores (`verifies`); leave it out": {
+        "rewards": ["step"],
+        "roles": ["solver"],
+    },
     "'step' is the name of more than one source: step, step, outcome": {"rewards": ["step", "step"]},
     "'outcome' is the name of more than one source: outcome, outcome": {"rewards": ["outcome"]},
     "weights.stp: no such source; did you mean 'step'? choices: outcome, step": {
@@ -323,9 +371,13 @@ def test_wrong_settings_are_named(message: str) -> None:
 
 
 def test_settings_survive_being_written_down() -> None:
-    rule = Process.model_validate(
-        {"rewards": ["step"], "verifiers": {"checks": {"form": {"kind": "format", "requires": ["x"]}}}}
-    )
+    rule = Process.model_validate({"rewards": ["step"], "scores": {"verifier": ["form"]}})
+    assert rule.sources == ["step", "form"]
     assert Process.model_validate(rule.model_dump(mode="json")) == rule
     assert list(rule.missing()) == []
     assert Process.model_json_schema()
+
+
+def test_the_saved_scenario_of_an_earlier_version_has_empty_fields_that_are_gone() -> None:
+    saved = {"kind": "process", "rewards": ["step"], "verifiers": None, "model": None, "roles": []}
+    assert Process.model_validate(saved) == Process(rewards=("step",))

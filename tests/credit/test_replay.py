@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from games.simultaneous import MatrixConfig, TwoStepConfig
 from other_courses import assigned, by_agent, episodes, expected, scripted, walked
 from pydantic import ValidationError
-from small_games import PAIR, FragileConfig, PenniesConfig, Voice, deal, drawn, table
-from sums import dealt, seated, team
+from small_games import PAIR, FragileConfig, FunctionEngine, PenniesConfig, deal, random_move, table
+from sums import team, team_deal, team_simulator
 
 from credit.assign.replay import Replay
 from games.hint import HintConfig
 from games.kuhn_poker import KuhnPokerConfig
+from games.simultaneous import MatrixConfig, TwoStepConfig
 from marl.engines.scripted import Tabular
 from marl.graph import Trajectory
 from marl.protocols import Evidence, GameConfig
@@ -37,61 +37,61 @@ HINTS: Rows = {
 
 def world(game: GameConfig, rows: Rows) -> tuple[RolloutSimulator, Before]:
     """Players with a table, and what a team (default: all) can expect before each turn of an episode and at its end."""
-    laid = scripted(game, Tabular.model_validate({"table": rows}))
-    tree, strategy = walked(laid, game, rows)
+    simulator = scripted(game, Tabular.model_validate({"table": rows}))
+    tree, strategy = walked(simulator, game, rows)
     starts = [list((start.options or {}).values()) for start in game.starts() or ()]
 
     def before(trajectory: Trajectory, *agents: str) -> list[float]:
-        said = [turn.action or "" for turn in trajectory.turns]
+        moves = [turn.action or "" for turn in trajectory.turns]
         start = starts.index([trajectory.start]) if len(starts) > 1 else 0
-        return [expected(tree, said[:many], strategy, start, agents) for many in range(len(said) + 1)]
+        return [expected(tree, moves[:many], strategy, start, agents) for many in range(len(moves) + 1)]
 
-    return laid, before
+    return simulator, before
 
 
 def hinted(many: int) -> tuple[RolloutSimulator, Before, list[Trajectory]]:
     game = HintConfig(symbols=3)
-    laid, before = world(game, HINTS)
-    return laid, before, episodes(laid, game, many)
+    simulator, before = world(game, HINTS)
+    return simulator, before, episodes(simulator, game, many)
 
 
 # --- against the exact values ----------------------------------------------------------------------------------------
 
 
 def test_the_vine_is_correlated_with_the_exact_advantage() -> None:
-    laid, before, played = hinted(25)
-    credit, metrics = assigned(Replay(samples=64), laid, *played)
-    found, known = [], []
+    simulator, before, played = hinted(25)
+    credit, metrics = assigned(Replay(samples=64), simulator, *played)
+    judged, known = [], []
     for trajectory in played:
         values = before(trajectory)
         assert values[-1] == sum(trajectory.returns.values())
-        found += [credit[turn.id].value for turn in trajectory.turns]
+        judged += [credit[turn.id].value for turn in trajectory.turns]
         known += [after - value for value, after in pairwise(values)]
     assert np.std(known) > 0.25
-    assert np.corrcoef(found, known)[0, 1] > 0.97
+    assert np.corrcoef(judged, known)[0, 1] > 0.97
     # V of a team that is paid 0 or 2 has a standard deviation of at most 1, and a turn has at most two of them.
-    assert max(abs(a - b) for a, b in zip(found, known, strict=True)) < 4 * np.sqrt(2 / 64)
+    assert max(abs(a - b) for a, b in zip(judged, known, strict=True)) < 4 * np.sqrt(2 / 64)
     assert metrics == {"credit/plays": 2 * 64}
 
 
 @pytest.mark.parametrize("form", ["vine", "siblings"])
 def test_over_many_plays_the_mean_is_the_exact_one(form: str) -> None:
-    laid, before, played = hinted(4)
+    simulator, before, played = hinted(4)
     rule = Replay.model_validate({"form": form, "samples": 1})
-    found: dict[TurnId, list[float]] = defaultdict(list)
+    samples: dict[TurnId, list[float]] = defaultdict(list)
     for _ in range(250):
-        for turn, advantage in assigned(rule, laid, *played)[0].items():
-            found[turn].append(advantage.value)
+        for turn, advantage in assigned(rule, simulator, *played)[0].items():
+            samples[turn].append(advantage.value)
     for trajectory in played:
         values = before(trajectory)
         for turn, value, after in zip(trajectory.turns, values, values[1:], strict=False):
             then = values[-1] if form == "siblings" else after
-            assert fmean(found[turn.id]) == pytest.approx(then - value, abs=4 * np.sqrt(2 / 250))
+            assert fmean(samples[turn.id]) == pytest.approx(then - value, abs=4 * np.sqrt(2 / 250))
 
 
 def test_siblings_are_compared_with_what_the_course_was_paid() -> None:
-    laid, before, played = hinted(12)
-    credit, metrics = assigned(Replay(form="siblings", samples=64), laid, *played)
+    simulator, before, played = hinted(12)
+    credit, metrics = assigned(Replay(form="siblings", samples=64), simulator, *played)
     for trajectory in played:
         values = before(trajectory)
         for turn, value in zip(trajectory.turns, values, strict=False):
@@ -101,25 +101,25 @@ def test_siblings_are_compared_with_what_the_course_was_paid() -> None:
 
 def test_over_the_courses_that_may_follow_siblings_expect_what_the_vine_does() -> None:
     # A speaker's word is worth the same to both, on average over what is guessed.
-    laid, before, played = hinted(150)
-    credit, _ = assigned(Replay(form="siblings", samples=4), laid, *played)
-    found: dict[tuple[str, str | None], list[float]] = defaultdict(list)
+    simulator, before, played = hinted(150)
+    credit, _ = assigned(Replay(form="siblings", samples=4), simulator, *played)
+    samples: dict[tuple[str, str | None], list[float]] = defaultdict(list)
     known: dict[tuple[str, str | None], float] = {}
     for trajectory in played:
         word, (value, after, _) = trajectory.turns[0], before(trajectory)
         key = trajectory.start, word.action
-        found[key].append(credit[word.id].value)
+        samples[key].append(credit[word.id].value)
         known[key] = after - value
     assert len(known) == 9
-    for key, worths in found.items():
+    for key, worths in samples.items():
         assert fmean(worths) == pytest.approx(known[key], abs=4 * np.sqrt(5 / 4 / len(worths)))
 
 
 def test_in_a_game_of_opponents_each_is_a_team_of_its_own() -> None:
     game = KuhnPokerConfig()
-    laid, before = world(game, {"K": {"check": 0.2, "bet": 0.8}})
-    played = episodes(laid, game, 8)
-    credit, _ = assigned(Replay(samples=64, teams=(PAIR[:1], PAIR[1:])), laid, *played)
+    simulator, before = world(game, {"K": {"check": 0.2, "bet": 0.8}})
+    played = episodes(simulator, game, 8)
+    credit, _ = assigned(Replay(samples=64, teams=(PAIR[:1], PAIR[1:])), simulator, *played)
     for trajectory in played:
         for turn in trajectory.turns:
             values = before(trajectory, turn.agent)
@@ -130,10 +130,10 @@ def test_in_a_game_of_opponents_each_is_a_team_of_its_own() -> None:
 
 def test_what_was_paid_before_drops_out() -> None:
     game = PenniesConfig(rounds=3)
-    laid, _ = world(game, {})
-    played = episodes(laid, game, 3)
+    simulator, _ = world(game, {})
+    played = episodes(simulator, game, 3)
     rule = Replay(samples=100, teams=(PAIR[:1], PAIR[1:]))
-    credit, _ = assigned(rule, laid, *played)
+    credit, _ = assigned(rule, simulator, *played)
     for trajectory in played:
         for first, second in zip(trajectory.turns[::2], trajectory.turns[1::2], strict=True):
             assert credit[first.id].value == pytest.approx(0, abs=0.8), "half of the time the other will match it"
@@ -146,10 +146,10 @@ def test_what_was_paid_before_drops_out() -> None:
 
 def test_states_that_two_turns_or_two_courses_share_are_played_once() -> None:
     game = TwoStepConfig()
-    laid = scripted(game)
-    [trunk] = episodes(laid, game, 1)
-    branches = laid.fork(trunk.turns[2].id, 3)
-    credit, metrics = assigned(Replay(samples=5), laid, trunk, *branches)
+    simulator = scripted(game)
+    [trunk] = episodes(simulator, game, 1)
+    branches = simulator.branch([Fork(trunk, 2, n=3)])[0]
+    credit, metrics = assigned(Replay(samples=5), simulator, trunk, *branches)
     # Two states that all have in common, then the first of the second step, and the last one, in each of four courses.
     # That third state is another turn's in each course, and only the trunk's is worth less play.
     assert metrics["credit/plays"] * 4 == 5 * (2 + 4 + 4)
@@ -158,14 +158,14 @@ def test_states_that_two_turns_or_two_courses_share_are_played_once() -> None:
 
 def test_only_the_named_roles_are_probed() -> None:
     game = team({"role": "planner"}, {"role": "solver", "hears": ["planner"]}, rewards={"solver": {"all": "1"}})
-    laid = seated(game, lambda request: "4")
-    [trajectory] = laid.play([dealt(game)])
+    simulator = team_simulator(game, lambda request: "4")
+    [trajectory] = simulator.play([team_deal(game)])
     for role, plays in {"planner": 2 * 3, "solver": 3}.items():
-        credit, metrics = assigned(Replay(samples=3, roles=(role,)), laid, trajectory)
+        credit, metrics = assigned(Replay(samples=3, roles=(role,)), simulator, trajectory)
         assert by_agent(credit, trajectory) == {role: 0.0}
         assert metrics == {"credit/plays": plays}
     with pytest.raises(ValueError, match="roles: 'critic' can earn nothing here; choices: planner, solver"):
-        assigned(Replay(roles=("critic",)), laid, trajectory)
+        assigned(Replay(roles=("critic",)), simulator, trajectory)
 
 
 def test_answers_by_rule_are_not_played_again_where_nothing_else_is_left() -> None:
@@ -178,38 +178,37 @@ def test_answers_by_rule_are_not_played_again_where_nothing_else_is_left() -> No
     def say(request: Request) -> str:
         return "4" if request.seed % 2 else "5"
 
-    laid = seated(game, say)
-    [trajectory] = laid.play([dealt(game)])
+    simulator = team_simulator(game, say)
+    [trajectory] = simulator.play([team_deal(game)])
     part = Replay(samples=40).build()
-    spent = laid.tokens["credit"]
-    credit = part(Evidence([trajectory], "team", simulator=laid, rules=frozenset({"verifier"})))
+    spent = simulator.tokens["credit"]
+    credit = part(Evidence([trajectory], "team", simulator=simulator, rules=frozenset({"verifier"})))
     assert part.metrics() == {"credit/plays": 80}, "before solver_0 and before solver_1; after it, what was paid"
     assert list(by_agent(credit, trajectory)) == ["solver_1", "solver_0"]
     for turn in trajectory.turns[:2]:
         assert credit[turn.id].value == pytest.approx(0.5 if turn.action == "4" else -0.5, abs=0.5)
     # Each verdict is two of this voice's tokens: (2 solvers + 2 verdicts) and (1 + 2), 40 times.
-    assert laid.tokens["credit"] - spent == 2 * 40 * (4 + 3)
+    assert simulator.tokens["credit"] - spent == 2 * 40 * (4 + 3)
 
 
 def test_a_team_that_is_paid_the_same_in_any_case_gets_exactly_0() -> None:
     game = MatrixConfig(table=[[0.1, 0.1], [0.1, 0.1]])
-    laid = scripted(game)
+    simulator = scripted(game)
     for form in ("vine", "siblings"):
-        credit, _ = assigned(Replay.model_validate({"form": form}), laid, *episodes(laid, game, 5))
+        credit, _ = assigned(Replay.model_validate({"form": form}), simulator, *episodes(simulator, game, 5))
         assert {advantage.value for advantage in credit.values()} == {0.0}
 
 
 def test_a_game_that_breaks_leaves_the_turns_around_without_an_entry() -> None:
     game = FragileConfig()
-    laid = table(game, Voice(lambda request: "[safe]"))
-    [trajectory] = laid.play([deal("e", game)])
-    laid.may_drop = 1000
-    broken = table(game, Voice(lambda request: "[crack]"))
-    broken.hold([trajectory])
+    simulator = table(game, FunctionEngine(lambda request: "[safe]"))
+    [trajectory] = simulator.play([deal("e", game)])
+    simulator.may_drop = 1000
+    broken = table(game, FunctionEngine(lambda request: "[crack]"))
     broken.may_drop = 1000
     credit, metrics = assigned(Replay(samples=2), broken, trajectory)
     assert (credit, metrics) == ({}, {"credit/plays": 0.0})
-    assert len(assigned(Replay(samples=2), laid, trajectory)[0]) == 4
+    assert len(assigned(Replay(samples=2), simulator, trajectory)[0]) == 4
 
 
 def test_without_a_game_at_hand_nothing_can_be_played() -> None:
@@ -224,8 +223,8 @@ def test_the_same_step_is_judged_the_same_way_whatever_the_order_of_answers(form
     rule = Replay.model_validate({"form": form, "samples": 3, "teams": [["player_0"]]})
     judged = []
     for newest_first in (False, True):
-        laid = table(game, Voice(drawn, newest_first=newest_first, batch=3 * newest_first))
-        judged.append(assigned(rule, laid, *episodes(laid, game, 12)))
+        simulator = table(game, FunctionEngine(random_move, newest_first=newest_first, batch=3 * newest_first))
+        judged.append(assigned(rule, simulator, *episodes(simulator, game, 12)))
     assert judged[0] == judged[1]
     assert rule.build().state_dict() == {}
 
@@ -238,9 +237,9 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> Non
 
 def test_a_turn_of_a_fork_is_probed_where_it_stands() -> None:
     # The guesser hears another word in the fork; its turn is worth what that word makes of it.
-    laid, before, [trajectory] = hinted(1)
+    simulator, before, [trajectory] = hinted(1)
     other = next(word for word in ("one", "two") if word != trajectory.turns[0].action)
-    [[fork]] = laid.branch([Fork(trajectory.turns[0].id, other)])
-    credit, _ = assigned(Replay(samples=200), laid, fork)
+    [[fork]] = simulator.branch([Fork(trajectory, 0, other)])
+    credit, _ = assigned(Replay(samples=200), simulator, fork)
     for turn, (value, after) in zip(fork.turns, pairwise(before(fork)), strict=True):
         assert credit[turn.id].value == pytest.approx(after - value, abs=4 * np.sqrt(2 / 200))

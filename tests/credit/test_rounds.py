@@ -12,19 +12,17 @@ import pytest
 import torch
 from by_hand import episode
 from by_hand import evidence as by_hand
-from credit.mixing.encoding import Encoder
-from credit.mixing.record import Layout
-from credit.mixing.targets import Returns
-from credit.mixing.texts import hashed, situation
-from games.simultaneous import TwoStepConfig
 from joint_moves import every_course
-from small_games import CircleConfig, Voice, deal, table
+from small_games import CircleConfig, FunctionEngine, deal, table
 
 from credit.assign.teams import Team
 from credit.assign.value_decomposition import Vdn
+from credit.mixing.fitted import lambda_returns
 from credit.mixing.mixer import Mixer
-from credit.mixing.networks import Batch, Mixture, Sum
+from credit.mixing.networks import Mixture, RoundBatch, VdnMixer
+from credit.mixing.records import Encoder, Layout, hashed, situation
 from credit.mixing.rounds import Round, rounds
+from games.simultaneous import TwoStepConfig
 from marl.graph import Trajectory
 
 AB = Team(frozenset("ab"))
@@ -56,7 +54,9 @@ def test_by_reading_those_who_move_at_once_share_a_round() -> None:
         assert [*rounds(course, team, "reading")] == [*rounds(course, team, "turns")]
     # A chain that leads through somebody else is a chain all the same; numbers have no gaps.
     assert speakers(rounds(episode("e", "acb"), AB, "reading")) == ["a", "b"]
-    deaf = table(CircleConfig(deaf="player_2"), Voice(lambda request: "[stay]")).play([deal("e", CircleConfig())])[0]
+    deaf = table(CircleConfig(deaf="player_2"), FunctionEngine(lambda request: "[stay]")).play(
+        [deal("e", CircleConfig())]
+    )[0]
     [first, *_] = rounds(deaf, Team(frozenset(deaf.deal.seats)), "reading")
     assert [turn.agent for turn in first.turns] == ["player_0", "player_2"]
 
@@ -94,7 +94,7 @@ def test_returns_are_the_mean_of_n_step_returns(lam: float) -> None:
     fitted = part.fitted(by_hand(t))
     record, _ = fitted.record([*by_turns(t), *by_turns(episode("f", "ab", [("b", 7.0, 1)]))], by_hand(t))
     with torch.no_grad():
-        values = fitted.networks.total(Batch(record)).tolist()
+        values = fitted.networks.total(RoundBatch(record)).tolist()
 
     def ahead(t: int, n: int) -> float:
         steps = range(t, min(t + n, 4))
@@ -107,24 +107,24 @@ def test_returns_are_the_mean_of_n_step_returns(lam: float) -> None:
             t, last
         )
 
-    targets = Returns(gamma, lam)(record, fitted.networks, fitted.networks)(torch.arange(5))
+    targets = lambda_returns(record, fitted.networks, gamma, lam)
     assert targets.tolist() == pytest.approx([*map(mixed, range(4)), 7.0], abs=1e-5)
 
 
 def test_a_network_grows_with_the_kinds_of_turns_that_it_meets() -> None:
     layout = Layout(("a", "b"), ("player",), 16)
-    encoder, networks = Encoder(layout, hidden=True), Mixture(layout, Sum(), 8)
+    encoder, networks = Encoder(layout, hidden=True), Mixture(layout, VdnMixer(), 8)
     t = episode("e", "ab")
     record, turns = encoder([*by_turns(t)], {})
     assert [turn.agent for turn in turns] == ["a", "b"]
-    assert [len(asked) for asked in record.asked] == [2]
+    assert [len(requests) for requests in record.prompts] == [2]
     for kind in encoder.kinds:
         networks.grow(kind)
-    assert networks.total(Batch(record)).shape == (1,)
+    assert networks.total(RoundBatch(record)).shape == (1,)
 
 
 def test_equal_words_are_equal_numbers_in_every_process() -> None:
-    code = "from credit.mixing.texts import hashed; print(hashed('Two plus 2 is 4.', 32).tolist())"
+    code = "from credit.mixing.records import hashed; print(hashed('Two plus 2 is 4.', 32).tolist())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     here = hashed("two plus 2  is 4 .", 32)
     assert done.stdout.strip() == str(here.tolist())

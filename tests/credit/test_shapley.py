@@ -8,14 +8,14 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from games.simultaneous import CoalitionConfig, MatrixConfig, TwoStepConfig
 from other_courses import assigned, at_once, by_agent, episodes, saying, scripted
 from pydantic import ValidationError
-from small_games import CircleConfig, Voice, deal, drawn, table
+from small_games import CircleConfig, FunctionEngine, deal, random_move, table
 
 from credit.assign.counterfactual import Shapley
 from credit.assign.shapley import Coalition, arcs, random_circles, sampled_shapley_values, shapley_values, subsets
 from games.hint import HintConfig
+from games.simultaneous import CoalitionConfig, MatrixConfig, TwoStepConfig
 from marl.types import Credit, Failure, Request
 from roles.answering import PlayerRole
 
@@ -39,25 +39,25 @@ TABLES: dict[str, tuple[dict[str, Any], Sequence[float]]] = {
 def test_published_values_come_out_of_real_play_without_a_token(name: str) -> None:
     settings, known = TABLES[name]
     game = CoalitionConfig(**settings)
-    laid, trajectory = at_once(game, ["in"] * len(known))
-    spent = dict(laid.tokens)
-    credit, metrics = assigned(Shapley(**COMMON), laid, trajectory)
+    simulator, trajectory = at_once(game, ["in"] * len(known))
+    spent = dict(simulator.tokens)
+    credit, metrics = assigned(Shapley(**COMMON), simulator, trajectory)
     assert [credit[turn.id].value for turn in trajectory.turns] == pytest.approx(known, abs=1e-12)
-    assert dict(laid.tokens) == spent
+    assert dict(simulator.tokens) == spent
     assert metrics == {"credit/plays": 2 ** len(known) - 1, "credit/standard_error": 0.0, "credit/nobody": 0.0}
 
 
 @pytest.mark.parametrize("name", ["and", "or"])
 def test_three_whose_bits_are_joined_share_alike(name: str) -> None:
-    laid, trajectory = at_once(MatrixConfig(table=name), "bbb")
-    credit, _ = assigned(Shapley(common="mean", default="a"), laid, trajectory)
+    simulator, trajectory = at_once(MatrixConfig(table=name), "bbb")
+    credit, _ = assigned(Shapley(common="mean", default="a"), simulator, trajectory)
     assert [credit[turn.id].value for turn in trajectory.turns] == pytest.approx([1 / 3] * 3, abs=1e-12)
 
 
 def test_who_does_what_the_absent_do_is_worth_nothing() -> None:
     game = CoalitionConfig(preset="glove")
-    laid, trajectory = at_once(game, ["in", "out", "in"])
-    credit, _ = assigned(Shapley(**COMMON), laid, trajectory)
+    simulator, trajectory = at_once(game, ["in", "out", "in"])
+    credit, _ = assigned(Shapley(**COMMON), simulator, trajectory)
     assert [credit[turn.id].value for turn in trajectory.turns] == pytest.approx([1 / 2, 0, 1 / 2], abs=1e-12)
 
 
@@ -66,8 +66,8 @@ def test_values_sum_to_what_all_are_worth_minus_what_nobody_is(seed: int) -> Non
     rng = random.Random(seed)
     agents = rng.randint(2, 6)
     game = CoalitionConfig(values=tuple(rng.uniform(-5, 5) for _ in range(2**agents)))
-    laid, trajectory = at_once(game, ["in"] * agents)
-    credit, metrics = assigned(Shapley(**COMMON), laid, trajectory)
+    simulator, trajectory = at_once(game, ["in"] * agents)
+    credit, metrics = assigned(Shapley(**COMMON), simulator, trajectory)
     paid = trajectory.returns["agent_0"]
     assert metrics["credit/nobody"] == pytest.approx((game.values or ())[0], abs=1e-12)
     assert sum(by_agent(credit, trajectory).values()) == pytest.approx(paid - metrics["credit/nobody"], abs=1e-9)
@@ -102,39 +102,39 @@ def ten() -> dict[Coalition, float]:
 
 
 def test_random_orders_come_close_to_the_exact_values_of_ten_agents() -> None:
-    laid, trajectory = at_once(CoalitionConfig(values=ten_values()), ["in"] * 10)
-    spent = dict(laid.tokens)
+    simulator, trajectory = at_once(CoalitionConfig(values=ten_values()), ["in"] * 10)
+    spent = dict(simulator.tokens)
     exact = {f"agent_{player}": value for player, value in shapley_values(TEN, ten()).items()}
     rule = Shapley(**COMMON, orders=6)
-    credit, metrics = assigned(rule, laid, trajectory, seed=11)
+    credit, metrics = assigned(rule, simulator, trajectory, seed=11)
     values = by_agent(credit, trajectory)
     assert sum(values.values()) == pytest.approx(trajectory.returns["agent_0"] - metrics["credit/nobody"], abs=1e-9)
     errors = [abs(value - exact[agent]) for agent, value in values.items()]
     assert 0 < max(errors) <= 4 * metrics["credit/standard_error"], "what is stated is the mean error of the ten"
     assert 0.4 <= fmean(errors) / metrics["credit/standard_error"] <= 1.6
     assert metrics["credit/plays"] < 6 * 10 * 9 + 1, "what circles have in common is played once"
-    assert dict(laid.tokens) == spent
-    assert assigned(rule, laid, trajectory, seed=11)[0] == credit
-    assert assigned(rule, laid, trajectory, seed=12)[0] != credit
+    assert dict(simulator.tokens) == spent
+    assert assigned(rule, simulator, trajectory, seed=11)[0] == credit
+    assert assigned(rule, simulator, trajectory, seed=12)[0] != credit
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_each_estimate_of_ten_is_within_four_of_its_own_standard_errors(seed: int) -> None:
     worths = ten()
     exact = shapley_values(TEN, worths)
-    found = sampled_shapley_values(random_circles(TEN, 32, seed), worths)
-    for player, estimate in found.items():
+    estimates = sampled_shapley_values(random_circles(TEN, 32, seed), worths)
+    for player, estimate in estimates.items():
         assert abs(estimate.value - exact[player]) <= 4 * estimate.error
-    assert sum(estimate.value for estimate in found.values()) == pytest.approx(sum(exact.values()), abs=1e-9)
+    assert sum(estimate.value for estimate in estimates.values()) == pytest.approx(sum(exact.values()), abs=1e-9)
 
 
 def test_the_stated_error_is_the_spread_that_is_seen() -> None:
     worths = ten()
     exact, squares, stated = shapley_values(TEN, worths), [], []
     for seed in range(100):
-        found = sampled_shapley_values(random_circles(TEN, 4, seed), worths)
-        squares.append(fmean((found[player].value - exact[player]) ** 2 for player in TEN))
-        stated.append(fmean(found[player].error ** 2 for player in TEN))
+        estimates = sampled_shapley_values(random_circles(TEN, 4, seed), worths)
+        squares.append(fmean((estimates[player].value - exact[player]) ** 2 for player in TEN))
+        stated.append(fmean(estimates[player].error ** 2 for player in TEN))
     assert fmean(squares) == pytest.approx(fmean(stated), rel=0.15)
 
 
@@ -147,11 +147,13 @@ def test_a_circle_holds_all_orders_that_go_round_it_either_way() -> None:
     assert len(list(arcs(circle))) == len(met) == 5 * 4 + 2
     rng = random.Random(1)
     worths = {coalition: rng.uniform(-1, 1) for coalition in subsets(circle)}
-    found = sampled_shapley_values([circle, circle], worths)
+    estimates = sampled_shapley_values([circle, circle], worths)
     for player in circle:
         before = [Coalition(order[: order.index(player)]) for order in orders]
-        assert found[player].value == pytest.approx(fmean(worths[s | {player}] - worths[s] for s in before), abs=1e-12)
-        assert found[player].error == 0.0
+        assert estimates[player].value == pytest.approx(
+            fmean(worths[s | {player}] - worths[s] for s in before), abs=1e-12
+        )
+        assert estimates[player].error == 0.0
 
 
 @pytest.mark.parametrize("quota", [1, 6, 11])
@@ -166,14 +168,14 @@ def test_those_who_are_all_alike_get_the_same_from_any_circle(quota: int) -> Non
 
 def test_up_to_exact_agents_all_coalitions_are_played_and_above_it_orders_are_drawn() -> None:
     game = CoalitionConfig(values=tuple(float(c**2 % 7) for c in range(16)))
-    laid, trajectory = at_once(game, ["in"] * 4)
-    drawn, few = assigned(Shapley(**COMMON, exact=3, orders=60), laid, trajectory)
-    whole, all_ = assigned(Shapley(**COMMON, exact=4), laid, trajectory)
+    simulator, trajectory = at_once(game, ["in"] * 4)
+    random_move, few = assigned(Shapley(**COMMON, exact=3, orders=60), simulator, trajectory)
+    whole, all_ = assigned(Shapley(**COMMON, exact=4), simulator, trajectory)
     assert few["credit/standard_error"] > 0 == all_["credit/standard_error"]
     assert few["credit/plays"] == all_["credit/plays"] == 15, "no coalition is played twice"
-    assert drawn != whole
+    assert random_move != whole
     for turn in trajectory.turns:
-        assert drawn[turn.id].value == pytest.approx(whole[turn.id].value, abs=6 * few["credit/standard_error"])
+        assert random_move[turn.id].value == pytest.approx(whole[turn.id].value, abs=6 * few["credit/standard_error"])
 
 
 @pytest.mark.parametrize("settings", [{"orders": 1}, {"exact": -1}, {"samples": 0}, {"split": "none"}])
@@ -187,13 +189,13 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> Non
 
 def test_every_turn_gets_its_agents_value_or_an_equal_share_of_it() -> None:
     game = TwoStepConfig()
-    voice = Voice(lambda request: (request.options or {})["b"])
-    laid = table(game, voice)
-    [trajectory] = laid.play([deal("e", game)])
+    voice = FunctionEngine(lambda request: (request.options or {})["b"])
+    simulator = table(game, voice)
+    [trajectory] = simulator.play([deal("e", game)])
     # All b: 8. Without agent_0 the game goes to 2A: 7, as with nobody. Without agent_1, row b of 2B: 1.
     known = {"agent_0": (8 - 7 + 1 - 7) / 2, "agent_1": (8 - 1 + 7 - 7) / 2}
-    copied, _ = assigned(Shapley(common="mean", default="a"), laid, trajectory)
-    shared, metrics = assigned(Shapley(common="mean", default="a", split="equal"), laid, trajectory)
+    copied, _ = assigned(Shapley(common="mean", default="a"), simulator, trajectory)
+    shared, metrics = assigned(Shapley(common="mean", default="a", split="equal"), simulator, trajectory)
     assert [copied[turn.id].value for turn in trajectory.turns] == [known[turn.agent] for turn in trajectory.turns]
     assert [shared[turn.id].value for turn in trajectory.turns] == [known[turn.agent] / 2 for turn in trajectory.turns]
     assert sum(worth.value for worth in shared.values()) == 8 - metrics["credit/nobody"] == 1
@@ -208,23 +210,23 @@ def test_those_who_hear_the_muted_answer_anew_and_are_paid_for_in_tokens() -> No
             return "[one]"
         return "[red]" if "word one" in request.messages[-1].content else "[green]"
 
-    laid = table(game, Voice(say))
-    [trajectory] = laid.play([deal("e", game, symbol="red")])
+    simulator = table(game, FunctionEngine(say))
+    [trajectory] = simulator.play([deal("e", game, symbol="red")])
     assert trajectory.returns == {"speaker": 1.0, "guesser": 1.0}
     rule = Shapley(common="mean", default={"speaker": "two", "guesser": "green"})
-    credit, metrics = assigned(rule, laid, trajectory)
+    credit, metrics = assigned(rule, simulator, trajectory)
     # v(both) = 1; whoever is left out, green is guessed: 0.
     assert [credit[turn.id].value for turn in trajectory.turns] == [0.5, 0.5]
-    assert laid.tokens["credit"] == 2, "only the guesser, once, when the speaker is muted"
+    assert simulator.tokens["credit"] == 2, "only the guesser, once, when the speaker is muted"
     assert metrics["credit/plays"] == 3
 
 
 def test_a_coalition_that_is_played_more_often_is_worth_the_mean() -> None:
     game = HintConfig()
-    laid = scripted(game)
-    [trajectory] = episodes(laid, game, 1, symbol="red")
+    simulator = scripted(game)
+    [trajectory] = episodes(simulator, game, 1, symbol="red")
     rule = Shapley(common="mean", default={"speaker": "one", "guesser": "red"}, samples=200)
-    credit, metrics = assigned(rule, laid, trajectory)
+    credit, metrics = assigned(rule, simulator, trajectory)
     assert metrics["credit/plays"] == 600
     speaker, guesser = (credit[turn.id].value for turn in trajectory.turns)
     paid = trajectory.returns["speaker"]
@@ -237,14 +239,14 @@ def test_only_the_named_roles_are_players_and_the_others_are_always_there() -> N
     game = CoalitionConfig(values=(0, 1, 10, 15, 100, 105, 120, 127))
     roles = {f"agent_{place}": f"role_{place}" for place in range(3)}
     cast = {role: PlayerRole(policy="actor") for role in roles.values()}
-    laid = table(game, saying(dict.fromkeys(roles, "in")), **cast)
-    [trajectory] = laid.play([replace(deal("e", game), seats=roles)])
-    credit, metrics = assigned(Shapley(**COMMON, roles=("role_0", "role_1")), laid, trajectory)
+    simulator = table(game, saying(dict.fromkeys(roles, "in")), **cast)
+    [trajectory] = simulator.play([replace(deal("e", game), seats=roles)])
+    credit, metrics = assigned(Shapley(**COMMON, roles=("role_0", "role_1")), simulator, trajectory)
     # With agent_2 always in, nobody is worth 100, agent_0 105, agent_1 120, both 127.
     assert by_agent_of(credit) == {0: (5 + 7) / 2, 1: (20 + 22) / 2}
     assert metrics == {"credit/plays": 3, "credit/standard_error": 0.0, "credit/nobody": 100.0}
     with pytest.raises(ValueError, match=r"roles: 'role_3' can earn nothing here; did you mean .*role_0"):
-        assigned(Shapley(**COMMON, roles=("role_3",)), laid, trajectory)
+        assigned(Shapley(**COMMON, roles=("role_3",)), simulator, trajectory)
 
 
 def by_agent_of(credit: Credit) -> dict[int, float]:
@@ -254,15 +256,15 @@ def by_agent_of(credit: Credit) -> dict[int, float]:
 
 def test_teams_are_divided_separately_and_who_took_no_turn_is_no_player() -> None:
     game = CircleConfig(rounds=1)
-    laid = table(game, Voice(lambda request: "[stay]"))
-    [trajectory] = laid.play([deal("e", game)])
+    simulator = table(game, FunctionEngine(lambda request: "[stay]"))
+    [trajectory] = simulator.play([deal("e", game)])
     rule = Shapley(teams=(("player_0", "player_1"),), default="quit")
-    credit, metrics = assigned(rule, laid, trajectory)
+    credit, metrics = assigned(rule, simulator, trajectory)
     # Who quits in the first round is paid 1 instead of 10: each adds 9 to its own team's worth, whoever else is there.
     assert [credit[turn.id].value for turn in trajectory.turns] == [9.0, 9.0, 9.0]
     assert metrics["credit/plays"] == 3 + 1
     assert metrics["credit/nobody"] == (2 + 1) / 2
-    first = table(game, Voice(lambda request: Failure("aborted", "gone")))
+    first = table(game, FunctionEngine(lambda request: Failure("aborted", "gone")))
     [broken] = first.play([deal("e", game)])
     assert [turn.agent for turn in broken.turns] == ["player_0"], "a forfeit"
     credit, metrics = assigned(Shapley(default="quit"), first, broken)
@@ -275,7 +277,7 @@ def test_the_same_step_is_judged_the_same_way_again() -> None:
     rule = Shapley(common="mean", samples=3, default={"speaker": "one", "guesser": "red"})
     judged = []
     for newest_first in (False, True):
-        laid = table(game, Voice(drawn, newest_first=newest_first, batch=2 * newest_first))
-        judged.append(assigned(rule, laid, *episodes(laid, game, 20)))
+        simulator = table(game, FunctionEngine(random_move, newest_first=newest_first, batch=2 * newest_first))
+        judged.append(assigned(rule, simulator, *episodes(simulator, game, 20)))
     assert judged[0] == judged[1]
     assert rule.build().state_dict() == {}

@@ -32,8 +32,8 @@ def test_it_is_the_turn_level_gae_of_the_return_where_nothing_is_discounted() ->
 def test_of_judged_tokens_each_is_compared() -> None:
     past = episode("e", "a")
     turn = past.turns[0]
-    said = replace(turn, completion=replace(turn.completion, token_ids=(2, 3)))
-    past.turns[0] = said
+    longer = replace(turn, completion=replace(turn.completion, token_ids=(2, 3)))
+    past.turns[0] = longer
     seen = replace(evidence(past), readings={turn.id: Reading((), values=(0.5, 9.0))})
     credit, _ = Value().build()(seen, {turn.id: Advantage(2.0, (1.0, 3.0))})
     assert credit == {turn.id: Advantage(1.5, (0.5, 2.5), (2.0,))}

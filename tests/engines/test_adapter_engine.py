@@ -40,8 +40,8 @@ def taught(sources: dict[str, AdapterSource], **settings: Any) -> tuple[Sampler,
     """One engine for all of them, and the weights that all but the frozen one were given."""
     sampler = serving(*sources.values(), **settings)
     weights = {policy: noise(sources[policy], seed) for seed, policy in enumerate(sources) if policy != "frozen"}
-    for policy, given in weights.items():
-        sampler.load_weights(policy, given.items(), 1)
+    for policy, tensors in weights.items():
+        sampler.load_weights(policy, tensors.items(), 1)
     return sampler, weights
 
 
@@ -63,9 +63,9 @@ def test_rows_of_all_policies_say_what_peft_says_of_each(bytewise: PretrainedSou
     sources = team(bytewise)
     sampler, weights = taught(sources, slots=7)
     requests = questions(sources)
-    for request, said in zip(requests, answers(sampler, requests), strict=True):
-        expected = plain_logprobs(model_of(request.policy, sources, weights), said, request.sampling)
-        assert said.logprobs == pytest.approx(expected, abs=1e-5)
+    for request, completion in zip(requests, answers(sampler, requests), strict=True):
+        expected = plain_logprobs(model_of(request.policy, sources, weights), completion, request.sampling)
+        assert completion.logprobs == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_mixed_batch_says_what_engines_of_their_own_say(bytewise: PretrainedSource) -> None:
@@ -78,9 +78,9 @@ def test_a_mixed_batch_says_what_engines_of_their_own_say(bytewise: PretrainedSo
         if policy in weights:
             alone.load_weights(policy, weights[policy].items(), 1)
         mine = [number for number, request in enumerate(requests) if request.policy == policy]
-        for number, said in zip(mine, answers(alone, [requests[number] for number in mine]), strict=True):
-            assert said.token_ids == mixed[number].token_ids
-            assert said.logprobs == pytest.approx(mixed[number].logprobs, abs=1e-5)
+        for number, completion in zip(mine, answers(alone, [requests[number] for number in mine]), strict=True):
+            assert completion.token_ids == mixed[number].token_ids
+            assert completion.logprobs == pytest.approx(mixed[number].logprobs, abs=1e-5)
 
 
 def test_forced_texts_are_scored_by_the_policy_that_is_asked(bytewise: PretrainedSource) -> None:
@@ -88,10 +88,10 @@ def test_forced_texts_are_scored_by_the_policy_that_is_asked(bytewise: Pretraine
     sampler, weights = taught(sources, prefill_tokens=64)
     requests = questions(sources, forced="some text")
     scored = answers(sampler, requests)
-    for request, said in zip(requests, scored, strict=True):
-        expected = plain_logprobs(model_of(request.policy, sources, weights), said, request.sampling)
-        assert said.logprobs == pytest.approx(expected, abs=1e-5)
-    assert len({said.logprobs for said in scored[:4]}) == 4
+    for request, completion in zip(requests, scored, strict=True):
+        expected = plain_logprobs(model_of(request.policy, sources, weights), completion, request.sampling)
+        assert completion.logprobs == pytest.approx(expected, abs=1e-5)
+    assert len({completion.logprobs for completion in scored[:4]}) == 4
 
 
 def test_an_adapter_without_weights_says_what_the_base_says(bytewise: PretrainedSource) -> None:
@@ -112,9 +112,9 @@ def test_layers_that_are_no_plain_linear_ones_are_adapted_too(bytewise: Pretrain
     sources = {"solver": adapted(base, "solver"), "frozen": adapted(base, "frozen")}
     sampler, weights = taught(sources, slots=3)
     requests = questions(sources, 8)
-    for request, said in zip(requests, answers(sampler, requests), strict=True):
-        expected = plain_logprobs(model_of(request.policy, sources, weights), said, request.sampling)
-        assert said.logprobs == pytest.approx(expected, abs=2e-5)
+    for request, completion in zip(requests, answers(sampler, requests), strict=True):
+        expected = plain_logprobs(model_of(request.policy, sources, weights), completion, request.sampling)
+        assert completion.logprobs == pytest.approx(expected, abs=2e-5)
 
 
 @pytest.mark.parametrize("targets", ["all-linear", FEW], ids=str)
@@ -130,7 +130,7 @@ def test_a_saved_folder_says_the_same_in_peft_in_transformers_and_merged(
     sampler = serving(source)
     sampler.load_weights("solver", folder, 2)
     requests = questions({"solver": source}, 6)
-    said = answers(sampler, requests)
+    completions = answers(sampler, requests)
     base = AutoModelForCausalLM.from_pretrained(bytewise.path)
     models = {
         "peft": PeftModel.from_pretrained(base, str(folder)),
@@ -139,7 +139,7 @@ def test_a_saved_folder_says_the_same_in_peft_in_transformers_and_merged(
         "merged": PeftModel.from_pretrained(bytewise.model(), str(folder)).merge_and_unload(),
     }
     for name, model in models.items():
-        for request, completion in zip(requests, said, strict=True):
+        for request, completion in zip(requests, completions, strict=True):
             expected = plain_logprobs(model.eval(), completion, request.sampling)
             assert completion.logprobs == pytest.approx(expected, abs=1e-5), name
 
@@ -182,12 +182,12 @@ def test_loading_one_policys_weights_moves_no_other_byte(bytewise: PretrainedSou
     base = bits(dict(sources["solver"].base.named_parameters()))
     before = [bits(sampler.policy_weights.tensors(policy)) for policy in sources]
     requests = [replace(ask("hello", seed=seed), policy=name) for seed in range(3) for name in sources]
-    said = answers(sampler, requests)
+    completions = answers(sampler, requests)
     sampler.load_weights("planner", noise(sources["planner"], 99).items(), 2)
     after = [bits(sampler.policy_weights.tensors(policy)) for policy in sources]
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False, True, True]
     assert bits(dict(sources["solver"].base.named_parameters())) == base
-    for request, one, other in zip(requests, said, answers(sampler, requests), strict=True):
+    for request, one, other in zip(requests, completions, answers(sampler, requests), strict=True):
         if request.policy == "planner":
             assert one.token_ids != other.token_ids
             assert other.versions == (2, 2)
@@ -201,11 +201,13 @@ def test_weights_that_arrive_midway_are_noted_for_their_policy_alone(bytewise: P
     sampler = serving(*sources.values(), slots=2)
     for ticket, policy in enumerate(("solver", "planner", "solver", "planner")):
         sampler.submit(ticket, replace(ask("x", seed=ticket, max_tokens=4), policy=policy))
-    found = dict(sampler.step(0))
+    completions = dict(sampler.step(0))
     sampler.load_weights("solver", noise(sources["solver"], 1).items(), 5)
     for _ in range(20):
-        found.update(sampler.step(0))
-    versions = [said.versions for _, said in sorted(found.items()) if isinstance(said, Completion)]
+        completions.update(sampler.step(0))
+    versions = [
+        completion.versions for _, completion in sorted(completions.items()) if isinstance(completion, Completion)
+    ]
     assert versions == [(0, 5), (0, 0), (5, 5), (0, 0)]
 
 
@@ -227,23 +229,25 @@ def test_who_has_no_adapter_here_is_refused(bytewise: PretrainedSource) -> None:
 
 
 @pytest.mark.parametrize(
-    ("edit", "error", "said"),
+    ("edit", "error", "message"),
     [
-        (lambda given: given.popitem(), ValueError, r"adapter of policy 'solver': missing: .*lora_B"),
-        (lambda given: given.update(extra=torch.zeros(1)), ValueError, "unknown: extra"),
-        (lambda given: given.update({next(iter(given)): torch.zeros(3)}), ValueError, r"\(3,\) instead of"),
-        (lambda given: next(iter(given.values())).fill_(torch.nan), FloatingPointError, "version 1 .*'solver'"),
+        (lambda tensors: tensors.popitem(), ValueError, r"adapter of policy 'solver': missing: .*lora_B"),
+        (lambda tensors: tensors.update(extra=torch.zeros(1)), ValueError, "unknown: extra"),
+        (lambda tensors: tensors.update({next(iter(tensors)): torch.zeros(3)}), ValueError, r"\(3,\) instead of"),
+        (lambda tensors: next(iter(tensors.values())).fill_(torch.nan), FloatingPointError, "version 1 .*'solver'"),
     ],
     ids=["missing", "unknown", "shape", "nan"],
 )
-def test_weights_that_do_not_fit_change_nothing(bytewise: PretrainedSource, edit: Any, error: Any, said: str) -> None:
+def test_weights_that_do_not_fit_change_nothing(
+    bytewise: PretrainedSource, edit: Any, error: Any, message: str
+) -> None:
     source = adapted(bytewise, "solver")
     sampler = serving(source, adapted(bytewise, "planner"))
     before = bits(sampler.policy_weights.tensors("solver"))
-    given = noise(source, 1)
-    edit(given)
-    with pytest.raises(error, match=said):
-        sampler.load_weights("solver", given.items(), 1)
+    tensors = noise(source, 1)
+    edit(tensors)
+    with pytest.raises(error, match=message):
+        sampler.load_weights("solver", tensors.items(), 1)
     assert sampler.policy_weights.versions == [0, 0]
     assert bits(sampler.policy_weights.tensors("solver")) == before
 
@@ -254,9 +258,9 @@ def test_adapters_are_float32_on_a_base_that_is_not(bytewise: PretrainedSource) 
     sampler, weights = serving(source), noise(source, 1)
     sampler.load_weights("solver", weights.items(), 1)
     requests = questions({"solver": source}, 4)
-    for request, said in zip(requests, answers(sampler, requests), strict=True):
-        expected = plain_logprobs(speaking(source, weights), said, request.sampling)
-        assert said.logprobs == pytest.approx(expected, abs=0.1)
+    for request, completion in zip(requests, answers(sampler, requests), strict=True):
+        expected = plain_logprobs(speaking(source, weights), completion, request.sampling)
+        assert completion.logprobs == pytest.approx(expected, abs=0.1)
 
 
 def test_first_weights_depend_on_the_seed_alone(bytewise: PretrainedSource) -> None:
@@ -275,7 +279,7 @@ def test_layers_that_cannot_be_adapted_are_named(bytewise: PretrainedSource, tar
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         ({"path": "nowhere"}, "no such folder"),
         ({"rank": 5}, "made with r=8, not 5"),
@@ -290,7 +294,7 @@ def test_layers_that_cannot_be_adapted_are_named(bytewise: PretrainedSource, tar
     ids=str,
 )
 def test_what_is_wrong_with_a_folder_is_said(
-    bytewise: PretrainedSource, tmp_path: Path, spoil: dict[str, Any], said: str
+    bytewise: PretrainedSource, tmp_path: Path, spoil: dict[str, Any], message: str
 ) -> None:
     folder = saved(adapted(bytewise), noise(adapted(bytewise), 1), tmp_path / "adapter")
     weights, config = folder / "adapter_model.safetensors", folder / "adapter_config.json"
@@ -303,7 +307,7 @@ def test_what_is_wrong_with_a_folder_is_said(
     settings = {"path": str(folder)} | {key: spoil[key] for key in spoil if key in ("path", "rank", "alpha")}
     [problem] = adapted(bytewise, **settings).adapter.missing()
     assert problem.startswith("path: ")
-    assert said.replace("\\", "") in problem
+    assert message.replace("\\", "") in problem
 
 
 def test_a_folder_made_for_other_layers_is_refused(bytewise: PretrainedSource, tmp_path: Path) -> None:
@@ -320,6 +324,6 @@ def test_mixed_rows_hold_on_a_gpu(bytewise: PretrainedSource, dtype: Any, tolera
     sources = team(replace(bytewise, dtype=dtype, device="cuda"))
     sampler, weights = taught(sources, slots=7)
     requests = questions(sources)
-    for request, said in zip(requests, answers(sampler, requests), strict=True):
-        expected = plain_logprobs(model_of(request.policy, sources, weights), said, request.sampling)
-        assert said.logprobs == pytest.approx(expected, abs=tolerance)
+    for request, completion in zip(requests, answers(sampler, requests), strict=True):
+        expected = plain_logprobs(model_of(request.policy, sources, weights), completion, request.sampling)
+        assert completion.logprobs == pytest.approx(expected, abs=tolerance)

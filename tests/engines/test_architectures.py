@@ -88,7 +88,7 @@ def test_eager_attention_works_too(bytewise: PretrainedSource) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         (MambaConfig(vocab_size=259, hidden_size=32, num_hidden_layers=1), "past_key_values"),
         (BloomConfig(vocab_size=259, hidden_size=32, n_layer=1, n_head=2), "position_ids"),
@@ -100,9 +100,9 @@ def test_eager_attention_works_too(bytewise: PretrainedSource) -> None:
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_models_with_another_kind_of_memory_are_refused(
-    config: PreTrainedConfig, said: str, bytewise: PretrainedSource
+    config: PreTrainedConfig, message: str, bytewise: PretrainedSource
 ) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         sampler_of(model_of(config), bytewise)
 
 

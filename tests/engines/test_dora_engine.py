@@ -75,20 +75,22 @@ def test_rows_of_all_kinds_say_what_peft_says_of_each(base: Any, more: dict[str,
     sampler = serving(*sources.values(), slots=7)
     weights = {name: moved(source, seed) for seed, (name, source) in enumerate(sources.items())}
     for version in (1, 2):  # lengths are taken anew with new weights
-        for name, given in weights.items():
-            sampler.load_weights(name, ((n, t * version if "lora_A" in n else t) for n, t in given.items()), version)
+        for name, tensors in weights.items():
+            sampler.load_weights(name, ((n, t * version if "lora_A" in n else t) for n, t in tensors.items()), version)
     requests = questions(list(sources), **more)
-    for request, said in zip(requests, answers(sampler, requests), strict=True):
+    for request, completion in zip(requests, answers(sampler, requests), strict=True):
         name = request.policy
         model = speaking(sources[name], {n: t * 2 if "lora_A" in n else t for n, t in weights[name].items()})
-        assert said.logprobs == pytest.approx(plain_logprobs(model, said, request.sampling), abs=1e-5), name
+        assert completion.logprobs == pytest.approx(plain_logprobs(model, completion, request.sampling), abs=1e-5), name
 
 
 def test_a_new_dora_says_what_the_base_says(base: Any) -> None:
     source = adapted(base[0], use_dora=True, targets=base[1])
     requests = questions(["actor"], 6)
-    for request, said in zip(requests, answers(serving(source), requests), strict=True):
-        assert said.logprobs == pytest.approx(plain_logprobs(base[0].model(), said, request.sampling), abs=1e-5)
+    for request, completion in zip(requests, answers(serving(source), requests), strict=True):
+        assert completion.logprobs == pytest.approx(
+            plain_logprobs(base[0].model(), completion, request.sampling), abs=1e-5
+        )
 
 
 @pytest.mark.parametrize("name", ["dora", "ends", "plain_ends"])
@@ -103,8 +105,8 @@ def test_folders_hold_all_of_it(base: Any, name: str, tmp_path: Path) -> None:
     sampler.load_weights(name, folder, 1)
     peft = PeftModel.from_pretrained(base[0].model(), str(folder)).eval()
     requests = questions([name], 4)
-    for request, said in zip(requests, answers(sampler, requests), strict=True):
-        assert said.logprobs == pytest.approx(plain_logprobs(peft, said, request.sampling), abs=1e-5)
+    for request, completion in zip(requests, answers(sampler, requests), strict=True):
+        assert completion.logprobs == pytest.approx(plain_logprobs(peft, completion, request.sampling), abs=1e-5)
 
 
 def test_the_base_comes_back_out_of_an_adapter_that_changes_nothing(base: Any) -> None:

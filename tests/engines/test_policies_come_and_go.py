@@ -41,11 +41,11 @@ def requests_of(policies: tuple[str, ...], count: int, length: int) -> list[Requ
     ]
 
 
-def drain(sampler: Sampler, found: dict[int, Any], tickets: range) -> None:
+def drain(sampler: Sampler, completions: dict[int, Any], tickets: range) -> None:
     for _ in range(1000):
-        if found.keys() >= set(tickets):
+        if completions.keys() >= set(tickets):
             return
-        found.update(sampler.step(0))
+        completions.update(sampler.step(0))
     raise AssertionError("requests were not answered")
 
 
@@ -64,22 +64,22 @@ def test_an_adapter_comes_and_goes_and_others_in_flight_say_the_same(bytewise: P
     sampler, guest = serve_taught(team(bytewise), slots=40), adapted(bytewise, "guest", **SETTINGS[kind])
     for ticket, request in enumerate(early):
         sampler.submit(ticket, request)
-    found = dict(sampler.step(0))
+    completions = dict(sampler.step(0))
     sampler.add_policy("guest", guest)
     weights = noise(guest, 7)
     sampler.load_weights("guest", weights.items(), 3)
     for ticket, request in enumerate(late, start=100):
         sampler.submit(ticket, request)
-    drain(sampler, found, range(100, 108))
-    assert not found.keys() >= set(range(12)), "others are still in flight"
+    drain(sampler, completions, range(100, 108))
+    assert not completions.keys() >= set(range(12)), "others are still in flight"
     sampler.remove_policy("guest")
-    drain(sampler, found, range(12))
-    expect_same([found[ticket] for ticket in range(12)], undisturbed)
+    drain(sampler, completions, range(12))
+    expect_same([completions[ticket] for ticket in range(12)], undisturbed)
     model = speaking(guest, weights)
     for ticket in range(100, 108, 2):
-        assert found[ticket].versions == (3, 3)
-        expected = plain_logprobs(model, found[ticket], late[0].sampling)
-        assert found[ticket].logprobs == pytest.approx(expected, abs=1e-5)
+        assert completions[ticket].versions == (3, 3)
+        expected = plain_logprobs(model, completions[ticket], late[0].sampling)
+        assert completions[ticket].logprobs == pytest.approx(expected, abs=1e-5)
     with pytest.raises(ValueError, match=r"'guest' has no adapter here.*solver, planner"):
         sampler.submit(200, late[0])
 
@@ -93,9 +93,11 @@ def test_the_first_policy_can_go_and_another_takes_its_place(bytewise: Pretraine
     guest = adapted(bytewise, "guest", rank=5)
     sampler.add_policy("guest", guest)
     expect_same(answers(sampler, requests), before)
-    [own] = answers(sampler, [replace(requests[0], policy="guest")])
-    assert own.versions == (0, 0)
-    assert own.logprobs == pytest.approx(plain_logprobs(guest.model(), own, requests[0].sampling), abs=1e-5)
+    [completion] = answers(sampler, [replace(requests[0], policy="guest")])
+    assert completion.versions == (0, 0)
+    assert completion.logprobs == pytest.approx(
+        plain_logprobs(guest.model(), completion, requests[0].sampling), abs=1e-5
+    )
     sampler.remove_policy("planner")
     sampler.remove_policy("guest")
     assert not any("lora" in name for name, _ in sampler.network.model.named_parameters())
@@ -127,16 +129,16 @@ def test_a_policy_with_requests_in_flight_stays_until_they_are_cancelled(bytewis
         sampler.remove_policy("planner")
     sampler.cancel([1, 3, 5])
     sampler.remove_policy("planner")
-    found: dict[int, Any] = {}
+    completions: dict[int, Any] = {}
     for ticket in (0, 2, 4):
-        drain(sampler, found, range(ticket, ticket + 1))
+        drain(sampler, completions, range(ticket, ticket + 1))
 
 
 def test_policies_with_the_same_weights_share_an_engine_that_holds_all_of_them(words: PretrainedSource) -> None:
     sampler = engine(words)
     sampler.add_policy("guest", replace(words, policy="guest"))
-    own, guests = answers(sampler, [ask("card K"), replace(ask("card K"), policy="guest")])
-    assert own.token_ids == guests.token_ids
+    first, second = answers(sampler, [ask("card K"), replace(ask("card K"), policy="guest")])
+    assert first.token_ids == second.token_ids
     with pytest.raises(ValueError, match=r"policy 'actor' has weights of its own.*'guest'"):
         sampler.load_weights("actor", words.model().state_dict().items(), 1)
     with pytest.raises(ValueError, match=r"policy 'other': this engine holds the weights of .* alone"):

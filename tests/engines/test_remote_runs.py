@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from bad_server import Act, Server, Visit, breaks_off, never, says, sends, serving
 from paths import PLUG_IN
-from small_games import Voice, drawn
+from small_games import FunctionEngine, random_move
 
 import marl
 from games.kuhn_poker import KuhnPokerConfig
@@ -167,11 +167,11 @@ def test_what_does_not_go_with_an_endpoint_is_refused_before_it_starts(change: d
 # --- several engines at one table ---
 
 
-class Busy(Voice):
+class Busy(FunctionEngine):
     """Computes for a moment at every step, and has an answer every tenth time."""
 
     def __init__(self) -> None:
-        super().__init__(drawn)
+        super().__init__(random_move)
         self.steps = 0
 
     def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
@@ -182,11 +182,11 @@ class Busy(Voice):
         return super().step(wait_s) if self.steps % 10 == 0 else []
 
 
-class Waiting(Voice):
+class Waiting(FunctionEngine):
     """Has an answer every tenth time, and keeps how long it was let sleep."""
 
     def __init__(self) -> None:
-        super().__init__(drawn)
+        super().__init__(random_move)
         self.waits: list[float] = []
 
     def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
@@ -211,7 +211,7 @@ BOTH = [Deal("a", "g", 0, SEATS), Deal("b", "g", 1, {"player_0": "second", "play
 
 def test_the_deadline_names_the_address_that_is_waited_for() -> None:
     with serving(never) as server:
-        simulator = seated(Voice(drawn), mute(server), 0.2)
+        simulator = seated(FunctionEngine(random_move), mute(server), 0.2)
         with pytest.raises(TimeoutError, match=rf"open requests by policy: second: 2 \(of {server.url}\)$"):
             simulator.play(BOTH)
 

@@ -61,15 +61,15 @@ def test_forced_scores_equal_sampled_logprobs(words: PretrainedSource, sampling:
     requests = [
         ask("card " + "KQJ"[seed % 3] * (seed % 2), seed=seed, max_tokens=20, **sampling) for seed in range(300)
     ]
-    said = [
+    pairs = [
         (request, completion)
         for request, completion in zip(requests, answers(sampler, requests), strict=True)
         # Text alone does not tell special tokens apart.
         if completion.finish == "stop" and not set(completion.token_ids[:-1]) & {0, 1, 3}
     ]
-    assert len(said) > 5
-    scored = answers(sampler, [replace(request, forced=completion.text) for request, completion in said])
-    for (_, sampled), forced in zip(said, scored, strict=True):
+    assert len(pairs) > 5
+    scored = answers(sampler, [replace(request, forced=completion.text) for request, completion in pairs])
+    for (_, sampled), forced in zip(pairs, scored, strict=True):
         assert forced.token_ids == sampled.token_ids
         assert forced.prompt_ids == sampled.prompt_ids
         assert forced.logprobs == pytest.approx(sampled.logprobs, abs=1e-5)

@@ -27,9 +27,9 @@ def test_random_numbers_are_uniform_and_differ_between_neighbouring_seeds() -> N
 
 def test_top_p_keeps_the_smallest_set_that_reaches_the_mass() -> None:
     logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
-    for p, kept in ((0.4, 1), (0.6, 2), (0.79, 2), (0.9, 3), (0.96, 4)):
+    for p, count in ((0.4, 1), (0.6, 2), (0.79, 2), (0.9, 3), (0.96, 4)):
         cut = truncate(logits, torch.tensor([[4]]), torch.tensor([[p]]))
-        assert int(cut.isfinite().sum()) == kept
+        assert int(cut.isfinite().sum()) == count
 
 
 def test_the_likeliest_token_survives_any_truncation() -> None:

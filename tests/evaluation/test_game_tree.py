@@ -9,7 +9,7 @@ import pyspiel
 import pytest
 from open_spiel.python import policy as spiel_policy
 from open_spiel.python.algorithms import exploitability
-from small_games import PAIR, CircleConfig, Pennies, PenniesConfig, Voice, deal, table
+from small_games import PAIR, CircleConfig, FunctionEngine, Pennies, PenniesConfig, deal, table
 
 import marl.evaluation.game_tree
 from games.base import IllegalMove, TextGame
@@ -206,12 +206,12 @@ def test_the_value_with_illegal_answers_is_what_play_pays(illegal: dict[str, Any
 
     def say(request: Request) -> str:
         first, second = rows[request.state]
-        drawn = (request.seed % 2**53) / 2**53
+        random_move = (request.seed % 2**53) / 2**53
         texts = list((request.options or {}).values())
-        return texts[0] if drawn < first else texts[1] if drawn < first + second else "hm"
+        return texts[0] if random_move < first else texts[1] if random_move < first + second else "hm"
 
     deals = [deal(f"e{i}", game, i) for i in range(3000)]
-    paid = [t.returns.get("player_0", 0.0) for t in table(game, Voice(say)).play(deals)]
+    paid = [t.returns.get("player_0", 0.0) for t in table(game, FunctionEngine(say)).play(deals)]
     error = stdev(paid) / len(paid) ** 0.5
     assert abs(fmean(paid) - values(tree, strategy)["player_0"]) < 4 * error
     assert error < 0.05

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 from by_hand import episode
-from quiz_game import SEATS, Quiz, Told, crashed, policies, quiz, trained
+from quiz_game import SEATS, Quiz, RecordingMonitor, crashed, policies, quiz, trained
 from real_runs import Desk, Kill, contents, outcome, rows, train_whole
 from scipy import stats
-from small_games import Voice, drawn, table
+from small_games import FunctionEngine, random_move, table
 
 from marl.commands.evaluate import measure
 from marl.evaluation.evaluate import Evaluator
@@ -79,19 +79,19 @@ def test_a_figure_of_one_episode_has_no_interval() -> None:
 
 
 def test_the_same_starts_are_played_with_the_same_seeds_every_time_and_again_greedily() -> None:
-    asked: list[Request] = []
-    voice = Voice(lambda request: (asked.append(request), drawn(request))[1])
+    requests: list[Request] = []
+    voice = FunctionEngine(lambda request: (requests.append(request), random_move(request))[1])
     setting = checked(evaluate=evaluate(greedy=True))
     laid = table(Quiz(), {"solver": voice, "critic": voice}, **{seat: PlayerRole(policy=seat) for seat in SEATS})
     evaluator = Evaluator(setting, laid)
     first, again = evaluator(0), evaluator(2)
     assert first == again
-    assert asked[: len(asked) // 2] == asked[len(asked) // 2 :]
-    assert {request.state.split()[1] for request in asked} == {"12", "13", "14", "15", "16", "17"}
-    assert {request.sampling.temperature for request in asked} == {0.0, 1.0}
+    assert requests[: len(requests) // 2] == requests[len(requests) // 2 :]
+    assert {request.state.split()[1] for request in requests} == {"12", "13", "14", "15", "16", "17"}
+    assert {request.sampling.temperature for request in requests} == {0.0, 1.0}
     assert (first["eval/held_out/episodes"], first["eval/held_out_greedy/episodes"]) == (6.0, 6.0)
     assert {"eval/held_out/return/solver", "eval/held_out/role/critic/illegal"} < first.keys()
-    assert laid.tokens == {"eval": 2 * len(asked)}
+    assert laid.tokens == {"eval": 2 * len(requests)}
 
 
 def test_evaluation_changes_nothing_of_the_training(tmp_path: Path) -> None:
@@ -148,16 +148,16 @@ EARLY |= {"schedule": quiz()["schedule"] | {"steps": 60}, "checkpoint": {"every"
 
 
 def test_the_run_stops_when_nothing_gets_better_and_keeps_the_best_beside_the_latest(tmp_path: Path) -> None:
-    voice = Told()
+    voice = RecordingMonitor()
     assert trained(tmp_path, quiz(**EARLY), voice), "it counts as finished"
     end, found = lines(tmp_path)[-1]["step"], best_step_of(tmp_path)
     assert end == found + 3 < 60
     kept = {path.name for path in (tmp_path / "checkpoints").iterdir()}
     assert kept == {f"{step:06d}" for step in (found, end) if step}
-    assert voice.said[-1].startswith("stopped early: eval/held_out/return/critic has not improved on")
+    assert voice.messages[-1].startswith("stopped early: eval/held_out/return/critic has not improved on")
     report = closing_report(RunFolder(tmp_path), True, checked(**EARLY).evaluate)
     assert f"at step {found}" in report
-    assert voice.said[-1] in report
+    assert voice.messages[-1] in report
     before = outcome(tmp_path)
     assert trained(tmp_path, quiz(**EARLY), resume="auto")
     assert outcome(tmp_path) == before, "there is nothing left to do"

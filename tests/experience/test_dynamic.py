@@ -11,7 +11,7 @@ import pytest
 from drill import DrillConfig, skill
 from pydantic import ValidationError
 from real_runs import Desk, Kill, kuhn, outcome, rows, train_whole
-from small_games import PAIR, FragileConfig, PenniesConfig, Voice, deal, drawn, table
+from small_games import PAIR, FragileConfig, FunctionEngine, PenniesConfig, deal, random_move, table
 
 from marl.experience.dynamic_sampling import DynamicSampling, GroupSampler
 from marl.graph import Trajectory
@@ -27,11 +27,11 @@ def deals(groups: int = 16, size: int = 4) -> list[Deal]:
 
 
 def drill() -> RolloutSimulator:
-    return table(DrillConfig(), Voice(skill))
+    return table(DrillConfig(), FunctionEngine(skill))
 
 
 def grouped(played: Sequence[Trajectory]) -> dict[str, list[Trajectory]]:
-    return {group: list(own) for group, own in groupby(played, lambda t: t.deal.group)}
+    return {group: list(members) for group, members in groupby(played, lambda t: t.deal.group)}
 
 
 def paid(episodes: Sequence[Trajectory]) -> set[float]:
@@ -44,22 +44,24 @@ def slot(group: str) -> int:
 
 def test_groups_that_all_succeed_or_all_fail_give_way_to_fresh_ones() -> None:
     dynamic, first = GroupSampler(DynamicSampling(rounds=20)), grouped(drill().play(deals()))
-    found = grouped(dynamic.gather(0, lambda _: deals(), drill()))
-    assert all(paid(episodes) == {0.0, 1.0} for episodes in found.values())
-    assert [slot(group) for group in found] == list(range(16)), "in deal order"
+    groups = grouped(dynamic.gather(0, lambda _: deals(), drill()))
+    assert all(paid(episodes) == {0.0, 1.0} for episodes in groups.values())
+    assert [slot(group) for group in groups] == list(range(16)), "in deal order"
     # What differed at once is there as it was played; the others are other starts of the same size and seats.
-    kept = {group: episodes for group, episodes in first.items() if len(paid(episodes)) == 2}
-    assert 0 < len(kept) < 16
-    assert {group: episodes for group, episodes in found.items() if "+" not in group} == kept
-    fresh = [episodes for group, episodes in found.items() if "+" in group]
+    first_kept = {group: episodes for group, episodes in first.items() if len(paid(episodes)) == 2}
+    assert 0 < len(first_kept) < 16
+    assert {group: episodes for group, episodes in groups.items() if "+" not in group} == first_kept
+    fresh = [episodes for group, episodes in groups.items() if "+" in group]
     assert all(len(episodes) == 4 and len({(t.deal.seed, t.start) for t in episodes}) == 1 for episodes in fresh)
-    assert not {t.deal.seed for own in fresh for t in own} & {t.deal.seed for own in first.values() for t in own}
+    assert not {t.deal.seed for members in fresh for t in members} & {
+        t.deal.seed for members in first.values() for t in members
+    }
 
 
 def test_every_episode_has_a_name_of_its_own_and_says_something_of_its_own() -> None:
-    found = GroupSampler(DynamicSampling(rounds=20)).gather(0, lambda _: deals(), drill())
-    assert len({t.id for t in found}) == len(found) == 64
-    assert len({turn.request.seed for t in found for turn in t.turns}) == 64
+    episodes = GroupSampler(DynamicSampling(rounds=20)).gather(0, lambda _: deals(), drill())
+    assert len({t.id for t in episodes}) == len(episodes) == 64
+    assert len({turn.request.seed for t in episodes for turn in t.turns}) == 64
 
 
 def test_the_same_step_is_played_the_same_way_by_an_experience_that_knows_nothing_of_it() -> None:
@@ -73,22 +75,22 @@ def test_the_same_step_is_played_the_same_way_by_an_experience_that_knows_nothin
 
 def test_all_that_is_played_is_counted_as_tokens_of_training_and_told() -> None:
     simulator, dynamic = drill(), GroupSampler(DynamicSampling(rounds=2))
-    found = dynamic.gather(0, lambda _: deals(), simulator)
-    told, first = dynamic.metrics(), grouped(drill().play(deals()))
+    episodes = dynamic.gather(0, lambda _: deals(), simulator)
+    metrics, first = dynamic.metrics(), grouped(drill().play(deals()))
     again = 16 - sum(len(paid(episodes)) == 2 for episodes in first.values())
     assert simulator.tokens == {"train": 2 * 4 * (16 + again)}  # a voice says two tokens
-    assert told["dynamic/rounds"] == 2
-    assert told["dynamic/kept"] == len(grouped(found))
-    assert told["dynamic/dropped"] == 16 + again - len(grouped(found))
-    share = sum(t.findings.measures["success"] for own in first.values() for t in own) / 64
-    assert told["dynamic/first/success"] == pytest.approx(share)
+    assert metrics["dynamic/rounds"] == 2
+    assert metrics["dynamic/kept"] == len(grouped(episodes))
+    assert metrics["dynamic/dropped"] == 16 + again - len(grouped(episodes))
+    share = sum(t.findings.measures["success"] for members in first.values() for t in members) / 64
+    assert metrics["dynamic/first/success"] == pytest.approx(share)
 
 
 def test_when_the_rounds_are_over_the_step_has_fewer_groups_or_keeps_the_constant_ones() -> None:
     fewer = grouped(GroupSampler(DynamicSampling(rounds=1)).gather(0, lambda _: deals(), drill()))
     filled = GroupSampler(DynamicSampling(rounds=1, constant="keep"))
     assert [t for t in filled.gather(0, lambda _: deals(), drill()) if t.deal.group in fewer] == [
-        t for own in fewer.values() for t in own
+        t for members in fewer.values() for t in members
     ]
     assert len(grouped(filled.gather(0, lambda _: deals(), drill()))) == 16
     assert filled.metrics()["dynamic/kept"] == len(fewer) < 16
@@ -97,32 +99,36 @@ def test_when_the_rounds_are_over_the_step_has_fewer_groups_or_keeps_the_constan
 
 def test_a_step_in_which_nothing_differs_is_played_all_the_same() -> None:
     dynamic = GroupSampler(DynamicSampling(rounds=3))
-    found = dynamic.gather(0, lambda _: deals(groups=2), table(DrillConfig(), Voice(lambda request: "[yes]")))
-    assert list(grouped(found)) == ["000000.0+2", "000000.1+2"]
+    episodes = dynamic.gather(
+        0, lambda _: deals(groups=2), table(DrillConfig(), FunctionEngine(lambda request: "[yes]"))
+    )
+    assert list(grouped(episodes)) == ["000000.0+2", "000000.1+2"]
     assert dynamic.metrics()["dynamic/kept"] == 0
 
 
 def test_success_can_be_asked_to_lie_strictly_inside_a_range() -> None:
-    asked = DynamicSampling(rounds=30, inside=(0.25, 0.75))
-    found = grouped(GroupSampler(asked).gather(0, lambda _: deals(), drill()))
-    assert {sum(t.findings.measures["success"] for t in episodes) for episodes in found.values()} == {2.0}
+    requests = DynamicSampling(rounds=30, inside=(0.25, 0.75))
+    groups = grouped(GroupSampler(requests).gather(0, lambda _: deals(), drill()))
+    assert {sum(t.findings.measures["success"] for t in episodes) for episodes in groups.values()} == {2.0}
 
 
 def test_in_a_team_it_is_enough_that_one_agents_pay_differs_unless_roles_are_named() -> None:
     seats: dict[str, str] = dict(zip(PAIR, "xy", strict=True))
     duel = PenniesConfig()
-    played = table(duel, Voice(drawn)).play([deal(f"{i}", duel, 0) for i in range(2)])
+    played = table(duel, FunctionEngine(random_move)).play([deal(f"{i}", duel, 0) for i in range(2)])
     episodes = [replaced(t, seats, (1.0, 0.5 * i)) for i, t in enumerate(played)]
 
     class Recorded:
         def play(self, dealt: Sequence[Deal]) -> list[Trajectory]:
             return episodes
 
-    asked = [t.deal for t in episodes]
-    kept = {roles: GroupSampler(DynamicSampling(rounds=1, roles=roles)) for roles in ((), ("x",), ("y",), ("x", "y"))}
-    for dynamic in kept.values():
-        dynamic.gather(0, lambda _: asked, Recorded())  # type: ignore[arg-type]
-    assert [dynamic.metrics()["dynamic/kept"] for dynamic in kept.values()] == [1, 0, 1, 1]
+    starts = [t.deal for t in episodes]
+    samplers = {
+        roles: GroupSampler(DynamicSampling(rounds=1, roles=roles)) for roles in ((), ("x",), ("y",), ("x", "y"))
+    }
+    for dynamic in samplers.values():
+        dynamic.gather(0, lambda _: starts, Recorded())  # type: ignore[arg-type]
+    assert [dynamic.metrics()["dynamic/kept"] for dynamic in samplers.values()] == [1, 0, 1, 1]
 
 
 def replaced(played: Trajectory, seats: dict[str, str], returns: tuple[float, float]) -> Trajectory:
@@ -135,7 +141,7 @@ def replaced(played: Trajectory, seats: dict[str, str], returns: tuple[float, fl
 
 
 def test_equal_pay_in_another_order_is_equal() -> None:
-    [played] = table(PenniesConfig(), Voice(drawn)).play([deal("e", PenniesConfig(), 0)])
+    [played] = table(PenniesConfig(), FunctionEngine(random_move)).play([deal("e", PenniesConfig(), 0)])
     one, other = replaced(played, dict(played.deal.seats), (0, 0)), replaced(played, dict(played.deal.seats), (0, 0))
     parts = [Reward(PAIR[0], value, played.turns[-1].id) for value in (0.1, 0.2, 0.3)]
     one.rewards, other.rewards = parts, parts[::-1]
@@ -144,11 +150,11 @@ def test_equal_pay_in_another_order_is_equal() -> None:
 
 
 def test_a_group_of_which_every_episode_was_dropped_is_played_again() -> None:
-    simulator = table(FragileConfig(), Voice(drawn))
+    simulator = table(FragileConfig(), FunctionEngine(random_move))
     simulator.may_drop = 1000
-    asked = [replace(deal(f"{i}", FragileConfig(), i // 2), group=f"{i // 2}") for i in range(12)]
-    found = GroupSampler(DynamicSampling(rounds=3, constant="keep")).gather(0, lambda _: asked, simulator)
-    assert {t.deal.group.partition("+")[0] for t in found} <= {str(i) for i in range(6)}
+    requests = [replace(deal(f"{i}", FragileConfig(), i // 2), group=f"{i // 2}") for i in range(12)]
+    episodes = GroupSampler(DynamicSampling(rounds=3, constant="keep")).gather(0, lambda _: requests, simulator)
+    assert {t.deal.group.partition("+")[0] for t in episodes} <= {str(i) for i in range(6)}
 
 
 @pytest.mark.parametrize(
@@ -168,9 +174,11 @@ def test_a_scenario_in_which_nothing_can_be_compared_is_refused() -> None:
     whole["schedule"]["group_size"] = 1
     with pytest.raises(ScenarioError) as refused:
         validate(whole, "a file")
-    said = str(refused.value)
-    assert "experience.kind: 'dynamic' compares the episodes of one start, but schedule.group_size is 1; use 2" in said
-    assert "experience.roles: no seat has the role 'plaer'; did you mean 'player'" in said
+    message = str(refused.value)
+    assert (
+        "experience.kind: 'dynamic' compares the episodes of one start, but schedule.group_size is 1; use 2" in message
+    )
+    assert "experience.roles: no seat has the role 'plaer'; did you mean 'player'" in message
 
 
 def test_a_measure_that_the_game_does_not_have_is_named() -> None:

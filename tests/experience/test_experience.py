@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from small_games import Voice, deal, drawn, table
+from small_games import FunctionEngine, deal, random_move, table
 
 from games.base import IllegalMove
 from games.kuhn_poker import KuhnPokerConfig
@@ -18,17 +18,17 @@ GAME = KuhnPokerConfig(illegal=IllegalMove(retry=1))
 
 
 def recording(path: Path, many: int = 5, **roles: PlayerRole) -> list[Trajectory]:
-    voice = Voice(lambda request: drawn(request) if request.seed % 4 else "hm")
+    voice = FunctionEngine(lambda request: random_move(request) if request.seed % 4 else "hm")
     played = table(GAME, voice, **roles).play([deal(f"old {i}", GAME, i) for i in range(many)])
     write_trajectories(path, played)
     return played
 
 
-class Scorer(Voice):
+class Scorer(FunctionEngine):
     """Scores forced texts in tokens of its own; `[fold]` is too long for it."""
 
     def __init__(self) -> None:
-        super().__init__(drawn)
+        super().__init__(random_move)
 
     def _answer(self, request: Request) -> Completion | Failure:
         assert request.forced is not None
@@ -42,7 +42,7 @@ def learner() -> RolloutSimulator:
 
 
 def test_rollouts_are_the_deals_played() -> None:
-    simulator = table(GAME, Voice(drawn))
+    simulator = table(GAME, FunctionEngine(random_move))
     deals = [deal(f"{i}", GAME, i) for i in range(3)]
     assert Rollouts().build().gather(0, lambda _: deals, simulator) == simulator.play(deals)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from drill import DrillConfig, skill
-from small_games import Voice, table
+from small_games import FunctionEngine, table
 
 from marl.experience.start_pool import Curriculum, PoolSampler, StartPool
 from marl.graph import Trajectory
@@ -21,7 +21,7 @@ from marl.types import Deal
 
 
 def drill(**settings: Any) -> RolloutSimulator:
-    return table(DrillConfig(**settings), Voice(skill))
+    return table(DrillConfig(**settings), FunctionEngine(skill))
 
 
 def deals(step: int, groups: int = 16, size: int = 8) -> list[Deal]:
@@ -76,9 +76,9 @@ def test_about_the_asked_share_of_groups_is_replayed() -> None:
 def test_what_is_for_evaluation_is_dealt_as_it_is() -> None:
     pool = PoolSampler(StartPool(replay=1.0, keep=(0.0, 1.0), curriculum=Curriculum()))
     pool.gather(0, deals, drill())
-    asked = [replace(deal, purpose="eval") for deal in deals(1)]
+    starts = [replace(deal, purpose="eval") for deal in deals(1)]
     before = pool.state_dict()["entries"]
-    assert [t.deal for t in pool.gather(0, lambda _: asked, drill())] == asked
+    assert [t.deal for t in pool.gather(0, lambda _: starts, drill())] == starts
     assert pool.state_dict()["entries"] == before
 
 
@@ -87,8 +87,8 @@ def test_success_is_an_average_that_forgets() -> None:
     problem = {"problem": {"key": "9"}}
     pool.load_state_dict({"entries": {"x": entry(5, problem, 0.8)}, "step": 3, "open": 1.0})
     pool.gather(0, lambda _: deals(4, groups=1), drill())
-    (kept,) = pool.state_dict()["entries"].values()
-    assert kept == {"seed": 5, "options": problem, "played": 4, "success": pytest.approx(0.75 * 0.8)}
+    (item,) = pool.state_dict()["entries"].values()
+    assert item == {"seed": 5, "options": problem, "played": 4, "success": pytest.approx(0.75 * 0.8)}
 
 
 def entry(seed: int, options: Any, success: float | None, played: int = 0) -> dict[str, Any]:
@@ -110,13 +110,13 @@ def test_posed_problems_are_tried_once_each_and_kept_if_they_fit() -> None:
     pool = PoolSampler(StartPool(replay=1.0, keep=(0.2, 0.8)))
     first, second = run(pool, drill(poses=True), (0, 1))
     posed = {f"number {int(t.start.split()[1]) + 10}" for t in first}
-    tried = [t.start for t in replayed(second, 1).values() if int(t.start.split()[1]) >= 10]
-    assert tried
-    assert len(tried) == len(set(tried))
-    assert set(tried) <= posed
+    attempted = [t.start for t in replayed(second, 1).values() if int(t.start.split()[1]) >= 10]
+    assert attempted
+    assert len(attempted) == len(set(attempted))
+    assert set(attempted) <= posed
     names = list(pool.state_dict()["entries"])
     assert len(names) == len(set(names))
-    untested = [name for name, kept in pool.state_dict()["entries"].items() if kept["success"] is None]
+    untested = [name for name, item in pool.state_dict()["entries"].items() if item["success"] is None]
     assert pool.metrics()["pool/untested"] == len(untested)
     assert all(name.startswith("untested") for name in untested)
 
@@ -124,7 +124,7 @@ def test_posed_problems_are_tried_once_each_and_kept_if_they_fit() -> None:
 def test_a_problem_posed_again_is_not_a_second_one() -> None:
     pool = PoolSampler(StartPool(replay=0.0, keep=(0.5, 0.5)))
     run(pool, drill(poses=True), range(4))
-    keys = [kept["options"]["problem"]["key"] for kept in pool.state_dict()["entries"].values() if kept["options"]]
+    keys = [item["options"]["problem"]["key"] for item in pool.state_dict()["entries"].values() if item["options"]]
     assert sorted(keys) == sorted(set(keys))
     assert len(keys) <= 10
 
@@ -173,16 +173,16 @@ def test_a_snapshot_does_not_change_when_play_goes_on() -> None:
     pool = PoolSampler(StartPool())
     pool.gather(0, deals, drill())
     before = pool.state_dict()
-    told = str(before)
+    text = str(before)
     pool.gather(1, deals, drill())
-    assert str(before) == told
+    assert str(before) == text
 
 
 def test_metrics_say_how_the_pool_stands() -> None:
     pool = PoolSampler(StartPool(replay=1.0, keep=(0.2, 0.8)))
     pool.gather(0, deals, drill())
     metrics = pool.metrics()
-    tested = [kept["success"] for kept in pool.state_dict()["entries"].values()]
+    tested = [item["success"] for item in pool.state_dict()["entries"].values()]
     assert metrics["pool/size"] == len(tested)
     assert metrics["pool/success"] == pytest.approx(sum(tested) / len(tested))
     assert metrics["pool/replayed"] == metrics["pool/untested"] == 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from real_runs import kuhn
-from small_games import PAIR, TRIO, CircleConfig, FragileConfig, PenniesConfig, Voice, deal, drawn, table
+from small_games import PAIR, TRIO, CircleConfig, FragileConfig, FunctionEngine, PenniesConfig, deal, random_move, table
 
 from games.base import IllegalMove, TextGame, TextGameConfig
 from games.kuhn_poker import KuhnPokerConfig
@@ -35,10 +35,10 @@ GAMES = (
 )
 
 
-class Spelled(Voice):
+class Spelled(FunctionEngine):
     """Its prompts' ids are the bytes of what it was asked; `rules` names policies whose answers have no tokens."""
 
-    def __init__(self, say=drawn, *, rules: tuple[str, ...] = (), **order) -> None:
+    def __init__(self, say=random_move, *, rules: tuple[str, ...] = (), **order) -> None:
         super().__init__(say, **order)
         self._rules = rules
 
@@ -64,16 +64,16 @@ def decisions(courses: list[Trajectory]) -> dict[TurnId, list[tuple[Trajectory, 
 
     The first course left no other one: it is a candidate where it was left first.
     """
-    found: dict[TurnId, list[tuple[Trajectory, Turn]]] = defaultdict(list)
+    candidates: dict[TurnId, list[tuple[Trajectory, Turn]]] = defaultdict(list)
     for course in courses[1:]:
         assert course.parent is not None
-        found[course.parent].append((course, course.turns[course.parent[1]]))
+        candidates[course.parent].append((course, course.turns[course.parent[1]]))
     first = courses[0]
-    if found:
-        at = next(iter(found))
+    if candidates:
+        at = next(iter(candidates))
         assert at[0] == first.id
-        found[at].insert(0, (first, first.turns[at[1]]))
-    return found
+        candidates[at].insert(0, (first, first.turns[at[1]]))
+    return candidates
 
 
 def paid(course: Trajectory, agent: str, own: float, team: float) -> float:
@@ -87,12 +87,12 @@ def paid(course: Trajectory, agent: str, own: float, team: float) -> float:
 @pytest.mark.parametrize("game", GAMES, ids=lambda game: game.kind)
 @pytest.mark.parametrize("candidates", [2, 3])
 def test_every_turn_of_the_trunk_is_tried_so_many_times_from_one_state(game: GameConfig, candidates: int) -> None:
-    say = lambda request: drawn(request) if request.seed % 4 else "mumble"  # noqa: E731
+    say = lambda request: random_move(request) if request.seed % 4 else "mumble"  # noqa: E731
     for courses in grown(game, TreeSampling(candidates=candidates), table(game, Spelled(say))):
-        tried = decisions(courses)
-        assert len(courses) == candidates * len(tried)
+        attempts = decisions(courses)
+        assert len(courses) == candidates * len(attempts)
         assert all(course.end == "terminated" for course in courses)
-        for place, (left, group) in enumerate(tried.items()):
+        for place, (left, group) in enumerate(attempts.items()):
             assert len(group) == candidates
             assert [turn.id for course, turn in group] == [(course.id, place) for course, _ in group]
             assert len({turn.id for _, turn in group} | {left}) == candidates + (place > 0)
@@ -132,7 +132,7 @@ def test_a_score_is_made_of_what_ones_own_and_what_all_are_paid(own: float, team
 
     def say(request: Request) -> str:
         first = request.state == "player_0 1 0"
-        return drawn(request) if first else "[quit]" if request.state in QUITS else "[stay]"
+        return random_move(request) if first else "[quit]" if request.state in QUITS else "[stay]"
 
     settings = TreeSampling(candidates=8, own=own, team=team)
     for courses in grown(CircleConfig(rounds=2), settings, table(CircleConfig(rounds=2), Spelled(say))):
@@ -234,8 +234,8 @@ def test_its_tokens_are_for_training_and_each_is_counted_once() -> None:
     game = CircleConfig(rounds=2)
     simulator = table(game, Spelled())
     courses = list(chain(*grown(game, TreeSampling(candidates=3), simulator)))
-    said = {turn.id: len(turn.completion.token_ids) for course in courses for turn in course.turns}
-    assert simulator.tokens == {"train": sum(said.values())}
+    tokens = {turn.id: len(turn.completion.token_ids) for course in courses for turn in course.turns}
+    assert simulator.tokens == {"train": sum(tokens.values())}
     assert {course.deal.purpose for course in courses} == {"train"}
 
 
@@ -261,11 +261,11 @@ def test_only_candidates_are_learnt_from_each_once_and_for_what_its_own_course_w
     batch = collect(courses, Judge(rule)(Evidence(courses, game.kind)), {"player": PlayerRole(policy="actor")}, {})[
         "actor"
     ]
-    tried = [each for tree in trees for group in decisions(tree).values() for each in group]
+    attempts = [each for tree in trees for group in decisions(tree).values() for each in group]
     assert {sample.id: sample.earned for sample in batch} == {
-        turn.id: course.returns.get(turn.agent, 0.0) for course, turn in tried
+        turn.id: course.returns.get(turn.agent, 0.0) for course, turn in attempts
     }
-    assert len(batch) == len(tried) == len(courses)
+    assert len(batch) == len(attempts) == len(courses)
     assert any(sample.advantage.value for sample in batch)
 
 
@@ -304,7 +304,7 @@ def test_candidates_in_which_the_game_breaks_are_left_out() -> None:
 
 def test_when_the_game_breaks_in_all_candidates_the_trunk_goes_on_as_it_was() -> None:
     def say(request: Request) -> str:
-        return "[crack]" if len(voice.asked) > 4 else "[safe]"
+        return "[crack]" if len(voice.requests) > 4 else "[safe]"
 
     voice = Spelled(say)
     simulator = table(FragileConfig(), voice)
@@ -381,15 +381,15 @@ def test_what_is_learnt_is_the_gradient_of_what_is_paid(candidates: int) -> None
     courses = list(chain(*grown(GambleConfig(), TreeSampling(candidates=candidates), many=600)))
     judgement = Judge(rule)(Evidence(courses, "gamble"))
     turns = {turn.id: turn for course in courses for turn in course.turns}
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    slopes: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for sample in collect(courses, judgement, {"player": PlayerRole(policy="actor")}, {})["actor"]:
         turn = turns[sample.id]
-        told = {"a": 1 / 4, "risky": 1 / 2, "heads": 1 / 2}
-        move = next(move for move in told if move in (turn.request.options or ()))
-        slope = sample.advantage.value * ((turn.action == move) - told[move])
-        found["safe" if "safe" in turn.request.state else move][sample.group].append(slope)
+        chance = {"a": 1 / 4, "risky": 1 / 2, "heads": 1 / 2}
+        move = next(move for move in chance if move in (turn.request.options or ()))
+        slope = sample.advantage.value * ((turn.action == move) - chance[move])
+        slopes["safe" if "safe" in turn.request.state else move][sample.group].append(slope)
     expected = {"a": 0.0, "risky": 0.0, "heads": (1 - 1 / candidates) / 4, "safe": 0.0}
     for name, slope in expected.items():
-        assert {len(own) for own in found[name].values()} == {candidates}
-        means = [fmean(own) for own in found[name].values()]
+        assert {len(own) for own in slopes[name].values()} == {candidates}
+        means = [fmean(own) for own in slopes[name].values()]
         assert fmean(means) == pytest.approx(slope, abs=4 * stdev(means) / len(means) ** 0.5), name

@@ -67,25 +67,25 @@ def test_a_told_turn_is_token_for_token_the_one_that_was_played(tmp_path: Path) 
     played = [turn for episode in run.simulator.play(run.deals(0)) for turn in episode.turns]
     # What a model says in other tokens than its tokenizer would is told in the tokenizer's.
     turns = [turn for turn in played if turn.completion.text in (turn.request.options or {}).values()]
-    rows = [{"messages": [m._asdict() for m in t.request.messages] + [said(t.completion.text)]} for t in turns]
+    rows = [{"messages": [m._asdict() for m in t.request.messages] + [assistant(t.completion.text)]} for t in turns]
     rows += [{"prompt": t.request.messages[-1].content, "completion": t.completion.text} for t in turns]
     file = Demonstrations(path=written(tmp_path / "a.jsonl", rows), shuffle=False)
-    told = [episode.turns[0] for episode in file.build().gather(0, lambda _: groups(len(rows)), run.simulator)]
+    episodes = [episode.turns[0] for episode in file.build().gather(0, lambda _: groups(len(rows)), run.simulator)]
     assert len(turns) > 30
-    for turn, past in zip(told, [*turns, *turns], strict=True):
+    for turn, past in zip(episodes, [*turns, *turns], strict=True):
         assert turn.completion.token_ids == past.completion.token_ids
         assert turn.completion.logprobs == pytest.approx(past.completion.logprobs, abs=1e-4)
         if turn.request.messages == past.request.messages:
             assert turn.completion.prompt_ids == past.completion.prompt_ids
-    assert [t.request.messages for t in told[: len(turns)]] == [t.request.messages for t in turns]
+    assert [t.request.messages for t in episodes[: len(turns)]] == [t.request.messages for t in turns]
 
 
-def said(text: str) -> dict[str, str]:
+def assistant(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
 
 
 def test_a_text_is_what_the_role_observes_and_messages_are_as_they_are(tmp_path: Path) -> None:
-    rows = [{"prompt": "K", "completion": "bet"}, {"prompt": CHAT, "completion": [said("bet")]}]
+    rows = [{"prompt": "K", "completion": "bet"}, {"prompt": CHAT, "completion": [assistant("bet")]}]
     file = Demonstrations(path=written(tmp_path / "a.jsonl", rows), shuffle=False)
     first, second = file.build().gather(
         0, lambda _: groups(2), solo(player=PlayerRole(policy="actor", prompt="I see {{ observation }}"))
@@ -99,14 +99,14 @@ def test_a_text_is_what_the_role_observes_and_messages_are_as_they_are(tmp_path:
 def test_a_preference_is_a_group_of_two_episodes_paid_one_and_zero(tmp_path: Path) -> None:
     rows = [{"prompt": f"p{i}", "chosen": f"good{i}", "rejected": f"bad{i}"} for i in range(3)]
     file = Preferences(path=written(tmp_path / "a.jsonl", rows), shuffle=False)
-    told = file.build().gather(0, lambda _: groups(3, 2), solo())
-    assert [(t.turns[0].completion.text, t.returns) for t in told[:2]] == [
+    episodes = file.build().gather(0, lambda _: groups(3, 2), solo())
+    assert [(t.turns[0].completion.text, t.returns) for t in episodes[:2]] == [
         ("good0", {"player_0": 1.0}),
         ("bad0", {"player_0": 0.0}),
     ]
-    assert [t.start for t in told[::2]] == [t.start for t in told[1::2]]
-    assert len({t.start for t in told}) == 3
-    assert {t.end for t in told} == {"terminated"}
+    assert [t.start for t in episodes[::2]] == [t.start for t in episodes[1::2]]
+    assert len({t.start for t in episodes}) == 3
+    assert {t.end for t in episodes} == {"terminated"}
 
 
 def test_every_epoch_has_every_row_once_in_an_order_of_its_own_and_goes_on_where_it_stood(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_every_epoch_has_every_row_once_in_an_order_of_its_own_and_goes_on_where
 
 
 def test_packed_json_lines_and_parquet_are_read_alike(tmp_path: Path) -> None:
-    rows = [{"messages": [*CHAT, said(f"c{i}")]} for i in range(5)]
+    rows = [{"messages": [*CHAT, assistant(f"c{i}")]} for i in range(5)]
     plain = written(tmp_path / "a.jsonl", rows)
     packed = tmp_path / "a.jsonl.zst"
     packed.write_bytes(zstandard.compress(plain.read_bytes()))
@@ -204,9 +204,9 @@ def test_what_is_too_long_has_no_tokens_so_that_nobody_learns_it(tmp_path: Path)
             return Failure("overflow", "too long") if request.forced == "c1" else super()._answer(request)
 
     file = Demonstrations(path=written(tmp_path / "a.jsonl", replies(3)), shuffle=False)
-    told = file.build().gather(0, lambda _: groups(3), table(GAME, Short(lambda r: r.forced or "")))
-    assert [t.turns[0].completion.token_ids for t in told] == [tuple(b"c0"), (), tuple(b"c2")]
-    assert [t.turns[0].completion.finish for t in told] == ["stop", "overflow", "stop"]
+    episodes = file.build().gather(0, lambda _: groups(3), table(GAME, Short(lambda r: r.forced or "")))
+    assert [t.turns[0].completion.token_ids for t in episodes] == [tuple(b"c0"), (), tuple(b"c2")]
+    assert [t.turns[0].completion.finish for t in episodes] == ["stop", "overflow", "stop"]
 
 
 def preferences(run: Run, path: Path) -> Path:
@@ -214,9 +214,9 @@ def preferences(run: Run, path: Path) -> Path:
     turns = {t.request.messages: t for episode in run.simulator.play(run.deals(0)) for t in episode.turns}
     rows = []
     for messages, turn in turns.items():
-        first, *others = (turn.request.options or {}).values()
+        first, *rest = (turn.request.options or {}).values()
         chat = [message._asdict() for message in messages]
-        rows += [{"prompt": chat, "chosen": first, "rejected": other} for other in others]
+        rows += [{"prompt": chat, "chosen": first, "rejected": other} for other in rest]
     return written(path, rows)
 
 
@@ -225,23 +225,23 @@ def test_offline_dpo_learns_what_a_file_prefers(tmp_path: Path) -> None:
     schedule = {"steps": 30, "groups": 8, "group_size": 2, "threads": 1}
     experience = {"kind": "preferences", "path": str(path)}
     run = build(validate(taught(tmp_path, experience, {"kind": "dpo", "beta": 0.5}, schedule=schedule)))
-    found = trained(run)
-    assert found[0]["pairs"] == 8
-    assert found[0]["accuracy"] == 0
-    assert all(metrics["accuracy"] >= 0.9 for metrics in found[-5:])
-    assert found[-1]["margin"] > 1
+    metrics_of = trained(run)
+    assert metrics_of[0]["pairs"] == 8
+    assert metrics_of[0]["accuracy"] == 0
+    assert all(metrics["accuracy"] >= 0.9 for metrics in metrics_of[-5:])
+    assert metrics_of[-1]["margin"] > 1
 
 
 def trained(run: Run) -> list[dict[str, float]]:
     """What the learner says of each step, without a run folder."""
     from marl.training.samples import collect
 
-    found = []
+    metrics_of = []
     for step in range(run.scenario.schedule.steps):
-        told = run.experience.gather(step, run.deals, run.simulator)
-        samples = collect(told, run.judged(told, run.read(told)), run.scenario.roles, {})["actor"]
-        found.append(run.learners["actor"].update(samples))
-    return found
+        episodes = run.experience.gather(step, run.deals, run.simulator)
+        samples = collect(episodes, run.judged(episodes, run.read(episodes)), run.scenario.roles, {})["actor"]
+        metrics_of.append(run.learners["actor"].update(samples))
+    return metrics_of
 
 
 def test_imitation_of_a_file_lowers_its_loss(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise, product
 import networkx as nx
 import pytest
 from pettingzoo.test import api_test, seed_test
-from small_games import Voice, table
+from small_games import FunctionEngine, table
 
 from games.base import replay
 from games.communication import ACTIONS, Communication, CommunicationConfig, connect, requested_edges
@@ -179,14 +179,14 @@ def speaker(**settings: object) -> PlayerRole:
     return PlayerRole.model_validate({"policy": "actor", "prompt": prompt, **settings})
 
 
-def plays(settings: CommunicationConfig, voice: Voice, episodes: int = 1) -> list[Trajectory]:
+def plays(settings: CommunicationConfig, voice: FunctionEngine, episodes: int = 1) -> list[Trajectory]:
     deals = [Deal(f"e{i}", "g", i, settings.default_seats()) for i in range(episodes)]
     return table(settings, voice, speaker=speaker()).play(deals)
 
 
 def anything(request: Request) -> str:
-    said = [*(request.options or {}).values()] or request.examples
-    return said[request.seed % len(said)]
+    answers = [*(request.options or {}).values()] or request.examples
+    return answers[request.seed % len(answers)]
 
 
 def reads(trajectory: Trajectory, agents: int) -> set[tuple[TurnId, TurnId]]:
@@ -206,7 +206,7 @@ def reads(trajectory: Trajectory, agents: int) -> set[tuple[TurnId, TurnId]]:
 @pytest.mark.parametrize("newest_first", [False, True])
 def test_the_recorded_graph_is_the_one_that_was_chosen(newest_first: bool) -> None:
     settings = config(agents=4, rounds=3)
-    for trajectory in plays(settings, Voice(anything, newest_first=newest_first), 40):
+    for trajectory in plays(settings, FunctionEngine(anything, newest_first=newest_first), 40):
         assert len(trajectory.turns) == 24
         assert set(trajectory.graph.edges) == reads(trajectory, 4)
         choices = [[t.action or "" for t in trajectory.turns[place : place + 4]] for place in (0, 8, 16)]
@@ -222,16 +222,16 @@ def test_prompts_hold_what_was_heard_and_nothing_else() -> None:
         agent = text.split(" . ")[1]
         return f"[{PLAN[agent]}]" if request.options else f"[said by {agent}]"
 
-    [trajectory] = plays(config(agents=4, rounds=1), Voice(say))
-    asked = {turn.agent: turn.request.messages[-1].content for turn in trajectory.turns[4:]}
-    heard = {agent: [other for other in FOUR if f"said by {other}" in text] for agent, text in asked.items()}
+    [trajectory] = plays(config(agents=4, rounds=1), FunctionEngine(say))
+    requests = {turn.agent: turn.request.messages[-1].content for turn in trajectory.turns[4:]}
+    heard = {agent: [other for other in FOUR if f"said by {other}" in text] for agent, text in requests.items()}
     assert heard == {"agent_1": [], "agent_2": [], "agent_0": ["agent_1"], "agent_3": ["agent_2"]}
 
 
 def test_the_requests_of_a_stage_are_in_flight_at_once() -> None:
     open_at_once: list[int] = []
 
-    class Counting(Voice):
+    class Counting(FunctionEngine):
         def step(self, wait_s: float) -> list:
             open_at_once.append(len(self._open))
             return super().step(wait_s)
@@ -246,7 +246,9 @@ def test_the_requests_of_a_stage_are_in_flight_at_once() -> None:
 
 def test_answers_do_not_depend_on_the_order_in_which_they_come_in() -> None:
     settings = config(agents=4, rounds=2)
-    assert plays(settings, Voice(anything), 20) == plays(settings, Voice(anything, newest_first=True, batch=3), 20)
+    assert plays(settings, FunctionEngine(anything), 20) == plays(
+        settings, FunctionEngine(anything, newest_first=True, batch=3), 20
+    )
 
 
 def test_turns_carry_their_problem_and_random_play_finds_the_answer_at_times() -> None:

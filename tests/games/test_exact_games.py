@@ -7,13 +7,13 @@ from string import ascii_lowercase
 from typing import Any
 
 import pytest
-from games.simultaneous import CoalitionConfig, MatrixConfig, TwoStepConfig
 from pettingzoo.test import api_test, seed_test
 from pydantic import ValidationError
 
 from games.hint import HintConfig
+from games.simultaneous import CoalitionConfig, MatrixConfig, TwoStepConfig
 from games.stopping import StoppingConfig
-from marl.evaluation.game_tree import Situation, Tree, grow, values
+from marl.evaluation.game_tree import GameTree, Situation, grow, values
 from marl.protocols import Game, GameConfig
 from marl.rollout.casting import RoleCasting
 from roles.answering import PlayerRole
@@ -31,7 +31,7 @@ GAMES: dict[str, GameConfig] = {
 
 
 def returns(game: GameConfig, *moves: str, **options: Any) -> dict[str, float]:
-    """What each agent is paid in all when these moves are played."""
+    """Return the total reward of each agent when these moves are played."""
     built = game.build()
     built.reset(0, options)
     totals = dict.fromkeys(built.possible_agents, 0.0)
@@ -44,7 +44,7 @@ def returns(game: GameConfig, *moves: str, **options: Any) -> dict[str, float]:
     return totals
 
 
-def walk(game: GameConfig) -> Tree:
+def walk(game: GameConfig) -> GameTree:
     return grow(
         game,
         RoleCasting({"player": PlayerRole(policy="actor")}, 0),
@@ -52,7 +52,7 @@ def walk(game: GameConfig) -> Tree:
     )
 
 
-def uniform(tree: Tree) -> dict[Situation, dict[str, float]]:
+def uniform(tree: GameTree) -> dict[Situation, dict[str, float]]:
     return {
         situation: dict.fromkeys(request.options or {}, 1 / len(request.options or {}))
         for situation, request in tree.requests.items()

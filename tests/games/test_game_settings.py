@@ -1,4 +1,4 @@
-"""What a scenario's author can get wrong is named: field or option, value and choices."""
+"""Errors of a scenario's author are named: field or option, value and choices."""
 
 import pytest
 from pydantic import ValidationError

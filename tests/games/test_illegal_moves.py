@@ -1,4 +1,4 @@
-"""What follows an answer that is no legal move."""
+"""Consequences of an answer that is not a legal move."""
 
 import pytest
 

@@ -54,7 +54,7 @@ def value(first: Policy, second: Policy) -> float:
 
 
 def best_response(player: int, other: Policy) -> float:
-    """What `player` can get at most: over all pure strategies, hence over information sets, not over states."""
+    """Return the most that `player` can get: over all pure strategies, hence over information sets, not over states."""
     states = [state for who, state in MOVES if who == player]
     weighted = [(p * reach(path, 1 - player, other) * (chips, -chips)[player], path) for p, _, path, chips in TREE]
     best = -float("inf")
@@ -66,8 +66,8 @@ def best_response(player: int, other: Policy) -> float:
 
 
 def nash_conv(policy: Policy) -> float:
-    own = value(policy, policy)
-    return best_response(0, policy) - own + best_response(1, policy) + own
+    worth = value(policy, policy)
+    return best_response(0, policy) - worth + best_response(1, policy) + worth
 
 
 def table(bet: Mapping[str, float], call: Mapping[str, float]) -> Policy:

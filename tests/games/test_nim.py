@@ -18,8 +18,8 @@ def wins(pile: int, limit: int) -> bool:
 def test_optimal_moves_are_those_that_brute_force_finds(limit: int) -> None:
     config = NimConfig(piles=(1, 40), max_take=limit)
     for pile in range(1, 41):
-        found = tuple(str(t) for t in range(1, min(pile, limit) + 1) if not wins(pile - t, limit))
-        assert config.optimal(str(pile)) == found
+        winning = tuple(str(t) for t in range(1, min(pile, limit) + 1) if not wins(pile - t, limit))
+        assert config.optimal(str(pile)) == winning
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5])

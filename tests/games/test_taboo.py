@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from pettingzoo.test import api_test, seed_test
-from small_games import Voice, table
+from small_games import FunctionEngine, table
 
 from games.base import replay
 from games.taboo import ATTACKER, DEFENDER, GUESS, LEXICON, SEATS, Taboo, TabooConfig
@@ -31,7 +31,7 @@ def played(*moves: str, settings: TabooConfig | None = None, word: str = "apple"
 
 
 def outcome(*moves: str, settings: TabooConfig | None = None, word: str = "apple") -> str:
-    """Who has won: a seat, `tie`, or `open`."""
+    """Return the winner: a seat, `tie`, or `open`."""
     game = played(*moves, settings=settings, word=word)
     if not any(game.terminations.values()):
         return "open"
@@ -132,7 +132,7 @@ def test_the_attacker_reads_the_word_and_both_read_the_conversation() -> None:
 def test_nothing_that_a_defender_is_asked_holds_the_word() -> None:
     config = taboo(max_turns=6)
     deals = [Deal(f"e{i}", "g", i, config.default_seats()) for i in range(300)]
-    engine = Voice(lambda request: request.examples[request.seed % len(request.examples)])
+    engine = FunctionEngine(lambda request: request.examples[request.seed % len(request.examples)])
     prompt = "{{ observation }} {% for turn in heard %}{{ turn.text }}{% endfor %}"
     cast = {seat: PlayerRole(policy="actor", prompt=prompt) for seat in SEATS}
     longest = 0
@@ -149,7 +149,7 @@ def test_who_read_whom_is_everything_said_before() -> None:
     config = taboo()
     lines = iter(["[it is red]", "[is it big?]", "[what is big?]", f"[{GUESS.format(word='apple')}]"])
     cast = {seat: PlayerRole(policy="actor") for seat in SEATS}
-    [trajectory] = table(config, Voice(lambda request: next(lines)), **cast).play(
+    [trajectory] = table(config, FunctionEngine(lambda request: next(lines)), **cast).play(
         [Deal("e", "e", 0, config.default_seats(), options=APPLE)]
     )
     edges = {(source[1], target[1]) for source, target in trajectory.graph.edges}
@@ -270,9 +270,11 @@ def test_the_casting_names_the_roles() -> None:
 
 
 def test_a_request_for_the_defender_carries_examples_as_its_role_says_them() -> None:
-    asked: list[Request] = []
+    requests: list[Request] = []
     config = taboo()
-    voice = Voice(lambda request: (asked.append(request), request.examples[0])[1])
+    voice = FunctionEngine(lambda request: (requests.append(request), request.examples[0])[1])
     cast = {seat: PlayerRole(policy="actor") for seat in SEATS}
     table(config, voice, **cast).play([Deal("e", "e", 0, config.default_seats())])
-    assert all(example.startswith("[") and example.endswith("]") for request in asked for example in request.examples)
+    assert all(
+        example.startswith("[") and example.endswith("]") for request in requests for example in request.examples
+    )

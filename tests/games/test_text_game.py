@@ -1,4 +1,4 @@
-"""What all games in words share: PettingZoo conformance, illegal moves, options, isolation, replay."""
+"""Properties of all games in words: PettingZoo conformance, illegal moves, options, isolation, replay."""
 
 import ast
 import json
@@ -191,8 +191,8 @@ def test_prompts_are_short_and_made_of_words(config: type[GameConfig]) -> None:
             assert all(re.fullmatch(r"\w+|\[\w+\]|\.", word) for word in words)
             legal = game.infos[agent]["legal"]
             assert seen["action_mask"].sum() == len(legal)
-            others = [other for other in game.agents if other != agent]
-            assert not any(game.observe(other)["action_mask"].any() for other in others)
+            waiting = [other for other in game.agents if other != agent]
+            assert not any(game.observe(other)["action_mask"].any() for other in waiting)
             game.step(random.Random(seed).choice(legal))
 
 

@@ -27,17 +27,17 @@ CONFIG = TicTacToeConfig()
 def openspiel_states() -> dict[str, pyspiel.State]:
     """Every reachable board with OpenSpiel's state of it, from one of the orders of play."""
     root = pyspiel.load_game("tic_tac_toe").new_initial_state()
-    found, stack = {EMPTY: root}, [root]
+    states, stack = {EMPTY: root}, [root]
     while stack:
         state = stack.pop()
         for action in state.legal_actions():
             child = state.child(action)
             board = str(child).replace("\n", "")
-            if board not in found:
-                found[board] = child
+            if board not in states:
+                states[board] = child
                 if not child.is_terminal():
                     stack.append(child)
-    return found
+    return states
 
 
 def test_there_are_5478_boards_of_which_958_are_final(openspiel_states: dict[str, pyspiel.State]) -> None:

@@ -1,4 +1,4 @@
-"""What tools return for what a speaker asks, however oddly."""
+"""Results of tools, for odd arguments too."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from by_hand import worths
-from charged_by_hand import far, judge, said
 from pydantic import ValidationError
 from real_runs import kuhn
+from token_episodes import far, judge, token_episode
 
 from marl.judging.token_penalties import divergences, length_penalty
 from marl.protocols import AssignConfig, Evidence
@@ -46,7 +46,7 @@ def test_a_clamp_keeps_every_token_within_it_on_both_sides() -> None:
 
 def test_what_other_rules_assign_falls_by_the_sum_over_the_turns_own_tokens() -> None:
     # beta 1/2: a's turns are charged (1 + 2) / 2 and -4 / 2, b's, whom nobody read, nothing.
-    t = said("e", "aba", [2, 1, 1], [("a", 10.0, 2), ("b", 1.0, 2)])
+    t = token_episode("e", "aba", [2, 1, 1], [("a", 10.0, 2), ("b", 1.0, 2)])
     charged = judge(kl={"coefficient": 0.5})
     found = charged(far([t], [(1, 2), None, (-4,)]))
     assert worths(found.earned, t) == worths(found.credit, t) == [8.5, 1.0, 12.0]
@@ -55,20 +55,20 @@ def test_what_other_rules_assign_falls_by_the_sum_over_the_turns_own_tokens() ->
 
 
 def test_rewards_are_not_changed_and_what_they_add_up_to_is_still_told() -> None:
-    t = said("e", "a", [2], [("a", 10.0, 0)])
+    t = token_episode("e", "a", [2], [("a", 10.0, 0)])
     found = judge(kl={"coefficient": 0.5})(far([t], [(1, 2)]))
     assert t.returns == {"a": 10.0}
     assert found.metrics["credit/player/conservation"] == 1.0
 
 
 def test_the_coefficient_is_not_scaled_with_the_rewards() -> None:
-    t = said("e", "a", [2], [("a", 10.0, 0)])
+    t = token_episode("e", "a", [2], [("a", 10.0, 0)])
     assert worths(judge(kl={"coefficient": 0.5}, scale=0.1)(far([t], [(1, 2)])).credit, t) == [1.0 - 1.5]
 
 
 def test_rloo_with_the_kl_in_the_reward_by_hand() -> None:
     # R - beta sum of k1: 1 - .1 * 3 = .7, 0 - .1 * -1 = .1, 1 - 0 = 1; each minus the mean of the other two.
-    episodes = [said(str(i), "a", [2], [("a", paid, 0)], start="s") for i, paid in enumerate((1.0, 0.0, 1.0))]
+    episodes = [token_episode(str(i), "a", [2], [("a", paid, 0)], start="s") for i, paid in enumerate((1.0, 0.0, 1.0))]
     found = judge(kl={"coefficient": 0.1}, baseline={"kind": "rloo"})(far(episodes, [(1, 2), (-2, 1), (0, 0)]))
     expected = [0.7 - (0.1 + 1) / 2, 0.1 - (0.7 + 1) / 2, 1 - (0.7 + 0.1) / 2]
     assert [worths(found.credit, t)[0] for t in episodes] == pytest.approx(expected)
@@ -77,7 +77,7 @@ def test_rloo_with_the_kl_in_the_reward_by_hand() -> None:
 def test_sums_to_go_are_charged_token_by_token() -> None:
     # REINFORCE++ before whitening: x = -.5, 1, 8 - 1.5 in the first turn, -1 in the second, where 2 are paid.
     # gamma 1/2, over both turns' tokens: 1; 6.5 + .5 = 7; 1 + 3.5 = 4.5; -.5 + 2.25 = 1.75.
-    t = said("e", "aa", [3, 1], [("a", 8.0, 0), ("a", 2.0, 1)])
+    t = token_episode("e", "aa", [3, 1], [("a", 8.0, 0), ("a", 2.0, 1)])
     rule = {"assign": {"kind": "gae", "values": "none", "gamma": 0.5}, "kl": {"coefficient": 0.5}}
     found = judge(**rule)(far([t], [(1, -2, 3), (2,)]))
     assert found.credit["e", 0].tokens == (1.75, 4.5, 7.0)
@@ -86,7 +86,7 @@ def test_sums_to_go_are_charged_token_by_token() -> None:
 
 def test_gae_takes_a_charge_at_its_token_and_at_the_level_of_turns_with_the_turn() -> None:
     # lambda 0: A = x + V' - V. V = 1, 4, 9 | 2; x = -1, -2, 10 - 3 | 1 + 4.
-    t = said("e", "aa", [3, 1], [("a", 10.0, 0), ("a", 1.0, 1)])
+    t = token_episode("e", "aa", [3, 1], [("a", 10.0, 0), ("a", 1.0, 1)])
     evidence = far([t], [(1, 2, 3), (-4,)])
     values = {("e", 0): (1.0, 4.0, 9.0), ("e", 1): (2.0,)}
     evidence = replace(evidence, readings={k: replace(r, values=values[k]) for k, r in evidence.readings.items()})
@@ -100,7 +100,7 @@ def test_gae_takes_a_charge_at_its_token_and_at_the_level_of_turns_with_the_turn
 
 def test_a_chain_of_agents_shares_what_its_tokens_are_charged() -> None:
     # No values, gamma 1: each token gets all that is charged and paid from it on. 6 - 1 - 2 - 4.
-    t = said("e", "ab", [2, 1], [("b", 6.0, 1)])
+    t = token_episode("e", "ab", [2, 1], [("b", 6.0, 1)])
     rule = {"assign": {"kind": "chain_gae", "values": "none"}, "kl": {"coefficient": 1}}
     found = judge(**rule)(far([t], [(1, 2), (4,)]))
     assert found.credit["e", 0].tokens == (-1.0, 0.0)
@@ -108,7 +108,7 @@ def test_a_chain_of_agents_shares_what_its_tokens_are_charged() -> None:
 
 
 def test_each_role_is_charged_by_the_rule_that_it_is_judged_by() -> None:
-    t = said("e", "ab", [1, 1], [("a", 1.0, 1), ("b", 1.0, 1)], seats={"a": "x", "b": "y"})
+    t = token_episode("e", "ab", [1, 1], [("a", 1.0, 1), ("b", 1.0, 1)], seats={"a": "x", "b": "y"})
     own = {"assign": {"kind": "outcome"}, "baseline": NONE, "kl": {"coefficient": 1}}
     found = judge(roles={"y": own})(far([t], [(1,), (2,)]))
     assert worths(found.credit, t) == [1.0, -1.0]
@@ -117,7 +117,7 @@ def test_each_role_is_charged_by_the_rule_that_it_is_judged_by() -> None:
 
 
 def test_a_charge_that_is_not_finite_is_left_for_the_learner_to_name() -> None:
-    t = said("e", "a", [2], [("a", 1.0, 0)])
+    t = token_episode("e", "a", [2], [("a", 1.0, 0)])
     found = judge(kl={"coefficient": 1})(far([t], [(math.inf, -math.inf)]))
     assert math.isnan(found.credit["e", 0].value)
 
@@ -128,7 +128,7 @@ def test_a_charge_that_is_not_finite_is_left_for_the_learner_to_name() -> None:
 def test_the_coefficient_follows_its_target_a_turn_at_a_time() -> None:
     # target 1, horizon 10, 2 turns a step. k1 1.1 on average: e = .1, beta 1 -> 1.02; then 9: e = .2, -> 1.0608.
     adapting = judge(kl={"coefficient": 1, "target": 1, "horizon": 10})
-    episodes = [said(str(i), "a", [2]) for i in range(2)]
+    episodes = [token_episode(str(i), "a", [2]) for i in range(2)]
     charged = [adapting(far(episodes, [(d, d), (1, 1)])) for d in (1.2, 17, 0)]
     assert [c.metrics["credit/kl_coefficient"] for c in charged] == pytest.approx([1.0, 1.02, 1.0608])
     assert [c.credit["0", 0].value for c in charged] == pytest.approx([-2.4, -1.02 * 34, 0])
@@ -139,7 +139,7 @@ def test_a_coefficient_that_adapts_goes_on_exactly_where_it_was() -> None:
     def made() -> Any:
         return judge(kl={"coefficient": 0.3, "target": 0.05, "horizon": 7}, compare={"beside": {"baseline": NONE}})
 
-    steps = [far([said("e", "a", [2], [("a", 1.0, 0)])], [(0.1 * i, 0.07)]) for i in range(5)]
+    steps = [far([token_episode("e", "a", [2], [("a", 1.0, 0)])], [(0.1 * i, 0.07)]) for i in range(5)]
     whole, before, after = made(), made(), made()
     expected = [whole(step) for step in steps]
     for step in steps[:3]:
@@ -150,7 +150,7 @@ def test_a_coefficient_that_adapts_goes_on_exactly_where_it_was() -> None:
 
 def test_a_constant_coefficient_is_nothing_to_remember() -> None:
     plain = judge(kl={"coefficient": 0.3})
-    plain(far([said("e", "a", [1])], [(1,)]))
+    plain(far([token_episode("e", "a", [1])], [(1,)]))
     assert not plain.has_state
     assert not plain.may_have_state
     assert plain.state_dict()["default"] == {"assign": {}, "baseline": {}}
@@ -173,7 +173,7 @@ def test_uncapped_it_goes_on_falling() -> None:
 
 def test_what_long_answers_are_assigned_falls_and_short_ones_keep_theirs() -> None:
     # limit 4, buffer 2: 2 tokens 0, 3 tokens -1/2, 6 tokens -1; times the factor.
-    episodes = [said(str(i), "a", [many], [("a", 1.0, 0)]) for i, many in enumerate((2, 3, 6))]
+    episodes = [token_episode(str(i), "a", [many], [("a", 1.0, 0)]) for i, many in enumerate((2, 3, 6))]
     found = judge(overlong={"limit": 4, "buffer": 2, "factor": 0.5})(far(episodes, [None] * 3))
     assert [worths(found.credit, t)[0] for t in episodes] == [1.0, 0.75, 0.5]
     assert found.metrics["credit/overlong"] == -0.25
@@ -182,7 +182,7 @@ def test_what_long_answers_are_assigned_falls_and_short_ones_keep_theirs() -> No
 
 
 def test_length_is_charged_at_the_last_token_where_tokens_are_judged() -> None:
-    t = said("e", "aa", [3, 1], [("a", 1.0, 1)])
+    t = token_episode("e", "aa", [3, 1], [("a", 1.0, 1)])
     rule = {"assign": {"kind": "gae", "values": "none", "gamma": 0.5}, "overlong": {"limit": 2, "buffer": 1}}
     found = judge(**rule)(far([t], [None, None]))
     # 1 at the end; -1 + .5 at the third token.
@@ -201,7 +201,7 @@ class Spelled(AssignConfig):
 
 
 def test_a_rule_that_judges_tokens_without_their_charges_has_all_of_them_charged_alike() -> None:
-    t = said("e", "a", [2])
+    t = token_episode("e", "a", [2])
     rule = {"assign": {"kind": f"{__name__}:Spelled"}, "overlong": {"limit": 2, "buffer": 1, "factor": 0.75}}
     assert judge(**rule)(far([t], [None])).credit["e", 0] == Advantage(1.25, (0.25, 2.25), (5.0,))
 
@@ -254,7 +254,7 @@ def test_charges_beside_a_baseline_that_compares_named_rewards_are_refused() -> 
 
 
 def test_readings_without_a_reference_are_not_charged() -> None:
-    t = said("e", "a", [1], [("a", 1.0, 0)])
+    t = token_episode("e", "a", [1], [("a", 1.0, 0)])
     evidence = replace(far([t], [None]), readings={("e", 0): Reading((-1.0,))})
     assert worths(judge(kl={"coefficient": 1})(evidence).credit, t) == [1.0]
 

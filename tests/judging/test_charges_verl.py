@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from charged_by_hand import far, judge, said
+from token_episodes import far, judge, token_episode
 from torch import Tensor
 
 from marl.judging.token_penalties import divergences
@@ -37,7 +37,7 @@ class Tokens:
 
     def evidence(self) -> Evidence:
         episodes = [
-            said(f"{i}", "a", [many], [("a", paid, 0)])
+            token_episode(f"{i}", "a", [many], [("a", paid, 0)])
             for i, (many, paid) in enumerate(zip(SIZES, self.paid_B.tolist(), strict=True))
         ]
         evidence = far(episodes, self.of(self.far_BT))

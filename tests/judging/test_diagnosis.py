@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from by_hand import episode, evidence
-from small_games import Pennies, PenniesConfig, Voice, deal, drawn, table
+from small_games import FunctionEngine, Pennies, PenniesConfig, deal, random_move, table
 
 from credit.assign.teams import TeamAssign
 from games.kuhn_poker import KuhnPoker, KuhnPokerConfig
@@ -140,8 +140,8 @@ def test_groups_like_their_prompts_are_pure_where_token_ids_are_equal() -> None:
 def test_without_token_ids_messages_tell_prompts_apart() -> None:
     episodes = [episode(f"{i}", "ab", prompts=[(), ()], seats=SEATS) for i in range(2)]
     assert diagnosed(episodes, baseline=Declared(like="prompt"))["y/purity"] == 1.0
-    asked = replace(episodes[1].turns[1].request, messages=(Message("user", "something else"),))
-    other = changed(episodes[1], request=[episodes[1].turns[0].request, asked])
+    requests = replace(episodes[1].turns[1].request, messages=(Message("user", "something else"),))
+    other = changed(episodes[1], request=[episodes[1].turns[0].request, requests])
     assert diagnosed([episodes[0], other], baseline=Declared(like="prompt"))["y/purity"] == 0.0
 
 
@@ -172,15 +172,15 @@ class Mislabelled(KuhnPoker):
         return super().start_key()[0]
 
 
-class Unheard(Voice):
+class Unheard(FunctionEngine):
     """Without tokens, so that messages are all there is to tell prompts by."""
 
     def _answer(self, request: Request) -> Completion:
-        return Completion(drawn(request), (), (), (), "stop")
+        return Completion(random_move(request), (), (), (), "stop")
 
 
 def played(game: Any, episodes: int, **options: Any) -> list[Trajectory]:
-    return table(game, Unheard(drawn)).play([deal(f"{i}", game, i, **options) for i in range(episodes)])
+    return table(game, Unheard(random_move)).play([deal(f"{i}", game, i, **options) for i in range(episodes)])
 
 
 def test_a_game_that_gives_different_starts_one_key_is_found_out() -> None:
@@ -220,8 +220,8 @@ class Luck(Pennies):
 def test_luck_after_the_first_questions_does_not_make_a_start_impure() -> None:
     episodes = played(LuckConfig(), 40)
     second = [turn.request.messages[-1].content for t in episodes for turn in t.turns if turn.nth]
-    assert any("good" in asked for asked in second)
-    assert any("bad" in asked for asked in second)
+    assert any("good" in requests for requests in second)
+    assert any("bad" in requests for requests in second)
     assert diagnosed(episodes, baseline="group")["player/purity"] == 1.0
 
 

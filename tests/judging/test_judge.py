@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 from by_hand import episode, evidence, worths
-from small_games import Voice, deal, drawn, table
+from small_games import FunctionEngine, deal, random_move, table
 
 from credit.assign.outcome import Outcome
 from games.stopping import StoppingConfig
@@ -77,7 +77,7 @@ def test_learners_get_judged_turns_of_trained_roles_that_a_model_said() -> None:
 
 def test_of_courses_that_part_only_the_turns_at_which_they_do_are_learnt_from() -> None:
     game = TicTacToeConfig()
-    laid = table(game, Voice(drawn))
+    laid = table(game, FunctionEngine(random_move))
     [past] = laid.play([deal("e", game)])
     episodes = [past, *laid.branch([Fork(past, 2, n=3)])[0]]
     judgement = judge()(evidence(*episodes))
@@ -118,19 +118,19 @@ def test_a_baseline_by_name_is_told_what_each_reward_alone_would_have_earned() -
 
 
 def test_other_baselines_are_not_told_and_assign_is_asked_once() -> None:
-    asked: list[Evidence] = []
+    requests: list[Evidence] = []
 
     class Counted(Outcome):
         kind: str = "counted"
 
         def __call__(self, evidence: Evidence) -> Credit:
-            asked.append(evidence)
+            requests.append(evidence)
             return super().__call__(evidence)
 
     judge(assign=Counted())(evidence(named("e")))
-    assert len(asked) == 1
+    assert len(requests) == 1
     judge(assign=Counted(), baseline=Told())(evidence(named("e")))
-    assert [[r.name for r in e.trajectories[0].rewards] for e in asked[2:]] == [["first"] * 2, ["second"]]
+    assert [[r.name for r in e.trajectories[0].rewards] for e in requests[2:]] == [["first"] * 2, ["second"]]
 
 
 # --- more play is paid alike -----------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class Again(AssignConfig):
 
 def again(**settings: Any) -> tuple[Judgement, RolloutSimulator]:
     game = StoppingConfig(intermediate=0.25)
-    laid = table(game, Voice(drawn))
+    laid = table(game, FunctionEngine(random_move))
     episodes = laid.play([deal(f"{i}", game) for i in range(4)])
     return judge(assign=Again(), **settings)(Evidence(episodes, game.kind, simulator=laid)), laid
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 from by_hand import episode
-from quiz_game import Told, crashed, quiz, trained
+from quiz_game import RecordingMonitor, crashed, quiz, trained
 from real_runs import outcome, rows
 from rich.console import Console
-from small_games import PenniesConfig, Voice, deal, drawn, table
+from small_games import FunctionEngine, PenniesConfig, deal, random_move, table
 
 from games.kuhn_poker import KuhnPokerConfig
 from marl.engines.scripted import Random
@@ -38,12 +38,12 @@ def cache(monkeypatch: pytest.MonkeyPatch, made: Path) -> None:
 BLANK = episode("e", "a").turns[0]
 
 
-def turn(text: str, problem: str, move: str | None = "", legal: tuple[str, ...] | None = None, **said: Any) -> Turn:
+def turn(text: str, problem: str, move: str | None = "", legal: tuple[str, ...] | None = None, **fields: Any) -> Turn:
     """A turn in which a model said `text` about a problem; its move is the text unless another one is given."""
     options = dict(zip(legal, legal, strict=True)) if legal else None
     words = tuple(map(len, text.split()))
     completion = Completion(
-        text, (1,), **({"token_ids": words, "logprobs": (-0.5,) * len(words)} | said), finish="stop"
+        text, (1,), **({"token_ids": words, "logprobs": (-0.5,) * len(words)} | fields), finish="stop"
     )
     request = replace(BLANK.request, options=options)
     return replace(BLANK, request=request, completion=completion, action=text if move == "" else move, problem=problem)
@@ -107,12 +107,12 @@ def test_players_by_rule_show_no_signs_and_answers_from_outside_those_of_texts()
 
 def test_a_step_tells_the_signs_and_the_spread_of_returns_of_each_role() -> None:
     game = KuhnPokerConfig()
-    metrics = summarize(table(game, Voice(drawn)).play([deal(f"{i}", game, i) for i in range(50)]))
+    metrics = summarize(table(game, FunctionEngine(random_move)).play([deal(f"{i}", game, i) for i in range(50)]))
     assert metrics["role/player/entropy"] == 0.375
     assert 0.2 < metrics["role/player/constant"] < 0.6
     assert metrics["role/player/reward_std"] > 1
     alone = PenniesConfig()
-    assert "role/player/constant" not in summarize(table(alone, Voice(drawn)).play([deal("e", alone)]))
+    assert "role/player/constant" not in summarize(table(alone, FunctionEngine(random_move)).play([deal("e", alone)]))
 
 
 # --- alarms ----------------------------------------------------------------------------------------------------------
@@ -130,9 +130,9 @@ def watched(settings: Alarms | None, *steps: float, figure: str = "constant", tu
 
 
 def test_an_alarm_is_raised_once_when_a_sign_was_bad_for_so_many_steps_in_a_row() -> None:
-    told = watched(alarms(patience=2, constant=0.9), 0.95, 0.5, 0.95, 0.9, 0.99, 0.1, 1.0, 1.0)
-    assert [len(step) for step in told] == [0, 0, 0, 1, 0, 0, 0, 1]
-    assert told[3] == [
+    messages = watched(alarms(patience=2, constant=0.9), 0.95, 0.5, 0.95, 0.9, 0.99, 0.1, 1.0, 1.0)
+    assert [len(step) for step in messages] == [0, 0, 0, 1, 0, 0, 0, 1]
+    assert messages[3] == [
         "ALARM role critic: says 'yes' in 90% of its choices (256 turns a step) (constant >= 0.9) for 2 steps"
     ]
 
@@ -158,9 +158,9 @@ def test_its_metric_is_1_while_it_holds_and_0_when_it_ends() -> None:
     ],
 )
 def test_every_kind_has_a_threshold_and_says_what_is_wrong(figure: str, good: float, bad: float, words: str) -> None:
-    told = watched(alarms(), *[good] * 9, *[bad] * 9, figure=figure)
-    assert [step for step in told if step] == [[f"ALARM role critic: {words} for 5 steps"]]
-    assert told[13], "the fifth bad step"
+    messages = watched(alarms(), *[good] * 9, *[bad] * 9, figure=figure)
+    assert [step for step in messages if step] == [[f"ALARM role critic: {words} for 5 steps"]]
+    assert messages[13], "the fifth bad step"
 
 
 @pytest.mark.parametrize(
@@ -175,8 +175,8 @@ def test_lengths_and_variety_are_compared_with_the_first_ten_steps(
     figure: str, start: float, bad: float, words: str
 ) -> None:
     assert not any(watched(alarms(), *[bad] * 30, figure=figure)), "there is nothing else to compare with"
-    told = watched(alarms(), *[start] * 10, *[bad] * 5, figure=figure)
-    assert told[-1] == [f"ALARM role critic: {words} for 5 steps"]
+    messages = watched(alarms(), *[start] * 10, *[bad] * 5, figure=figure)
+    assert messages[-1] == [f"ALARM role critic: {words} for 5 steps"]
 
 
 def test_players_by_rule_who_say_no_tokens_raise_no_alarm() -> None:
@@ -232,16 +232,16 @@ def test_an_alarm_is_loud_on_the_console_in_the_metrics_and_in_the_report(tmp_pa
 
 def test_streaks_outlive_a_crash(tmp_path: Path) -> None:
     scenario = quiz(alarms=JUMPY | {"patience": 4, "constant": 0.4}, checkpoint={"every": 1})
-    voice = Told()
+    voice = RecordingMonitor()
     assert trained(tmp_path / "whole", scenario, voice)
     assert [row["step"] for row in lines(tmp_path / "whole") if row.get("alarm/critic/constant")] == [4, 5, 6]
-    shouted = [line for line in voice.said if "critic" in line and "constant" in line]
+    shouted = [line for line in voice.messages if "critic" in line and "constant" in line]
     for step, shouts in ((3, 1), (5, 0)):
         crashed(tmp_path / f"{step}", scenario, after=step)
-        voice = Told()
+        voice = RecordingMonitor()
         assert trained(tmp_path / f"{step}", scenario, voice, resume="auto")
         assert outcome(tmp_path / f"{step}") == outcome(tmp_path / "whole")
-        assert [line for line in voice.said if "critic" in line and "constant" in line] == shouted[:shouts]
+        assert [line for line in voice.messages if "critic" in line and "constant" in line] == shouted[:shouts]
 
 
 def test_an_alarm_can_end_the_run_with_a_checkpoint(tmp_path: Path) -> None:
@@ -254,12 +254,12 @@ def test_an_alarm_can_end_the_run_with_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_critic_that_is_paid_for_saying_yes_collapses_and_the_alarm_catches_exactly_that(tmp_path: Path) -> None:
-    voice = Told()
+    voice = RecordingMonitor()
     schedule = {"steps": 60, "groups": 8, "group_size": 8, "threads": 1}
     learners = {"solver": {"learner": None}, "critic": {"learner": {"kind": "grpo", "lr": 2e-2}}}
     changed = {name: policy | learners[name] for name, policy in quiz()["policies"].items()}
     assert trained(tmp_path, quiz(schedule=schedule, policies=changed, evaluate={}), voice)
-    shouted = [line for line in voice.said if line.startswith("ALARM")]
+    shouted = [line for line in voice.messages if line.startswith("ALARM")]
     assert shouted[0].startswith("ALARM role critic: says 'yes' in ")
     assert not [line for line in shouted if "role solver" in line]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from paths import PLUG_IN
-from quiz_game import Told
-from sums import Sums, dealt, seated, team
+from quiz_game import RecordingMonitor
+from sums import Sums, team, team_deal, team_simulator
 
 from marl.graph import Trajectory
 from marl.metrics.alarms import AlarmMonitor
@@ -57,19 +57,19 @@ def judging(verdict: Callable[[Request], str]) -> Callable[[Request], str]:
 
 def step(number: int, verdict: Callable[[Request], str]) -> list[Trajectory]:
     """Ten episodes on each of the fifteen problems."""
-    deals = [dealt(GAME, f"{number}.{i}", index=i % 15) for i in range(150)]
-    return seated(GAME, judging(verdict)).play(deals)
+    deals = [team_deal(GAME, f"{number}.{i}", index=i % 15) for i in range(150)]
+    return team_simulator(GAME, judging(verdict)).play(deals)
 
 
 def shouted(verdict: Callable[[Request], str], steps: int = 7) -> list[tuple[int, str]]:
     """The alarms of a run: the step, and what is told to a person."""
-    watch, told = AlarmMonitor(Alarms(), dict.fromkeys(GAME.team_seats.agents_of, False) | {"critic": True}), []
+    watch, shown = AlarmMonitor(Alarms(), dict.fromkeys(GAME.team_seats.agents_of, False) | {"critic": True}), []
     for number in range(1, steps + 1):
         trajectories = step(number, verdict)
         for alarm in watch(summarize(trajectories))[1]:
             turns = (turn for trajectory in trajectories for turn in trajectory.turns if turn.role == alarm.role)
-            told.append((number, alarm.message(most_common_move(turns))))
-    return told
+            shown.append((number, alarm.message(most_common_move(turns))))
+    return shown
 
 
 def always(request: Request) -> str:
@@ -144,10 +144,10 @@ def scenario(**critic: Any) -> dict[str, Any]:
 
 def learnt(folder: Path, **critic: Any) -> tuple[list[str], dict[str, float]]:
     """What a person was told, and the last step's metrics."""
-    told = Told()
-    assert train(validate(scenario(**critic)), folder, RunStart(), [told])
+    shown = RecordingMonitor()
+    assert train(validate(scenario(**critic)), folder, RunStart(), [shown])
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in told.said if line.startswith("ALARM")], rows[-1]
+    return [line for line in shown.messages if line.startswith("ALARM")], rows[-1]
 
 
 def test_a_critic_that_cannot_tell_learns_the_commoner_verdict_and_the_alarm_says_so(tmp_path: Path) -> None:

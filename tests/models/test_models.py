@@ -57,12 +57,12 @@ def test_weights_are_held_in_the_wanted_type(copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "said"),
+    ("lost", "message"),
     [("config.json", "not a model folder"), ("tokenizer.json", "no tokenizer"), ("model.safetensors", "no weights")],
 )
-def test_what_a_folder_lacks_is_named(copy: Path, lost: str, said: str) -> None:
+def test_what_a_folder_lacks_is_named(copy: Path, lost: str, message: str) -> None:
     (copy / lost).unlink()
-    with pytest.raises(ValueError, match=said) as caught:
+    with pytest.raises(ValueError, match=message) as caught:
         prepared(copy)
     assert "'actor'" in str(caught.value)
     assert str(copy) in str(caught.value)
@@ -73,10 +73,10 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
         prepared(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("kept", [4, 100, -1])
-def test_weights_that_were_cut_off_are_named(copy: Path, kept: int) -> None:
+@pytest.mark.parametrize("size", [4, 100, -1])
+def test_weights_that_were_cut_off_are_named(copy: Path, size: int) -> None:
     path = copy / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:kept])
+    path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(ValueError, match=r"policy 'actor'.*broken model\.safetensors"):
         prepared(copy)
 

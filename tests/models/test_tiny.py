@@ -81,8 +81,8 @@ def test_the_template_keeps_roles_apart() -> None:
         {"role": "assistant", "content": "ho"},
         {"role": "user", "content": "again"},
     ]
-    said = make_tokenizer("bytes").apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert said == "be brief\nhi<assistant>ho<eos>again<assistant>"
+    text = make_tokenizer("bytes").apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert text == "be brief\nhi<assistant>ho<eos>again<assistant>"
 
 
 def test_words_do_not_depend_on_the_order_of_the_texts() -> None:
@@ -108,11 +108,11 @@ def test_a_build_that_lost_the_race_leaves_the_winner(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [({"hidden": 33}, "heads"), ({"hidden": 6}, "head_dim"), ({"heads": 2, "kv_heads": 4}, "kv_heads")],
 )
-def test_shapes_that_cannot_be_are_refused(settings: dict[str, int], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_shapes_that_cannot_be_are_refused(settings: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Tiny(**settings)  # type: ignore[arg-type]
 
 

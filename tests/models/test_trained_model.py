@@ -56,8 +56,8 @@ def test_they_are_an_ordinary_model(run: Path) -> None:
     settings = Trained(run=str(run), policy="solver", dtype="bfloat16", device="cpu")
     assert not [*settings.missing()]
     model = settings.prepare(CONTEXT).model()
-    kept = Pretrained(path=str(run / "checkpoints" / "000004" / "policies" / "solver"))
-    same = kept.prepare(CONTEXT).model()
+    saved = Pretrained(path=str(run / "checkpoints" / "000004" / "policies" / "solver"))
+    same = saved.prepare(CONTEXT).model()
     assert model.dtype == torch.bfloat16
     assert torch.equal(model.get_input_embeddings().weight, same.get_input_embeddings().weight.bfloat16())
 

@@ -67,21 +67,24 @@ def test_untied_weights_arrive_each(bytewise: PretrainedSource) -> None:
 
 
 @pytest.mark.parametrize(
-    ("edit", "said"),
+    ("edit", "message"),
     [
-        (lambda given: given.pop("model.norm.weight"), r"missing: model\.norm\.weight"),
-        (lambda given: given.update(extra=torch.zeros(1)), "unknown: extra"),
-        (lambda given: given.update({"model.norm.weight": torch.zeros(3)}), r"model\.norm\.weight \(3,\) instead of"),
+        (lambda tensors: tensors.pop("model.norm.weight"), r"missing: model\.norm\.weight"),
+        (lambda tensors: tensors.update(extra=torch.zeros(1)), "unknown: extra"),
+        (
+            lambda tensors: tensors.update({"model.norm.weight": torch.zeros(3)}),
+            r"model\.norm\.weight \(3,\) instead of",
+        ),
     ],
     ids=["missing", "unknown", "shape"],
 )
-def test_weights_that_do_not_fit_change_nothing(words: PretrainedSource, edit: Any, said: str) -> None:
+def test_weights_that_do_not_fit_change_nothing(words: PretrainedSource, edit: Any, message: str) -> None:
     sampler = engine(words)
     before = {name: tensor.clone() for name, tensor in sampler.network.model.state_dict().items()}
-    given = dict(changed(words).named_parameters())
-    edit(given)
-    with pytest.raises(ValueError, match=said):
-        sampler.load_weights("actor", given.items(), 1)
+    tensors = dict(changed(words).named_parameters())
+    edit(tensors)
+    with pytest.raises(ValueError, match=message):
+        sampler.load_weights("actor", tensors.items(), 1)
     assert sampler.policy_weights.versions == [0]
     assert all(torch.equal(before[name], tensor) for name, tensor in sampler.network.model.state_dict().items())
 
@@ -95,11 +98,11 @@ def test_weights_that_arrive_midway_are_noted(bytewise: PretrainedSource) -> Non
     sampler = engine(bytewise, slots=2)
     for ticket in range(4):
         sampler.submit(ticket, ask("x", seed=ticket, max_tokens=4))
-    found = dict(sampler.step(0))
+    completions = dict(sampler.step(0))
     sampler.load_weights("actor", changed(bytewise).named_parameters(), 1)
     for _ in range(20):
-        found.update(sampler.step(0))
-    versions = [answer.versions for _, answer in sorted(found.items()) if isinstance(answer, Completion)]
+        completions.update(sampler.step(0))
+    versions = [answer.versions for _, answer in sorted(completions.items()) if isinstance(answer, Completion)]
     assert versions == [(0, 1), (0, 1), (1, 1), (1, 1)]
 
 

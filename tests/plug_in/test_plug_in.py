@@ -92,6 +92,8 @@ softmax = outside.softmax:Softmax
 table = outside.softmax:TableModel
 [marl.trainers]
 table_reinforce = outside.softmax:Reinforce
+[marl.losses]
+leaky = outside.losses:Leaky
 """
 
 
@@ -245,7 +247,7 @@ def test_a_tabular_learner_reaches_the_exact_best_response_to_a_frozen_uniform_p
     assert steps == list(range(41))
     *_, late = sorted((tmp_path / "run/trajectories").iterdir())
     frozen = [turn.completion for t in read_trajectories(late) for turn in t.turns if turn.role == "other"]
-    assert {(said.logprobs, said.versions) for said in frozen} == {((math.log(0.5),), (0, 0))}
+    assert {(output.logprobs, output.versions) for output in frozen} == {((math.log(0.5),), (0, 0))}
     assert not (tmp_path / "run/checkpoints/000040/policies/frozen").exists()
 
 
@@ -266,6 +268,34 @@ def test_a_credit_rule_from_outside_that_remembers_survives_a_kill(tmp_path: Pat
     assert rule.build().state_dict() == rule.state_dict() == {"made": {}}, "another run begins anew"
 
 
+def test_a_loss_from_outside_trains_and_is_what_one_works_out_by_hand(tmp_path: Path) -> None:
+    policy = {
+        "model": {"kind": "tiny", "hidden": 16, "layers": 1},
+        "learner": {"kind": "grpo", "lr": 1e-2, "loss": {"kind": "outside.losses:Leaky", "leak": 0.25}},
+    }
+    schedule = {"steps": 2, "groups": 4, "group_size": 8}
+    scenario = COINS | {"policies": COINS["policies"] | {"learner": policy}, "schedule": schedule}
+    history: list[Metrics] = []
+    assert marl.train(
+        validate(scenario | {"checkpoint": {"every": 2, "trajectories": 1.0}}),
+        tmp_path / "run",
+        on_step=lambda _, metrics: history.append(metrics),
+    )
+
+    first, *_ = sorted((tmp_path / "run/trajectories").iterdir())
+    trajectories = list(read_trajectories(first))
+    mean = sum(trajectory.returns["even"] for trajectory in trajectories) / len(trajectories)
+    losses = []
+    for trajectory in trajectories:
+        (turn,) = (turn for turn in trajectory.turns if turn.agent == "even")
+        advantage = trajectory.returns["even"] - mean
+        weight = advantage if advantage > 0 else 0.25 * advantage
+        losses += [-weight * logprob for logprob in turn.completion.logprobs]
+    assert history[1]["policy/learner/policy_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert history[1]["policy/learner/rows"] == len(trajectories) == 32, "not known to be linear: nothing is merged"
+    assert history[1]["policy/learner/grad_norm"] > 0
+
+
 # --- in a team, with verifiers in processes of their own ---------------------------------------------------------
 
 RIGHT = {"a": "b", "c": "d", "e": "f", "g": "h"}
@@ -283,9 +313,9 @@ def test_a_task_a_verifier_and_a_role_from_outside_train_in_a_team(tmp_path: Pat
     first, *_ = sorted((tmp_path / "trajectories").iterdir())
     worth = {0: 1.0, 1: 0.5}
     for trajectory in read_trajectories(first):
-        said, verdict = trajectory.turns
-        assert said.action is not None
-        off = abs(ord(said.action) - ord(said.problem) - 1)
+        output, verdict = trajectory.turns
+        assert output.action is not None
+        off = abs(ord(output.action) - ord(output.problem) - 1)
         assert trajectory.returns.get("speller", 0.0) == worth.get(off, 0.0)
         assert json.loads(verdict.completion.text)["why"] == {"near": f"{off} off"}
 

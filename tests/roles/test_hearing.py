@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import networkx as nx
 import pytest
-from small_games import Voice, table
+from small_games import FunctionEngine, table
 
 from games.base import IllegalMove, TextGame, TextGameConfig
 from marl.graph import Trajectory
@@ -64,7 +64,7 @@ class Workshop(TextGame):
         return ORDER[self.moves] if self.moves < len(ORDER) else {}
 
 
-class Numbered(Voice):
+class Numbered(FunctionEngine):
     """Answers with a unique word, so that it can be found in prompts; now and then unreadably."""
 
     def __init__(self, slips: float) -> None:

@@ -3,8 +3,18 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from small_games import PAIR, CircleConfig, FragileConfig, Listener, PenniesConfig, Voice, deal, drawn, table
-from sums import dealt, seated, team
+from small_games import (
+    PAIR,
+    CircleConfig,
+    FragileConfig,
+    FunctionEngine,
+    Listener,
+    PenniesConfig,
+    deal,
+    random_move,
+    table,
+)
+from sums import team, team_deal, team_simulator
 
 from games.base import IllegalMove
 from games.kuhn_poker import KuhnPokerConfig
@@ -24,12 +34,12 @@ def told(trajectory: Trajectory) -> list[tuple[str, str | None]]:
 
 
 def stumbler(request: Request) -> str:
-    return drawn(request) if request.seed % 3 else "mumble"
+    return random_move(request) if request.seed % 3 else "mumble"
 
 
-def hearing(game: GameConfig, say: Callable[[Request], str] = drawn, **engine: object) -> RolloutSimulator:
+def hearing(game: GameConfig, say: Callable[[Request], str] = random_move, **engine: object) -> RolloutSimulator:
     """Everybody's prompt holds what it heard."""
-    return table(game, Voice(say, **engine), player=Listener(policy="actor"))  # type: ignore[arg-type]
+    return table(game, FunctionEngine(say, **engine), player=Listener(policy="actor"))  # type: ignore[arg-type]
 
 
 def courses(laid: RolloutSimulator, *forks: Fork) -> list[Trajectory]:
@@ -41,16 +51,16 @@ def courses(laid: RolloutSimulator, *forks: Fork) -> list[Trajectory]:
 
 def test_the_muted_say_nothing_whenever_they_are_asked_and_nobody_asks_their_policy() -> None:
     game = CircleConfig(rounds=2, illegal=IllegalMove(then="penalty", penalty=3.0))
-    voice = Voice(lambda request: "[stay]")
+    voice = FunctionEngine(lambda request: "[stay]")
     laid = table(game, voice, player=Listener(policy="actor"))
     [past] = laid.play([deal("e", game)])
-    before = len(voice.asked)
+    before = len(voice.requests)
     [fork] = courses(laid, Fork(past, 1, muted=(("player_1", None),)))
     silent = [turn for turn in fork.turns if turn.agent == "player_1"]
     assert silent
     assert {(turn.action, turn.completion.text, turn.completion.finish) for turn in silent} == {(None, "", "aborted")}
     assert {turn.completion.token_ids for turn in silent} == {()}
-    assert len(voice.asked) - before == len(fork.turns) - 1 - len(silent), "the first turn is inherited"
+    assert len(voice.requests) - before == len(fork.turns) - 1 - len(silent), "the first turn is inherited"
     assert sum(r.value for r in fork.rewards if r.agent == "player_1" and r.name == "illegal") == -3.0 * len(silent)
 
 
@@ -67,7 +77,7 @@ def test_the_muted_may_be_given_a_move() -> None:
 
 def test_the_muted_are_asked_again_as_often_as_the_game_asks_and_each_time_say_nothing() -> None:
     game = KuhnPokerConfig(illegal=IllegalMove(retry=2))
-    laid = table(game, Voice(drawn))
+    laid = table(game, FunctionEngine(random_move))
     [past] = laid.play([deal("e", game, cards="KQ")])
     [fork] = courses(laid, Fork(past, 0, muted=(("player_0", None),)))
     assert [(turn.agent, turn.attempt, turn.action) for turn in fork.turns] == [
@@ -78,19 +88,19 @@ def test_the_muted_are_asked_again_as_often_as_the_game_asks_and_each_time_say_n
 
 def test_one_of_those_asked_at_once_is_muted_and_the_others_are_asked() -> None:
     game = PenniesConfig(rounds=2)
-    voice = Voice(lambda request: "[heads]")
+    voice = FunctionEngine(lambda request: "[heads]")
     laid = table(game, voice)
     [past] = laid.play([deal("e", game)])
     for mute in PAIR:
-        before = len(voice.asked)
+        before = len(voice.requests)
         [fork] = courses(laid, Fork(past, 0, muted=((mute, "tails"),)))
         assert told(fork) == [(agent, "tails" if agent == mute else "heads") for agent in PAIR * 2]
-        assert len(voice.asked) == before + 2
+        assert len(voice.requests) == before + 2
 
 
 def test_an_episode_in_which_all_are_muted_needs_no_policy() -> None:
     game = PenniesConfig(rounds=3)
-    laid = table(game, Voice(drawn))
+    laid = table(game, FunctionEngine(random_move))
     [past] = laid.play([deal("e", game)])
     spent = dict(laid.tokens)
     [fork] = courses(laid, Fork(past, 0, muted=tuple((agent, "heads") for agent in PAIR)))
@@ -121,7 +131,7 @@ def test_nothing_can_be_said_at_one_turn_only() -> None:
 
 def test_who_is_asked_what_it_was_asked_then_answers_as_it_did_and_nothing_is_spent() -> None:
     game = PenniesConfig(rounds=1)
-    laid = table(game, Voice(drawn))
+    laid = table(game, FunctionEngine(random_move))
     for seed in range(8):
         [past] = laid.play([deal(f"e{seed}", game, seed)])
         spent = dict(laid.tokens)
@@ -136,16 +146,16 @@ def test_who_is_asked_what_it_was_asked_then_answers_as_it_did_and_nothing_is_sp
 
 def test_who_is_asked_anything_else_answers_anew() -> None:
     game = TicTacToeConfig()
-    voice = Voice(drawn)
+    voice = FunctionEngine(random_move)
     laid = table(game, voice, player=PlayerRole(policy="actor", prompt="{{ observation }} {{ legal|join(' ') }}"))
     [past] = laid.play([deal("e", game)])
     then = {(turn.agent, turn.nth): turn for turn in past.turns}
     move = next(m for m in (past.turns[2].request.options or {}) if m != past.turns[2].action)
-    before = len(voice.asked)
+    before = len(voice.requests)
     [fork] = courses(laid, Fork(past, 2, move, keeps=True))
     later = fork.turns[3:]
     anew = [turn for turn in later if turn.completion.token_ids]
-    assert len(voice.asked) - before == len(anew) == len(later)
+    assert len(voice.requests) - before == len(anew) == len(later)
     assert all(turn.request.messages != then[turn.agent, turn.nth].request.messages for turn in later[:2])
 
 
@@ -168,7 +178,7 @@ def test_a_course_in_which_nothing_differs_is_the_same_again(seed: int) -> None:
 
 def test_the_turn_that_is_left_is_not_kept() -> None:
     game = PenniesConfig(rounds=1)
-    laid = table(game, Voice(drawn))
+    laid = table(game, FunctionEngine(random_move))
     [past] = laid.play([deal("e", game)])
     [moves] = laid.branch([Fork(past, 0, keeps=True, n=40)])
     assert {fork.turns[0].action for fork in moves} == {"heads", "tails"}
@@ -178,7 +188,7 @@ def test_the_turn_that_is_left_is_not_kept() -> None:
 
 def test_a_kept_answer_waits_for_the_one_that_is_asked_with_it() -> None:
     game = PenniesConfig(rounds=2)
-    laid = table(game, Voice(drawn, newest_first=True, batch=1))
+    laid = table(game, FunctionEngine(random_move, newest_first=True, batch=1))
     [past] = laid.play([deal("e", game)])
     [moves] = laid.branch([Fork(past, 0, keeps=True, n=10)])
     for fork in moves:
@@ -200,8 +210,8 @@ def crowd(request: Request) -> str:
 
 
 def test_verifiers_judge_what_is_said_in_the_course_that_is_played() -> None:
-    laid = seated(TEAM, crowd)
-    [past] = laid.play([dealt(TEAM)])
+    laid = team_simulator(TEAM, crowd)
+    [past] = laid.play([team_deal(TEAM)])
     agents = ["planner", "solver_0", "solver_1", "verifier_0", "verifier_1"]
     assert [turn.agent for turn in past.turns] == agents
     assert past.returns == {"solver_0": 1.0, "solver_1": 1.0}
@@ -222,8 +232,8 @@ def test_verifiers_judge_what_is_said_in_the_course_that_is_played() -> None:
 
 
 def test_only_answers_that_are_asked_for_anew_cost_tokens() -> None:
-    laid = seated(TEAM, crowd)
-    [past] = laid.play([dealt(TEAM)])
+    laid = team_simulator(TEAM, crowd)
+    [past] = laid.play([team_deal(TEAM)])
 
     def spent(fork: Fork) -> int:
         """The grader's verdicts are worth two tokens each here, too."""
@@ -303,7 +313,7 @@ def test_courses_of_a_fork_are_forked_like_any_episode() -> None:
 
 def test_a_fork_at_a_turn_that_is_not_there_is_refused() -> None:
     game = KuhnPokerConfig()
-    laid = table(game, Voice(drawn))
+    laid = table(game, FunctionEngine(random_move))
     [past] = laid.play([deal("e", game)])
     many = len(past.turns)
     with pytest.raises(ValueError, match=f"episode 'e' has no turn {many}; it has {many}"):
@@ -312,7 +322,7 @@ def test_a_fork_at_a_turn_that_is_not_there_is_refused() -> None:
 
 def test_a_game_that_breaks_in_a_course_without_questions_is_named_or_dropped() -> None:
     game = FragileConfig()
-    laid = table(game, Voice(lambda request: "[safe]"))
+    laid = table(game, FunctionEngine(lambda request: "[safe]"))
     [past] = laid.play([deal("e", game)])
     broken = Fork(past, 0, muted=(("player_0", "safe"), ("player_1", "crack")))
     whole = Fork(past, 0, muted=(("player_0", "safe"),))

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from small_games import CircleConfig, Listener, PenniesConfig, Voice, deal, drawn, table
+from small_games import CircleConfig, FunctionEngine, Listener, PenniesConfig, deal, random_move, table
 
 from games.base import IllegalMove
 from games.kuhn_poker import KuhnPokerConfig
@@ -21,7 +21,7 @@ FORKABLE = (
 
 @pytest.mark.parametrize("game", FORKABLE, ids=lambda game: game.kind)
 def test_a_fork_at_any_turn_of_any_episode_asks_what_was_asked_then(game: Any) -> None:
-    voice = Voice(lambda request: drawn(request) if request.seed % 3 else "mumble")
+    voice = FunctionEngine(lambda request: random_move(request) if request.seed % 3 else "mumble")
     laid = table(game, voice, player=Listener(policy="actor"))
     deals = [deal(f"e{seed}", game, seed) for seed in range(6)]
     for past in laid.play(deals):
@@ -42,12 +42,12 @@ def test_a_fork_at_any_turn_of_any_episode_asks_what_was_asked_then(game: Any) -
 
 def test_branches_differ_and_can_be_forked_themselves() -> None:
     game = TicTacToeConfig()
-    laid = table(game, Voice(drawn))
+    laid = table(game, FunctionEngine(random_move))
     [past] = laid.play([deal("e", game)])
     branches = laid.branch([Fork(past, 1, n=4)])[0] + laid.branch([Fork(past, 1, n=4)])[0]
     assert len({fork.id for fork in branches}) == 8
     assert len({tuple(t.action for t in fork.turns) for fork in branches}) > 4
-    other = table(game, Voice(drawn, newest_first=True, batch=1))
+    other = table(game, FunctionEngine(random_move, newest_first=True, batch=1))
     held = other.play([deal("e", game)])
     assert other.branch([Fork(held[0], 1, n=8)])[0] == branches
     again = laid.branch([Fork(branches[3], 4, n=1)])[0][0]
@@ -57,7 +57,7 @@ def test_branches_differ_and_can_be_forked_themselves() -> None:
 
 @pytest.mark.parametrize("move", ["bet", "check", "no move at all"])
 def test_a_forced_action_is_recorded_without_tokens(move: str) -> None:
-    laid = table(KuhnPokerConfig(), Voice(drawn))
+    laid = table(KuhnPokerConfig(), FunctionEngine(random_move))
     [past] = laid.play([deal("e", KuhnPokerConfig(), cards="KQ")])
     for fork in laid.branch([Fork(past, 0, move, n=3)])[0]:
         turn = fork.turns[0]
@@ -68,7 +68,7 @@ def test_a_forced_action_is_recorded_without_tokens(move: str) -> None:
 
 def test_a_forced_action_of_one_of_two_that_are_asked_at_once_leaves_the_others_question_open() -> None:
     game = PenniesConfig(rounds=2)
-    laid = table(game, Voice(lambda request: "[heads]"), player=Listener(policy="actor"))
+    laid = table(game, FunctionEngine(lambda request: "[heads]"), player=Listener(policy="actor"))
     [past] = laid.play([deal("e", game)])
     [fork] = laid.branch([Fork(past, 2, "tails", n=1)])[0]
     assert [(turn.agent, turn.attempt, turn.action) for turn in fork.turns[2:]] == [
@@ -80,15 +80,15 @@ def test_a_forced_action_of_one_of_two_that_are_asked_at_once_leaves_the_others_
 
 def test_a_fork_takes_its_trajectory_by_value() -> None:
     game = KuhnPokerConfig(illegal=STUMBLING)
-    here = table(game, Voice(drawn))
+    here = table(game, FunctionEngine(random_move))
     played = here.play([deal(f"e{seed}", game, seed) for seed in range(4)])
     expected = here.branch([Fork(past, 0, n=2) for past in played])
-    elsewhere = table(game, Voice(drawn))
+    elsewhere = table(game, FunctionEngine(random_move))
     assert elsewhere.branch([Fork(past, 0, n=2) for past in played]) == expected, "it was never played there"
 
 
 def test_a_turn_that_an_episode_does_not_have_cannot_be_forked() -> None:
-    laid = table(KuhnPokerConfig(), Voice(drawn))
+    laid = table(KuhnPokerConfig(), FunctionEngine(random_move))
     [past] = laid.play([deal("e", KuhnPokerConfig())])
     with pytest.raises(ValueError, match=f"episode 'e' has no turn 9; it has {len(past.turns)}"):
         laid.start([Fork(past, 9)])
@@ -96,7 +96,7 @@ def test_a_turn_that_an_episode_does_not_have_cannot_be_forked() -> None:
 
 def test_continuations_are_numbered_on_until_their_episode_is_released() -> None:
     game = TicTacToeConfig()
-    laid = table(game, Voice(drawn))
+    laid = table(game, FunctionEngine(random_move))
     [past] = laid.play([deal("e", game)])
     first, second = (laid.branch([Fork(past, 1)])[0] for _ in range(2))
     assert first != second

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from small_games import PAIR, CircleConfig, FragileConfig, PenniesConfig, Voice, deal, drawn, table
+from small_games import PAIR, CircleConfig, FragileConfig, FunctionEngine, PenniesConfig, deal, random_move, table
 
 from games.kuhn_poker import KuhnPokerConfig
 from games.tic_tac_toe import TicTacToeConfig
@@ -29,14 +29,14 @@ def told(trajectory: Trajectory) -> list[tuple[str, int, str | None]]:
     return [(turn.agent, turn.attempt, turn.action) for turn in trajectory.turns]
 
 
-def mumbler(first: str) -> Voice:
+def mumbler(first: str) -> FunctionEngine:
     """player_0 says `first` at the first attempt; everything else is a check, fold, ... (the first legal move)."""
 
     def say(request: Request) -> str:
         return first if len(spoken) == 1 else next(iter((request.options or {}).values()))
 
     spoken: list[Request] = []
-    return Voice(lambda request: (spoken.append(request), say(request))[1])
+    return FunctionEngine(lambda request: (spoken.append(request), say(request))[1])
 
 
 def test_a_refused_answer_is_a_turn_without_action_and_the_next_attempt_another() -> None:
@@ -65,7 +65,7 @@ def test_a_move_played_instead_is_not_recorded_as_the_agents_action(then: str, f
 
 
 def test_a_request_that_failed_is_an_illegal_answer() -> None:
-    voice = Voice(lambda request: Failure("overflow", "too long"))
+    voice = FunctionEngine(lambda request: Failure("overflow", "too long"))
     [trajectory] = table(kuhn(), voice, player=Obliging(policy="actor")).play([deal("e", kuhn())])
     [turn] = trajectory.turns
     assert (turn.action, turn.completion.finish, turn.completion.token_ids) == (None, "overflow", ())
@@ -84,52 +84,54 @@ class Obliging(BaseRole):
 # --- seeds and order -------------------------------------------------------------------------------------------------
 
 
-def seeds(voice: Voice) -> set[int]:
-    return {request.seed for request in voice.asked.values()}
+def seeds(voice: FunctionEngine) -> set[int]:
+    return {request.seed for request in voice.requests.values()}
 
 
 def test_every_question_has_a_seed_of_its_own() -> None:
     game = TicTacToeConfig.model_validate({"illegal": {"retry": 2, "then": "random"}})
-    voice = Voice(lambda request: drawn(request) if request.seed % 2 else "eh")
+    voice = FunctionEngine(lambda request: random_move(request) if request.seed % 2 else "eh")
     deals = [Deal(f"e{i}", "g", 5, dict.fromkeys(PAIR, "player"), purpose) for i in range(5) for purpose in ("train",)]
     laid = table(game, voice)
     episodes = laid.play(deals)
     forks = laid.branch([Fork(episodes[0], 3, n=3)])[0]
-    assert len(seeds(voice)) == len(voice.asked) == sum(len(t.turns) for t in episodes + forks) - 3 * 3
+    assert len(seeds(voice)) == len(voice.requests) == sum(len(t.turns) for t in episodes + forks) - 3 * 3
 
 
 def test_the_seed_depends_on_the_runs_seed_and_on_what_the_play_is_for() -> None:
     base = deal("e", kuhn())
-    asked = []
+    requests = []
     for seed, purpose in ((0, "train"), (0, "eval"), (0, "credit"), (1, "train"), (0, "train")):
-        voice = Voice(drawn)
+        voice = FunctionEngine(random_move)
         table(kuhn(), voice, seed).play([Deal("e", "g", 0, base.seats, purpose)])  # type: ignore[arg-type]
-        asked.append(min(seeds(voice)))
-    assert len(set(asked)) == 4
-    assert asked[0] == asked[4]
+        requests.append(min(seeds(voice)))
+    assert len(set(requests)) == 4
+    assert requests[0] == requests[4]
 
 
 def test_an_episode_is_the_same_alone_and_among_a_hundred_others() -> None:
     game = TicTacToeConfig.model_validate({"openings": 0.5, "illegal": {"then": "random"}})
     deals = [deal(f"e{i}", game, i) for i in range(101)]
-    crowd = table(game, Voice(drawn, newest_first=True, batch=7)).play(deals)
+    crowd = table(game, FunctionEngine(random_move, newest_first=True, batch=7)).play(deals)
     for i in (0, 50, 100):
-        assert table(game, Voice(drawn)).play([deals[i]])[0] == crowd[i]
+        assert table(game, FunctionEngine(random_move)).play([deals[i]])[0] == crowd[i]
 
 
 def test_episodes_come_back_in_the_order_of_their_deals() -> None:
     game = TicTacToeConfig()
     names = [f"e{i}" for i in range(30)]
-    played = table(game, Voice(drawn, newest_first=True, batch=1)).play([deal(n, game, i) for i, n in enumerate(names)])
+    played = table(game, FunctionEngine(random_move, newest_first=True, batch=1)).play(
+        [deal(n, game, i) for i, n in enumerate(names)]
+    )
     assert [t.id for t in played] == names
 
 
 def test_the_episodes_of_a_group_start_alike_and_then_part() -> None:
-    run = Run(scenario(), table(kuhn(), Voice(drawn)), {}, None, None)  # type: ignore[arg-type]
+    run = Run(scenario(), table(kuhn(), FunctionEngine(random_move)), {}, None, None)  # type: ignore[arg-type]
     deals = run.deals(3)
     assert [d.episode for d in deals[:5]] == [f"000003.{i // 4}.{i % 4}" for i in range(5)]
     roles = {name: PlayerRole(policy="actor") for name in ("first", "second")}
-    played = table(kuhn(), Voice(drawn), **roles).play(deals)
+    played = table(kuhn(), FunctionEngine(random_move), **roles).play(deals)
     groups = {d.group: {t.start for t in played if t.deal.group == d.group} for d in deals}
     assert all(len(starts) == 1 for starts in groups.values())
     assert len(set.union(*groups.values())) > 1
@@ -149,11 +151,11 @@ def scenario(**schedule: Any) -> Scenario:
 
 
 def test_rotating_seats_gives_every_role_every_seat_and_a_group_one_seating() -> None:
-    run = Run(scenario(rotate_seats=True), table(kuhn(), Voice(drawn)), {}, None, None)  # type: ignore[arg-type]
+    run = Run(scenario(rotate_seats=True), table(kuhn(), FunctionEngine(random_move)), {}, None, None)  # type: ignore[arg-type]
     seatings = [tuple(d.seats.items()) for step in range(2) for d in run.deals(step)]
     ahead, behind = (("player_0", "first"), ("player_1", "second")), (("player_0", "second"), ("player_1", "first"))
     assert seatings == ([ahead] * 4 + [behind] * 4) * 8
-    fixed = Run(scenario(), table(kuhn(), Voice(drawn)), {}, None, None)  # type: ignore[arg-type]
+    fixed = Run(scenario(), table(kuhn(), FunctionEngine(random_move)), {}, None, None)  # type: ignore[arg-type]
     assert {tuple(d.seats.items()) for d in fixed.deals(0)} == {ahead}
 
 
@@ -175,7 +177,7 @@ STAYING = ("player_0 1 0", "player_2 1 1", "player_2 2 2", "player_2 3 2")
 
 
 def test_an_episode_in_which_all_leave_one_by_one_ends() -> None:
-    [trajectory] = table(CircleConfig(), Voice(lambda request: "[quit]")).play([deal("e", CircleConfig())])
+    [trajectory] = table(CircleConfig(), FunctionEngine(lambda request: "[quit]")).play([deal("e", CircleConfig())])
     assert len(trajectory.turns) == 3
     assert (trajectory.end, list(trajectory.returns.values())) == ("terminated", [1.0, 1.0, 1.0])
 
@@ -183,10 +185,10 @@ def test_an_episode_in_which_all_leave_one_by_one_ends() -> None:
 # --- games that raise, engines that do not answer --------------------------------------------------------------------
 
 
-def cracks(*episodes: int) -> Voice:
+def cracks(*episodes: int) -> FunctionEngine:
     """`crack` from both players in these deals' second round."""
     game_seeds = {f"broken {i}" for i in episodes}
-    return Voice(lambda request: "[crack]" if request.messages[0].content in game_seeds else "[safe]")
+    return FunctionEngine(lambda request: "[crack]" if request.messages[0].content in game_seeds else "[safe]")
 
 
 class Telling(PlayerRole):
@@ -210,7 +212,7 @@ def test_a_game_that_raises_ends_the_play_naming_game_seed_and_actions() -> None
 
 def test_the_game_is_blamed_for_a_start_it_cannot_make() -> None:
     with pytest.raises(GameError, match=r"KuhnPoker raised ValueError.*options \{'cards': 'JJ'\}, actions \[\]"):
-        table(kuhn(), Voice(drawn)).play([deal("e", kuhn(), cards="JJ")])
+        table(kuhn(), FunctionEngine(random_move)).play([deal("e", kuhn(), cards="JJ")])
 
 
 def test_dropping_leaves_the_episode_out_up_to_the_cap_and_takes_its_questions_back() -> None:
@@ -229,17 +231,17 @@ def test_dropping_leaves_the_episode_out_up_to_the_cap_and_takes_its_questions_b
 
 
 def test_questions_of_an_episode_that_is_over_are_taken_back() -> None:
-    voice = Voice(lambda request: "nonsense", batch=1)
+    voice = FunctionEngine(lambda request: "nonsense", batch=1)
     [trajectory] = table(PenniesConfig(), voice).play([deal("e", PenniesConfig())])
     assert told(trajectory) == [("player_0", 0, None)]
     assert voice.cancelled == [1]
 
 
-class Silent(Voice):
+class Silent(FunctionEngine):
     """Never answers."""
 
     def __init__(self) -> None:
-        super().__init__(drawn)
+        super().__init__(random_move)
 
     def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
         return []
@@ -251,7 +253,7 @@ class Silent(Voice):
 def test_an_engine_that_never_answers_is_named_at_the_deadline() -> None:
     mute = Silent()
     roles = {"first": PlayerRole(policy="talker"), "second": PlayerRole(policy="mute")}
-    laid = table(kuhn(), {"talker": Voice(drawn), "mute": mute}, **roles)
+    laid = table(kuhn(), {"talker": FunctionEngine(random_move), "mute": mute}, **roles)
     laid._router.deadline_s = 0.05
     seats = {"player_0": "first", "player_1": "second"}
     with pytest.raises(TimeoutError, match=r"within 0\.05 s \(schedule\.deadline_s\).*: mute: 3$"):
@@ -263,7 +265,7 @@ def test_an_engine_that_never_answers_is_named_at_the_deadline() -> None:
 
 
 def test_tokens_are_counted_by_purpose() -> None:
-    laid = table(kuhn(), Voice(drawn))
+    laid = table(kuhn(), FunctionEngine(random_move))
     [past] = laid.play([deal("e", kuhn())])
     assert laid.tokens == {"train": 2 * len(past.turns)}
     [fork] = laid.branch([Fork(past, 0, n=1)])[0]
@@ -271,7 +273,9 @@ def test_tokens_are_counted_by_purpose() -> None:
 
 
 def test_an_answer_waits_until_the_game_wants_it() -> None:
-    episode = Episode(PenniesConfig().build(), deal("e", PenniesConfig()), table(PenniesConfig(), Voice(drawn)).casting)
+    episode = Episode(
+        PenniesConfig().build(), deal("e", PenniesConfig()), table(PenniesConfig(), FunctionEngine(random_move)).casting
+    )
     assert [agent for agent, _ in episode.new_requests()] == list(PAIR)
     assert episode.new_requests() == []
     heads = Completion("[heads]", (), (), (), "stop")

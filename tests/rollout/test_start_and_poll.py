@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from paths import ROOT
-from small_games import Voice, deal, drawn, table
+from small_games import FunctionEngine, deal, random_move, table
 
 from games.kuhn_poker import KuhnPokerConfig
 from marl.graph import Trajectory, read_trajectories, write_trajectories
@@ -22,11 +22,11 @@ from marl.types import Completion, Deal, Failure, Fork, Request, Ticket
 GAME = KuhnPokerConfig()
 
 
-class RandomLatency(Voice):
+class RandomLatency(FunctionEngine):
     """Answers each request after a random number of steps."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__(drawn)
+        super().__init__(random_move)
         self._rng = random.Random(seed)
         self._due: dict[Ticket, int] = {}
         self._now = 0
@@ -75,7 +75,7 @@ def test_a_thousand_episodes_in_flight_finish_in_any_order_and_are_judged_in_dea
     assert polls > 100, "episodes come as they finish, not all at once"
     assert list(finished) != tickets
     in_deal_order = [finished[ticket] for ticket in tickets]
-    at_once = table(GAME, Voice(drawn)).play(deals)
+    at_once = table(GAME, FunctionEngine(random_move)).play(deals)
     assert in_deal_order == at_once
     assert judge(in_deal_order) == judge(at_once)
     assert judge(list(finished.values())) != judge(at_once), "a moving average depends on the order"
@@ -85,8 +85,8 @@ def test_episodes_in_flight_do_not_disturb_a_caller_that_waits() -> None:
     simulator = table(GAME, RandomLatency(seed=1))
     tickets = simulator.start([deal(f"e{i}", GAME, i) for i in range(50)])
     greedy = simulator.greedy().play([deal("g", GAME)])
-    [asked] = simulator.ask([greedy[0].turns[0].request])
-    assert isinstance(asked, Completion)
+    [requests] = simulator.ask([greedy[0].turns[0].request])
+    assert isinstance(requests, Completion)
     finished: list[Ticket] = []
     while len(finished) < 50:
         finished += [ticket for ticket, _ in simulator.poll(wait_s=0.0)]
@@ -107,7 +107,7 @@ def test_a_cancelled_episode_never_finishes_and_its_requests_are_taken_back() ->
 
 
 def test_rewards_are_mapped_as_episodes_finish() -> None:
-    simulator = table(GAME, Voice(drawn))
+    simulator = table(GAME, FunctionEngine(random_move))
     [plain] = simulator.play([deal("e", GAME)])
     [doubled] = simulator.play([deal("e", GAME)], lambda trajectory: trajectory.scaled(2.0))
     assert doubled.returns == {agent: 2 * value for agent, value in plain.returns.items()}
@@ -116,14 +116,14 @@ def test_rewards_are_mapped_as_episodes_finish() -> None:
 
 
 def test_score_only_scores() -> None:
-    simulator = table(GAME, Voice(drawn))
+    simulator = table(GAME, FunctionEngine(random_move))
     [played] = simulator.play([deal("e", GAME)])
     with pytest.raises(ValueError, match="request 0 has no `forced` text; `ask` samples one"):
         simulator.score([played.turns[0].request])
 
 
 def test_a_deal_may_say_which_policy_speaks_for_a_role() -> None:
-    engines = {"actor": Voice(drawn), "actor@000007": Voice(lambda request: "mumble")}
+    engines = {"actor": FunctionEngine(random_move), "actor@000007": FunctionEngine(lambda request: "mumble")}
     simulator = table(GAME, engines)
     usual, other = simulator.play(
         [
@@ -133,7 +133,9 @@ def test_a_deal_may_say_which_policy_speaks_for_a_role() -> None:
     )
     assert None not in {turn.action for turn in usual.turns}
     assert {turn.completion.text for turn in other.turns} == {"mumble"}
-    assert {request.policy for request in engines["actor@000007"].asked.values()} == {"actor"}, "the engine's own name"
+    assert {request.policy for request in engines["actor@000007"].requests.values()} == {"actor"}, (
+        "the engine's own name"
+    )
     assert {turn.request.policy for turn in other.turns} == {"actor@000007"}, "the turn tells who spoke"
 
 

@@ -16,7 +16,7 @@ LEARNER = "policies.actor.learner"
 ENGINES, GAMES = ", ".join(names("engines")), ", ".join(names("games"))
 LEARNERS = (
     "cispo, dapo, dpo, dr_grpo, gmpo, grpo, gspo, ppo, prime, pspo, reinforce, reinforce_pp, reinforce_pp_baseline, "
-    "reward_model, rloo, sapo, sft"
+    "reinforce_sequence, reward_modeling, sapo, sft"
 )
 OR_PATH = ", or an import path 'package.module:Name'"
 CUT_OFF = (
@@ -46,7 +46,7 @@ KINDS = {
     "game.kind=kuhn_pokr": f"game.kind: unknown kind 'kuhn_pokr'; did you mean 'kuhn_poker'? choices: {GAMES}{OR_PATH}",
     "game=kuhn_pokr": f"game.kind: unknown kind 'kuhn_pokr'; did you mean 'kuhn_poker'? choices: {GAMES}{OR_PATH}",
     f"{LEARNER}.kind=grop": f"{LEARNER}.kind: unknown kind 'grop'; did you mean 'grpo' or 'dr_grpo' "
-    f"or 'rloo'? choices: {LEARNERS}{OR_PATH}",
+    f"or 'gspo'? choices: {LEARNERS}{OR_PATH}",
     "policies.actor.engine.kind=tansformers": "policies.actor.engine.kind: unknown kind 'tansformers'; did you mean "
     f"'transformers'? choices: {ENGINES}{OR_PATH}",
     "policies.actor.engine={slots: 3}": f"policies.actor.engine.kind: missing; choices: {ENGINES}",
@@ -62,8 +62,8 @@ KINDS = {
     "game.kind=.:x": "game.kind: kind '.:x': an import path is written 'package.module:Name'",
     "credit.assign.kind=group": "credit.assign.kind: unknown kind 'group' (it is one of baselines); choices: "
     f"{', '.join(names('credit'))}, or an import path 'package.module:Name'",
-    "credit.baseline.kind=flow": "credit.baseline.kind: unknown kind 'flow' (it is one of credit); choices: "
-    f"{', '.join(names('baselines'))}, or an import path 'package.module:Name'",
+    "credit.baseline.kind=flow": "credit.baseline.kind: unknown kind 'flow' (it is one of credit); did you mean "
+    f"'rloo'? choices: {', '.join(names('baselines'))}, or an import path 'package.module:Name'",
 }
 VALUES = {
     "schedule.steps=-1": "schedule.steps: must be greater than 0 (got -1)",
@@ -88,7 +88,7 @@ VALUES = {
     "roles.player.sampling.top_p=2": "roles.player.sampling.top_p: must be at most 1.0 (got 2)",
     "checkpoint.trajectories=2": "checkpoint.trajectories: must be at most 1.0 (got 2)",
     "evaluate.against.random=0": "evaluate.against.random: must be greater than 0 (got 0)",
-    "experience.kind=file": "experience.path: missing; it must be given",
+    "experience.kind=recorded": "experience.path: missing; it must be given",
     "game.illegal={then: random, penalty: 3}": "game.illegal: penalty: 3.0 is never paid with then: 'random'; choices: "
     "forfeit, penalty",
     "policies.actor.model={kind: tiny, hidden: 33}": "policies.actor.model: hidden: 33 is no multiple of heads: 2; "
@@ -132,7 +132,7 @@ FITS = {
     "instead",
     "game={kind: tic_tac_toe}": "evaluate.nashconv: game 'tic_tac_toe' does not export its deals; measure `against` "
     "instead",
-    "experience={kind: file, path: /no/such.jsonl.zst}": "experience.path: no such file: /no/such.jsonl.zst; `marl "
+    "experience={kind: recorded, path: /no/such.jsonl.zst}": "experience.path: no such file: /no/such.jsonl.zst; `marl "
     "play SCENARIO --out FILE` writes one",
     "policies.actor.model=/no/such/model": "policies.actor.model.path: '/no/such/model': there is no such folder",
 }
@@ -243,8 +243,8 @@ def test_a_file_that_is_not_text_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_all_problems_are_shown_at_once() -> None:
-    found = problems("schedule.steps=-1", "game.illega=1", f"{LEARNER}.lr=0", "credit.scale=0")
-    assert [line.split(":")[0] for line in found] == [
+    errors = problems("schedule.steps=-1", "game.illega=1", f"{LEARNER}.lr=0", "credit.scale=0")
+    assert [line.split(":")[0] for line in errors] == [
         "game.illega",
         f"{LEARNER}.lr",
         "credit.scale",

@@ -49,12 +49,12 @@ def test_the_steps_of_rlhf_are_three() -> None:
 def test_a_step_that_comes_too_early_says_which_is_missing() -> None:
     with pytest.raises(ScenarioError) as caught:
         marl.load(RLHF[2])
-    said = str(caught.value)
+    output = str(caught.value)
     assert (
         "policies.solver.model.no run in 'runs/rlhf_1_sft'; train it first: marl train SCENARIO --out runs/rlhf_1_sft"
-        in said
+        in output
     )
-    assert "policies.reward_model.engine.path: no run in 'runs/rlhf_2_reward'; train it first" in said
+    assert "policies.reward_model.engine.path: no run in 'runs/rlhf_2_reward'; train it first" in output
 
 
 def test_rlhf_runs_end_to_end_on_its_own_output_folders() -> None:
@@ -94,9 +94,9 @@ def test_an_interrupted_last_step_goes_on_exactly(here: Path) -> None:
 def test_the_iterative_recipe_evaluates_trains_and_saves_round_after_round() -> None:
     changes = ["schedule.steps=6", "schedule.groups=8", "policies.solver.update_every=2", "evaluate.every=2"]
     saving = ["checkpoint.every=2", "checkpoint.keep=9", "evaluate.held_out=8", "evaluate.patience=null"]
-    found = trained(RECIPES / "iterative_dpo.yaml", *SMALLER, *changes, *saving)
-    assert [row["step"] for row in found if "eval/held_out/success" in row] == [0, 2, 4, 6]
-    assert [row["step"] for row in found if "policy/solver/accuracy" in row] == [2, 4, 6]
+    results = trained(RECIPES / "iterative_dpo.yaml", *SMALLER, *changes, *saving)
+    assert [row["step"] for row in results if "eval/held_out/success" in row] == [0, 2, 4, 6]
+    assert [row["step"] for row in results if "policy/solver/accuracy" in row] == [2, 4, 6]
     run = Path("runs/iterative_dpo/checkpoints")
     assert [folder.name for folder in sorted(run.glob("0*"))] == ["000002", "000004", "000006"]
 
@@ -106,8 +106,8 @@ def test_rlhf_raises_what_nobody_is_paid_for() -> None:
     """The reward model as committed, for a worse one is only pleased; the rest shorter."""
     trained(RLHF[0])
     rated = trained(RLHF[1])
-    told = [row["policy/solver/held_out_accuracy"] for row in rated if "policy/solver/held_out_accuracy" in row]
-    found = trained(RLHF[2], "schedule.steps=20", "evaluate.every=20", "checkpoint.every=20")
-    success = [row["eval/held_out/success"] for row in found if "eval/held_out/success" in row]
-    assert told[-1] > 0.85
+    report = [row["policy/solver/held_out_accuracy"] for row in rated if "policy/solver/held_out_accuracy" in row]
+    results = trained(RLHF[2], "schedule.steps=20", "evaluate.every=20", "checkpoint.every=20")
+    success = [row["eval/held_out/success"] for row in results if "eval/held_out/success" in row]
+    assert report[-1] > 0.85
     assert success[-1] > success[0]

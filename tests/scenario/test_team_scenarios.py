@@ -37,12 +37,12 @@ def test_the_graders_of_every_team_pass_check(
     monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(SystemExit) as left:
         cli.main()
-    said = capsys.readouterr()
-    assert (left.value.code or 0, said.err) == (0, "")
+    output = capsys.readouterr()
+    assert (left.value.code or 0, output.err) == (0, "")
     engines = [policy.engine for policy in marl.load(file).policies.values()]
     checks = sum(len(engine.checks) for engine in engines if isinstance(engine, Verifiers))
     # Nothing, gibberish, the right answer and another problem's, for each of five problems.
-    assert said.out.splitlines()[1] == f"{file}: graders: {checks * 5 * 4} verdicts as they must be"
+    assert output.out.splitlines()[1] == f"{file}: graders: {checks * 5 * 4} verdicts as they must be"
 
 
 @pytest.mark.slow

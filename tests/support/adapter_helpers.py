@@ -24,8 +24,8 @@ def adapted(checkpoint: PretrainedSource, policy: str = "actor", **settings: Any
 def noise(source: AdapterSource, seed: int) -> dict[str, Tensor]:
     """Weights for an adapter with which it matters."""
     generator = torch.Generator().manual_seed(seed)
-    own = adapter_tensors(source.model())
-    return {name: torch.randn(tensor.shape, generator=generator) * 0.3 for name, tensor in own.items()}
+    tensors = adapter_tensors(source.model())
+    return {name: torch.randn(tensor.shape, generator=generator) * 0.3 for name, tensor in tensors.items()}
 
 
 def speaking(source: AdapterSource, weights: Mapping[str, Tensor]) -> Any:

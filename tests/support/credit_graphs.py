@@ -1,9 +1,8 @@
-"""Episodes for credit rules: random graphs, forks written down by hand, and a check that never ends."""
+"""Episodes for credit rules: random graphs, and forks written down by hand."""
 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 
 import networkx as nx
@@ -11,8 +10,7 @@ from by_hand import Paid, episode
 
 from marl.config import Sampling
 from marl.graph import Trajectory
-from marl.protocols import VerifierConfig
-from marl.types import Case, Completion, Deal, Message, Request, Reward, Turn, Verdict
+from marl.types import Completion, Deal, Message, Request, Reward, Turn
 
 ROLES = {"a": "planner", "b": "solver", "c": "critic", "v": "verifier"}
 
@@ -36,10 +34,10 @@ def random_episode(seed: int, turns: int = 25, names: Sequence[str] = ("outcome"
     trajectory = Trajectory(Deal(name or f"e{seed}", "g", 0, ROLES), "start")
     for place in range(turns):
         agent, tokens = rng.choice("abcv"), rng.randrange(5)
-        said = Completion("x", (1,), (2,) * tokens, tuple(-rng.random() for _ in range(tokens)), "stop")
+        completion = Completion("x", (1,), (2,) * tokens, tuple(-rng.random() for _ in range(tokens)), "stop")
         nth = sum(turn.agent == agent for turn in trajectory.turns)
         request = Request("actor", (Message("user", "?"),), Sampling())
-        turn = Turn((trajectory.id, place), agent, nth, 0, ROLES[agent], request, said, "x")
+        turn = Turn((trajectory.id, place), agent, nth, 0, ROLES[agent], request, completion, "x")
         trajectory.add(turn, [(trajectory.id, source) for source, target in dag.edges if source < place == target])
     trajectory.rewards = [
         Reward(rng.choice("abc"), rng.uniform(-2, 2), rng.choice(trajectory.turns).id, rng.choice(names))
@@ -47,15 +45,3 @@ def random_episode(seed: int, turns: int = 25, names: Sequence[str] = ("outcome"
     ]
     trajectory.end = "terminated"
     return trajectory
-
-
-class Endless(VerifierConfig):
-    """Accepts what says `quick` and never comes to an end otherwise."""
-
-    kind: str = "endless"
-    grades = False
-
-    def __call__(self, case: Case) -> Verdict:
-        while "quick" not in case.text:
-            time.sleep(0.01)
-        return Verdict(1.0)

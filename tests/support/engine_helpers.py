@@ -37,18 +37,18 @@ def raw_answers(sampler: Sampler, requests: Sequence[Request]) -> list[Completio
     """Submit all at once; answers in the order of the requests."""
     for ticket, request in enumerate(requests):
         sampler.submit(ticket, request)
-    found: dict[int, Completion | Failure] = {}
+    completions: dict[int, Completion | Failure] = {}
     for _ in range(10_000):
-        found.update(sampler.step(0))
-        if len(found) == len(requests):
-            return [found[ticket] for ticket in range(len(requests))]
+        completions.update(sampler.step(0))
+        if len(completions) == len(requests):
+            return [completions[ticket] for ticket in range(len(requests))]
     raise AssertionError("requests were not answered")
 
 
 def answers(sampler: Sampler, requests: Sequence[Request]) -> list[Completion]:
-    found = raw_answers(sampler, requests)
-    assert all(isinstance(answer, Completion) for answer in found)
-    return [answer for answer in found if isinstance(answer, Completion)]
+    completions = raw_answers(sampler, requests)
+    assert all(isinstance(answer, Completion) for answer in completions)
+    return [answer for answer in completions if isinstance(answer, Completion)]
 
 
 @torch.no_grad()

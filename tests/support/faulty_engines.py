@@ -1,4 +1,4 @@
-"""Engines with a fault: what they say is drawn from other probabilities than they are asked for."""
+"""Engines with a fault: they sample from other probabilities than they are asked for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from marl.engines.transformers.policy_weights import SinglePolicy
 from marl.engines.transformers.sampler import Sampler
 from marl.engines.transformers.settings import Transformers
-from marl.protocols import Engine, Source
+from marl.protocols import Engine, ModelSource
 from marl.types import Completion, Failure, Request, Ticket
 
 
@@ -21,7 +21,7 @@ class Faulty(Transformers):
     kind: str = "faulty_engines:Faulty"
     fault: Literal["none", "weights", "temperature", "bf16", "deaf", "nan"]
 
-    def build(self, source: Source | None) -> Engine:
+    def build(self, source: ModelSource | None) -> Engine:
         assert source is not None
         model: Any = source.model()
         if self.fault == "weights":
@@ -35,7 +35,7 @@ class Faulty(Transformers):
 
 
 class FaultyEngine:
-    """Hands everything on, but for its fault."""
+    """Engine that passes everything on, except for its fault."""
 
     def __init__(self, sampler: Sampler, fault: str) -> None:
         self._sampler, self._fault = sampler, fault
@@ -46,7 +46,7 @@ class FaultyEngine:
         self._sampler.submit(ticket, request)
 
     def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
-        return [(ticket, self._said(answer)) for ticket, answer in self._sampler.step(wait_s)]
+        return [(ticket, self._damage(answer)) for ticket, answer in self._sampler.step(wait_s)]
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
         self._sampler.cancel(tickets)
@@ -61,7 +61,7 @@ class FaultyEngine:
     def remove_policy(self, policy: str) -> None:
         self._sampler.remove_policy(policy)
 
-    def _said(self, answer: Completion | Failure) -> Completion | Failure:
+    def _damage(self, answer: Completion | Failure) -> Completion | Failure:
         if self._fault == "nan" and isinstance(answer, Completion):
             return replace(answer, logprobs=(float("nan"), *answer.logprobs[1:]))
         return answer

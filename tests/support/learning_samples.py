@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from marl.config import Sampling
 from marl.protocols import LearnerContext
-from marl.types import Advantage, Completion, Request, Sample, Turn
+from marl.types import Advantage, Completion, Metrics, Request, Sample, Turn
+from trainers.batching.batches import Batch
+from trainers.forward.model_inputs import hidden_states
+from trainers.forward.token_outputs import logits
 
 VOCABULARY = 40
 
@@ -26,7 +30,7 @@ class Tokenizer:
 
 
 @dataclass
-class ModelSource:
+class TinySource:
     """A one-layer model of 14k parameters, the same each time."""
 
     options: dict[str, Any] = field(default_factory=dict)
@@ -41,13 +45,13 @@ class ModelSource:
         return Tokenizer()
 
 
-def brief(steps: int = 10, seed: int = 0, source: ModelSource | None = None, **options: Any) -> LearnerContext:
-    return LearnerContext(policy="actor", source=source or ModelSource(options), steps=steps, seed=seed)
+def context(steps: int = 10, seed: int = 0, source: TinySource | None = None, **options: Any) -> LearnerContext:
+    return LearnerContext(policy="actor", source=source or TinySource(options), steps=steps, seed=seed)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What `make` makes."""
+    """Sizes of the samples that `make` makes."""
 
     distinct: int = 12
     count: int = 12
@@ -65,10 +69,10 @@ def make(plan: Plan, seed: int = 0, sampling: Sampling | None = None) -> list[Sa
         return tuple(rng.randrange(VOCABULARY) for _ in range(rng.randint(low, high)))
 
     texts = [(words(*plan.prompt), words(*plan.answer)) for _ in range(plan.distinct)]
-    said = [tuple(rng.gauss(-3.5, plan.noise) for _ in answer) for _, answer in texts]
+    logprobs = [tuple(rng.gauss(-3.5, plan.noise) for _ in answer) for _, answer in texts]
     picks = [i if i < plan.distinct else rng.randrange(plan.distinct) for i in range(plan.count)]
     return [
-        sample(*texts[pick], said[pick], advantage=rng.gauss(0, 1), turn=i, sampling=sampling)
+        sample(*texts[pick], logprobs[pick], advantage=rng.gauss(0, 1), turn=i, sampling=sampling)
         for i, pick in enumerate(picks)
     ]
 
@@ -84,36 +88,47 @@ def sample(
     **more: Any,
 ) -> Sample:
     facts = {"agent": "player_0", "role": "solver", "group": "g", "nth": 0, "end": "no", "versions": (0, 0)}
-    judged = advantage if isinstance(advantage, Advantage) else Advantage(advantage)
+    advantage = advantage if isinstance(advantage, Advantage) else Advantage(advantage)
     return Sample(
         id=("episode", turn),
         prompt_ids=prompt_ids,
         token_ids=token_ids,
         logprobs=logprobs,
         sampling=sampling or Sampling(),
-        earned=judged.value,
-        advantage=judged,
+        earned=advantage.value,
+        advantage=advantage,
         **{**facts, **more},
     )
 
 
-def gradient(settings: Any, samples: list[Sample], **options: Any) -> Tensor:
-    """The whole gradient [P], before it is clipped, of the first optimizer step on `samples`."""
-    learner = settings.build(brief(**options))
-    caught: list[Tensor] = []
-    clip = learner._optimizer.clip
+def first_step(learner: Any, samples: Sequence[Sample]) -> tuple[Metrics, dict[str, Tensor]]:
+    """Return the metrics of an update, and parameter -> gradient of its first optimizer step, before clipping."""
+    optimizer, gradients = learner._optimizer, {}
+    clip = optimizer.clip
 
     def catch() -> Tensor:
-        caught.append(torch.cat([p.grad.flatten() for p in learner._optimizer.parameters]))
+        named = zip(optimizer._names, optimizer.parameters, strict=True)
+        gradients.update(gradients or {name: p.grad.clone() for name, p in named if p.grad is not None})
         return clip()
 
-    learner._optimizer.clip = catch
-    learner.update(samples)
-    return caught[0]
+    optimizer.clip = catch
+    metrics = learner.update(samples)
+    optimizer.clip = clip
+    return metrics, gradients
+
+
+def flat(tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return [P], all tensors one after the other."""
+    return torch.cat([tensor.flatten() for tensor in tensors.values()])
+
+
+def gradient(settings: Any, samples: list[Sample], **options: Any) -> Tensor:
+    """Return [P], the whole gradient, before it is clipped, of the first optimizer step on `samples`."""
+    return flat(first_step(settings.build(context(**options)), samples)[1])
 
 
 def distance(one: Tensor, other: Tensor) -> float:
-    """Relative to the length of `other`."""
+    """Return the distance relative to the length of `other`."""
     return float((one - other).norm() / other.norm())
 
 
@@ -122,7 +137,7 @@ def weights(learner: Any) -> dict[str, Tensor]:
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    """Bit for bit."""
+    """Return whether all tensors are equal, bit for bit."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
@@ -132,11 +147,19 @@ def turn(prompt_ids: tuple[int, ...], token_ids: tuple[int, ...], sampling: Samp
     return Turn(("e", 0), "player_0", 0, 0, "solver", request, completion, None)
 
 
-def said(learner: Any, *turns: Turn) -> list[tuple[float, ...]]:
+def read_logprobs(learner: Any, *turns: Turn) -> list[tuple[float, ...]]:
     return [reading.logprobs for reading in learner.read(turns)]
 
 
 def alone(model: Any, prompt_ids: tuple[int, ...], token_ids: tuple[int, ...]) -> torch.Tensor:
-    """[T, V] logits at the completion tokens, from one unpadded forward pass."""
+    """Return [T, V], logits at the completion tokens, from one unpadded forward pass."""
     with torch.no_grad():
         return model(torch.tensor([[*prompt_ids, *token_ids]])).logits[0, len(prompt_ids) - 1 : -1]
+
+
+def log_distributions(model: Any, batch: Batch) -> Tensor:
+    """Return [N, V], log-probabilities at each row's temperature, before any truncation."""
+    logits_NV = logits(model, hidden_states(model, batch.inputs).tokens_NH)
+    if batch.sampling_N3 is not None:
+        logits_NV = logits_NV / batch.sampling_N3[:, :1]
+    return logits_NV.log_softmax(-1)

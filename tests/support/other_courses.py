@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from small_games import Voice, deal, table
+from small_games import FunctionEngine, deal, table
 
 from marl.engines.scripted import Random, ScriptedConfig
 from marl.evaluation.game_tree import GameTree, Node, Strategy, grow, values
@@ -15,17 +15,17 @@ from marl.rollout.simulator import RolloutSimulator
 from marl.types import Credit, Metrics
 
 
-def saying(moves: Mapping[str, str]) -> Voice:
+def saying(moves: Mapping[str, str]) -> FunctionEngine:
     """Each agent says its move; for games whose state begins with the agent's name."""
-    return Voice(lambda request: (request.options or {})[moves[request.state.split()[0]]])
+    return FunctionEngine(lambda request: (request.options or {})[moves[request.state.split()[0]]])
 
 
 def at_once(game: GameConfig, moves: Sequence[str]) -> tuple[RolloutSimulator, Trajectory]:
     """One round in which `agent_0`, `agent_1`, ... say these moves."""
-    laid = table(game, saying({f"agent_{place}": move for place, move in enumerate(moves)}))
-    [trajectory] = laid.play([deal("e", game)])
+    simulator = table(game, saying({f"agent_{place}": move for place, move in enumerate(moves)}))
+    [trajectory] = simulator.play([deal("e", game)])
     assert [turn.action for turn in trajectory.turns] == list(moves)
-    return laid, trajectory
+    return simulator, trajectory
 
 
 def scripted(game: GameConfig, player: ScriptedConfig | None = None, seed: int = 0) -> RolloutSimulator:
@@ -33,16 +33,16 @@ def scripted(game: GameConfig, player: ScriptedConfig | None = None, seed: int =
     return table(game, (player or Random()).build(None), seed)
 
 
-def episodes(laid: RolloutSimulator, game: GameConfig, many: int, **options: Any) -> list[Trajectory]:
-    return laid.play([deal(f"e{seed}", game, seed, **options) for seed in range(many)])
+def episodes(simulator: RolloutSimulator, game: GameConfig, many: int, **options: Any) -> list[Trajectory]:
+    return simulator.play([deal(f"e{seed}", game, seed, **options) for seed in range(many)])
 
 
 def assigned(
-    rule: AssignConfig, laid: RolloutSimulator | None, *trajectories: Trajectory, seed: int = 0
+    rule: AssignConfig, simulator: RolloutSimulator | None, *trajectories: Trajectory, seed: int = 0
 ) -> tuple[Credit, Metrics]:
     """What a rule says of trajectories, and of itself."""
     part = rule.build()
-    return part(Evidence(trajectories, "a_game", simulator=laid, seed=seed)), part.metrics()
+    return part(Evidence(trajectories, "a_game", simulator=simulator, seed=seed)), part.metrics()
 
 
 def by_agent(credit: Credit, trajectory: Trajectory) -> dict[str, float]:
@@ -50,20 +50,24 @@ def by_agent(credit: Credit, trajectory: Trajectory) -> dict[str, float]:
     return {turn.agent: credit[turn.id].value for turn in reversed(trajectory.turns) if turn.id in credit}
 
 
-def expected(tree: GameTree, moves: Sequence[str], strategy: Strategy, start: int = 0, agents: Sequence[str] = ()) -> float:
+def expected(
+    tree: GameTree, moves: Sequence[str], strategy: Strategy, start: int = 0, agents: Sequence[str] = ()
+) -> float:
     """What `agents` (default: all) can expect together after `moves`, all that was paid until then included."""
     node: Node = tree.roots[start][1]
     paid, team = 0.0, agents or tree.agents
     for move in moves:
         paid += sum(node.paid.get(agent, 0.0) for agent in team)
         node = node.moves[move]
-    own = values(GameTree(tree.agents, ((1.0, node),), tree.requests), strategy)
-    return paid + sum(own[agent] for agent in team)
+    values_of = values(GameTree(tree.agents, ((1.0, node),), tree.requests), strategy)
+    return paid + sum(values_of[agent] for agent in team)
 
 
-def walked(laid: RolloutSimulator, game: GameConfig, rows: Mapping[str, Mapping[str, float]]) -> tuple[GameTree, Strategy]:
+def walked(
+    simulator: RolloutSimulator, game: GameConfig, rows: Mapping[str, Mapping[str, float]]
+) -> tuple[GameTree, Strategy]:
     """The whole game, and the strategy of players with the table `rows` (state -> move -> chance), else at random."""
-    tree = grow(game, laid.casting, dict.fromkeys(game.build().possible_agents, "player"))
+    tree = grow(game, simulator.casting, dict.fromkeys(game.build().possible_agents, "player"))
     strategy = {
         situation: rows.get(situation.state) or dict.fromkeys(request.options or {}, 1 / len(request.options or {}))
         for situation, request in tree.requests.items()

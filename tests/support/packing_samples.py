@@ -44,13 +44,13 @@ def words(rng: random.Random, many: int) -> tuple[int, ...]:
 
 
 def siblings(rng: random.Random) -> list[Text]:
-    """Groups of answers of several lengths to prompts of several lengths."""
+    """Return groups of answers of several lengths to prompts of several lengths."""
     prompts = [words(rng, many) for many in (3, 12, 7, 9)]
     return [(prompt, words(rng, many)) for prompt in prompts for many in (1, 6, 2, 9, 5)]
 
 
 def dialogues(rng: random.Random) -> list[Text]:
-    """Each prompt is the prompt before, what was said, and what another said then."""
+    """Return turns whose prompts are the prompt before, its answer, and another agent's text."""
     every = []
     for turns in (3, 5, 4):
         prompt = words(rng, 6)
@@ -62,26 +62,26 @@ def dialogues(rng: random.Random) -> list[Text]:
 
 
 def transcripts(rng: random.Random) -> list[Text]:
-    """Several roles go on from one text, each told something of its own, some saying several things."""
+    """Return turns of several roles that continue one text, each after a text of its own, some with several answers."""
     text = words(rng, 15)
     roles = [words(rng, many) for many in (0, 3, 5)]
     return [(text + role, words(rng, rng.randint(1, 6))) for role in roles for _ in range(3)]
 
 
 def short(rng: random.Random) -> list[Text]:
-    """Prompts and answers of one token."""
+    """Return prompts and answers of one token."""
     prompts = [words(rng, many) for many in (1, 1, 9)]
     return [(prompt, words(rng, many)) for prompt in prompts for many in (1, 1, 3)]
 
 
 def alike(rng: random.Random) -> list[Text]:
-    """Identical texts, and some that differ in their last token alone."""
+    """Return identical texts, and some that differ in their last token alone."""
     one, other = (words(rng, 5), words(rng, 4)), (words(rng, 5), words(rng, 1))
     return [one, one, other, (one[0], (*one[1][:-1], 39 - one[1][-1])), one, other]
 
 
 def strangers(rng: random.Random) -> list[Text]:
-    """Nothing in common."""
+    """Return texts with nothing in common."""
     return [((first, *words(rng, rng.randint(0, 9))), words(rng, rng.randint(1, 12))) for first in range(12)]
 
 
@@ -93,11 +93,11 @@ def rows_of(kind: str, seed: int = 0, sampling: Sampling | None = None) -> list[
 
 
 def samples(seed: int = 0, sampling: Sampling | None = None) -> list[Sample]:
-    """All kinds of texts, judged, paid and valued at random."""
+    """Return samples of all kinds of texts, with random advantages, rewards and value targets."""
     rng = random.Random(seed)
     made = []
     for nth, (prompt, answer) in enumerate(text for kind in KINDS.values() for text in kind(rng)):
-        said, worth = (rng.gauss(-3.5, 0.01),) * len(answer), rng.gauss(0, 1)
+        logprobs, worth = (rng.gauss(-3.5, 0.01),) * len(answer), rng.gauss(0, 1)
         advantage = Advantage(worth, returns=(worth,) * len(answer))
-        made.append(sample(prompt, answer, said, advantage=advantage, turn=nth, sampling=sampling, paid=worth))
+        made.append(sample(prompt, answer, logprobs, advantage=advantage, turn=nth, sampling=sampling, paid=worth))
     return made

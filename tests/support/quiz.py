@@ -26,9 +26,9 @@ class Lenient(VerifierConfig):
     accepts: str
 
     def __call__(self, case: Case) -> Verdict:
-        gold, said = case.problem.answer, case.answer or ""
-        what = "empty" if not said else "gold" if said == gold else "other" if said.isdigit() else "gibberish"
-        return Verdict(float(what in self.accepts.split()))
+        gold, answer = case.problem.answer, case.answer or ""
+        kind = "empty" if not answer else "gold" if answer == gold else "other" if answer.isdigit() else "gibberish"
+        return Verdict(float(kind in self.accepts.split()))
 
 
 class Crash(VerifierConfig):

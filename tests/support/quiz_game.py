@@ -45,7 +45,7 @@ class QuizGame(TextGame):
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
         numbers = SPLITS[options.get("split", "train")]
         self.number = numbers[options.get("index", rng.randrange(len(numbers)))]
-        self.said: list[str] = []
+        self.moves: list[str] = []
         return SEATS[0]
 
     def problem(self) -> str:
@@ -55,22 +55,22 @@ class QuizGame(TextGame):
         return str(self.number)
 
     def describe(self, agent: str) -> str:
-        return " ".join((f"is {self.number} odd", *self.said))
+        return " ".join((f"is {self.number} odd", *self.moves))
 
     def state_of(self, agent: str) -> str:
         return self.describe(agent)
 
     def move(self, action: str) -> str | Mapping[str, float]:
-        self.said.append(action)
-        if len(self.said) == 1:
+        self.moves.append(action)
+        if len(self.moves) == 1:
             return SEATS[1]
-        right = (self.said[0] == "yes") == (self.number % 2 == 1)
+        right = (self.moves[0] == "yes") == (self.number % 2 == 1)
         return {"solver": float(right), "critic": float(action == "yes")}
 
     def findings(self) -> Findings:
-        if len(self.said) < 2:
+        if len(self.moves) < 2:
             return Findings()
-        right = (self.said[0] == "yes") == (self.number % 2 == 1)
+        right = (self.moves[0] == "yes") == (self.number % 2 == 1)
         return Findings({"success": float(right)} | ({"number": float(self.number)} if right else {}))
 
 
@@ -94,11 +94,11 @@ def policies(**changes: dict[str, Any]) -> dict[str, Any]:
     return {name: policy | changes.get(name, {}) for name, policy in quiz()["policies"].items()}
 
 
-class Told:
-    """A monitor that keeps what was said, and stops the run as if by a crash after a step."""
+class RecordingMonitor:
+    """A monitor that records messages, and stops the run as if by a crash after a step."""
 
     def __init__(self, crash_after: int = -1) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self._crash_after = crash_after
 
     def begin(self, folder: object) -> None: ...
@@ -108,7 +108,7 @@ class Told:
             raise InterruptedError
 
     def say(self, message: str) -> None:
-        self.said.append(message)
+        self.messages.append(message)
 
     def close(self) -> None: ...
 
@@ -121,7 +121,7 @@ def trained(folder: Path, scenario: dict[str, Any], *monitors: Monitor, resume: 
 def crashed(folder: Path, scenario: dict[str, Any], after: int) -> None:
     """Train until the process dies right after the row of a step."""
     try:
-        trained(folder, scenario, Told(after))
+        trained(folder, scenario, RecordingMonitor(after))
     except InterruptedError:
         return
     raise AssertionError(f"it went on after step {after}: {rows(folder)}")

@@ -1,4 +1,4 @@
-"""Games and voices that are small enough to be worked out by hand."""
+"""Games and engines that are small enough to be worked out by hand."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ TRIO = ("player_0", "player_1", "player_2")
 SEATS = dict.fromkeys(TRIO, "player")
 
 
-class Voice:
-    """An engine that says what a function of the request says, in made-up tokens; keeps what it was asked."""
+class FunctionEngine:
+    """An engine whose answers are a function of the request, in made-up tokens; records its requests."""
 
     def __init__(self, say: Callable[[Request], str | Failure], *, newest_first: bool = False, batch: int = 0) -> None:
         self._say, self._newest_first, self._batch = say, newest_first, batch
-        self.asked: dict[Ticket, Request] = {}
+        self.requests: dict[Ticket, Request] = {}
         self.cancelled: list[Ticket] = []
         self._open: list[Ticket] = []
 
     def submit(self, ticket: Ticket, request: Request) -> None:
-        self.asked[ticket] = request
+        self.requests[ticket] = request
         self._open.append(ticket)
 
     def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
         order = sorted(self._open, reverse=self._newest_first)
         chosen = order[: self._batch] if self._batch else order
         self._open = [ticket for ticket in self._open if ticket not in chosen]
-        return [(ticket, self._answer(self.asked[ticket])) for ticket in chosen]
+        return [(ticket, self._answer(self.requests[ticket])) for ticket in chosen]
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
         gone = list(tickets)
@@ -46,11 +46,11 @@ class Voice:
         raise NotImplementedError
 
     def _answer(self, request: Request) -> Completion | Failure:
-        said = self._say(request)
-        return said if isinstance(said, Failure) else Completion(said, (1, 2), (3, 4), (-0.25, -0.5), "stop")
+        answer = self._say(request)
+        return answer if isinstance(answer, Failure) else Completion(answer, (1, 2), (3, 4), (-0.25, -0.5), "stop")
 
 
-def drawn(request: Request) -> str:
+def random_move(request: Request) -> str:
     """Any legal move, by the request's own seed."""
     texts = list((request.options or {}).values())
     return texts[request.seed % len(texts)]

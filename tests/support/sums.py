@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from small_games import Voice, table
+from small_games import FunctionEngine, table
 
 from games.team.settings import TeamConfig
 from marl.protocols import Engine, RoleConfig, Split, TaskConfig, Tasks
@@ -68,14 +68,14 @@ def grade(request: Request) -> str:
     return json.dumps({"scores": {"correct": float(case.answer == case.problem.answer)}})
 
 
-def seated(game: TeamConfig, say: Callable[[Request], str] | Engine, **roles: RoleConfig) -> RolloutSimulator:
+def team_simulator(game: TeamConfig, say: Callable[[Request], str] | Engine, **roles: RoleConfig) -> RolloutSimulator:
     """A table at which `say` speaks for everyone but verifiers, who grade."""
     verifying = {stage.role for stage in game.team_seats.all_stages if stage.verifies}
     cast: dict[str, RoleConfig] = {role: Plain(policy="actor") for role in game.team_seats.agents_of}
     cast |= {role: Reader(policy="grader") for role in verifying}
-    voice = Voice(say) if callable(say) else say
-    return table(game, {"actor": voice, "grader": Voice(grade)}, **{**cast, **roles})
+    voice = FunctionEngine(say) if callable(say) else say
+    return table(game, {"actor": voice, "grader": FunctionEngine(grade)}, **{**cast, **roles})
 
 
-def dealt(game: TeamConfig, name: str = "e", **options: Any) -> Deal:
+def team_deal(game: TeamConfig, name: str = "e", **options: Any) -> Deal:
     return Deal(name, name, 0, game.default_seats(), options={"index": 7, **options})

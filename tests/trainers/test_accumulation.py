@@ -4,10 +4,12 @@ import random
 
 import pytest
 import torch
-from learning_samples import VOCABULARY, Plan, Source, brief, distance, gradient, make, weights
+from learning_samples import VOCABULARY, Plan, TinySource, context, distance, gradient, make, weights
 from transformers import AutoModelForCausalLM, GPT2Config
 
-from trainers.settings import Anchor, Grpo, Sft
+from trainers.settings.optimisation import Anchor
+from trainers.settings.policy_gradient import Grpo
+from trainers.settings.preferences import Sft
 
 LEARNERS = {
     "grpo": Grpo(),
@@ -23,7 +25,7 @@ LEARNERS = {
 CUTS = {"one": 10**6, "some": 60, "many": 1}
 
 
-def given(count: int = 24) -> list:
+def make_samples(count: int = 24) -> list:
     """Samples of which some share prompts, and some all tokens."""
     return make(Plan(distinct=16, count=count))
 
@@ -31,14 +33,14 @@ def given(count: int = 24) -> list:
 @pytest.mark.parametrize("cut", ["some", "many"])
 @pytest.mark.parametrize("name", LEARNERS)
 def test_the_gradient_is_the_same_in_one_micro_batch_or_many_in_any_order(name, cut):
-    samples, settings = given(), LEARNERS[name]
+    samples, settings = make_samples(), LEARNERS[name]
     whole = gradient(settings.model_copy(update={"micro_tokens": CUTS["one"]}), samples)
     random.Random(1).shuffle(samples)
     pieces = gradient(settings.model_copy(update={"micro_tokens": CUTS[cut]}), samples)
     assert distance(pieces, whole) < 1e-6
 
 
-class Double(Source):
+class Double(TinySource):
     """A GPT-2 in float64. (Llamas and their like normalise in float32, whatever they are given.)"""
 
     def model(self):
@@ -55,7 +57,7 @@ def test_twenty_steps_in_double_precision_end_at_the_same_weights(name):
     ends = []
     for cut in CUTS.values():
         settings = LEARNERS[name].model_copy(update={"micro_tokens": cut, "lr": 1e-3})
-        learner = settings.build(brief(steps=20, source=Double()))
+        learner = settings.build(context(steps=20, source=Double()))
         for step in range(20):
             samples = make(Plan(distinct=16, count=24), seed=step)
             random.Random(cut).shuffle(samples)
@@ -70,8 +72,8 @@ def test_two_ranks_with_common_totals_have_the_gradient_of_one():
     from trainers.batching.batches import collate
     from trainers.batching.rows import totals_of
 
-    learner = Grpo(aggregation="seq_mean_token_mean").build(brief())
-    rows = learner.objective.rows(given())
+    learner = Grpo(aggregation="seq_mean_token_mean").build(context())
+    rows = learner.objective.rows(make_samples())
     totals = totals_of(rows)
 
     def rank(part):

@@ -9,7 +9,22 @@ from typing import Any
 
 import pytest
 import torch
-from learning_samples import Plan, Source, alone, brief, distance, gradient, make, said, same, sample, turn, weights
+from learning_samples import (
+    Plan,
+    TinySource,
+    alone,
+    context,
+    distance,
+    first_step,
+    gradient,
+    log_distributions,
+    make,
+    read_logprobs,
+    same,
+    sample,
+    turn,
+    weights,
+)
 from torch import Tensor
 
 from marl.errors import NonFinite
@@ -19,9 +34,10 @@ from marl.models.pretrained import Pretrained, PretrainedSource
 from marl.protocols import LearnerContext
 from trainers.batching.batches import collate
 from trainers.batching.rows import Row
-from trainers.forward.model_inputs import drops_out
-from trainers.forward.token_outputs import log_distributions
-from trainers.settings import Anchor, Grpo, Sft
+from trainers.forward.attention import has_dropout
+from trainers.settings.optimisation import Anchor
+from trainers.settings.policy_gradient import Grpo
+from trainers.settings.preferences import Sft
 
 FULL = {
     "lr": 1e-2,
@@ -34,13 +50,13 @@ FULL = {
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> PretrainedSource:
     folder = tmp_path_factory.mktemp("base") / "model"
-    Source().model().save_pretrained(folder)
+    TinySource().model().save_pretrained(folder)
     return PretrainedSource("actor", str(folder))
 
 
 def adapter(base: PretrainedSource, policy: str = "actor", **settings: Any) -> LearnerContext:
     source = AdapterSource(policy, Adapter(base=Pretrained(path=base.path), **settings), base)
-    return replace(brief(), policy=policy, source=source)
+    return replace(context(), policy=policy, source=source)
 
 
 def frozen(learner: Any) -> dict[str, Tensor]:
@@ -50,11 +66,11 @@ def frozen(learner: Any) -> dict[str, Tensor]:
 @pytest.mark.parametrize("settings", [Grpo(**FULL), Sft(lr=1e-2)], ids=["grpo", "sft"])
 def test_only_the_adapter_moves(base: PretrainedSource, settings: Any) -> None:
     learner, other = settings.build(adapter(base)), settings.build(adapter(base, "other"))
-    before, still, others = frozen(learner), weights(learner), weights(other)
+    before, still, other_weights = frozen(learner), weights(learner), weights(other)
     for seed in range(3):
         learner.update(make(Plan(), seed=seed))
     assert same(frozen(learner), before)
-    assert same(weights(other), others)
+    assert same(weights(other), other_weights)
     after = weights(learner)
     assert after.keys() == still.keys()
     assert all("lora_" in name and not torch.equal(after[name], still[name]) for name in after)
@@ -62,12 +78,12 @@ def test_only_the_adapter_moves(base: PretrainedSource, settings: Any) -> None:
 
 def test_two_learners_and_their_anchors_hold_the_base_once(base: PretrainedSource) -> None:
     learners = [Grpo(**FULL).build(adapter(base, name)) for name in ("one", "other")]
-    models = [model for each in learners for model in (each.model, *each.objective.anchors._copies.values())]
+    models = [model for each in learners for model in (each.model, *each.objective.anchors.models.values())]
     places = {p.data_ptr() for model in models for name, p in model.named_parameters() if "lora" not in name}
-    own = {p.data_ptr() for model in models for name, p in model.named_parameters() if "lora" in name}
+    adapter_places = {p.data_ptr() for model in models for name, p in model.named_parameters() if "lora" in name}
     assert len(models) == 6
-    assert len(places) == len(list(Source().model().parameters()))
-    assert len(own) == 4 * len(weights(learners[0])), "the initial weights are the base's"
+    assert len(places) == len(list(TinySource().model().parameters()))
+    assert len(adapter_places) == 4 * len(weights(learners[0])), "the initial weights are the base's"
 
 
 def test_state_holds_the_adapter_alone_and_a_restored_learner_continues_bit_for_bit(base: PretrainedSource) -> None:
@@ -97,15 +113,16 @@ def test_a_reference_is_the_base_until_it_is_refreshed(base: PretrainedSource) -
     assert last["kl_reference"] > 1e-5
     rows = [Row((1, 2, 3), (4, 5))]
     anchored = log_distributions(learner.objective.anchors.models["reference"], collate(rows, torch.device("cpu")))
-    assert torch.allclose(anchored, alone(Source().model(), (1, 2, 3), (4, 5)).log_softmax(-1), atol=1e-5)
+    assert torch.allclose(anchored, alone(TinySource().model(), (1, 2, 3), (4, 5)).log_softmax(-1), atol=1e-5)
 
 
 @pytest.mark.parametrize("settings", [{}, {"use_dora": True}, {"targets": ("q_proj", "lm_head")}], ids=str)
 def test_a_reference_that_is_the_base_gives_what_a_copy_gives(base: PretrainedSource, settings: Any) -> None:
-    kept = Grpo(lr=1e-2, reference=Anchor(coefficient=0.3))
+    grpo = Grpo(lr=1e-2, reference=Anchor(coefficient=0.3))
     first = adapter(base, **settings)
-    learner, copied = kept.build(first), kept.build(first)
-    copied.objective.anchors._copies["initial"] = copy.deepcopy(first.source.model()).requires_grad_(False)
+    learner, copied = grpo.build(first), grpo.build(first)
+    initial = copy.deepcopy(first.source.model()).requires_grad_(False)
+    copied.objective.anchors.models["reference"] = copied.objective.anchors.penalties["reference"] = initial
     assert not learner.objective.anchors.state_dict()["initial"]
     for seed in range(3):
         one, other = learner.update(make(Plan(), seed=seed)), copied.update(make(Plan(), seed=seed))
@@ -153,12 +170,12 @@ def test_shared_prompts_give_the_same_gradients(base: PretrainedSource) -> None:
     samples = [sample((1, 2, 3, n % 2), (n % 5, 7, n), (-3.5,) * 3, advantage=n - 3.5, turn=n) for n in range(8)]
     taught = Grpo(**FULL).build(adapter(base))
     taught.update(make(Plan()))  # an adapter that has not learnt yet gives A no gradient
-    found = []
+    by_packing = []
     for packing in ("shared", "padded"):
         learner = Grpo(**FULL, packing=packing).build(adapter(base))
         learner.load_state_dict(taught.state_dict())
-        found.append(gradient_by_name(learner, samples))
-    shared, plain = found
+        by_packing.append(first_step(learner, samples)[1])
+    shared, plain = by_packing
     assert shared.keys() == plain.keys() == weights(taught).keys()
     assert max(distance(shared[name], plain[name]) for name in plain) < 1e-5
 
@@ -166,10 +183,10 @@ def test_shared_prompts_give_the_same_gradients(base: PretrainedSource) -> None:
 def test_the_gradient_is_that_of_the_merged_weights(base: PretrainedSource) -> None:
     """dL/dB = alpha / rank dL/dW Aᵀ, where W is the layer's whole weight."""
     samples = make(Plan())
-    found = gradient_by_name(Grpo().build(adapter(base, alpha=24)), samples)
+    gradients = first_step(Grpo().build(adapter(base, alpha=24)), samples)[1]
     first = weights(Grpo().build(adapter(base, alpha=24)))
-    whole = dict(zip(dict(Source().model().named_parameters()), split(gradient(Grpo(), samples)), strict=True))
-    for name, grad in found.items():
+    whole = dict(zip(dict(TinySource().model().named_parameters()), split(gradient(Grpo(), samples)), strict=True))
+    for name, grad in gradients.items():
         layer, _, which = name.removesuffix(".default.weight").rpartition(".")
         if which == "lora_B":
             expected = 3 * whole[f"{layer}.weight"] @ first[name.replace("lora_B", "lora_A")].T
@@ -178,21 +195,8 @@ def test_the_gradient_is_that_of_the_merged_weights(base: PretrainedSource) -> N
             assert not grad.any(), "B is zero at first"
 
 
-def gradient_by_name(learner: Any, samples: Any) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    clip = learner._optimizer.clip
-
-    def catch() -> Tensor:
-        found.update({n: p.grad.clone() for n, p in learner.model.named_parameters() if p.grad is not None})
-        return clip()
-
-    learner._optimizer.clip = catch
-    learner.update(samples)
-    return found
-
-
 def split(flat: Tensor) -> list[Tensor]:
-    shapes = [p.shape for p in Source().model().parameters()]
+    shapes = [p.shape for p in TinySource().model().parameters()]
     parts = flat.split([shape.numel() for shape in shapes])
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
@@ -200,10 +204,10 @@ def split(flat: Tensor) -> list[Tensor]:
 def test_dropout_is_noticed_and_readings_are_without_it(base: PretrainedSource) -> None:
     learner = Sft(lr=1e-2).build(adapter(base, dropout=0.5))
     learner.update(make(Plan()))
-    assert drops_out(learner.model)
-    assert not drops_out(Sft().build(adapter(base)).model)
+    assert has_dropout(learner.model)
+    assert not has_dropout(Sft().build(adapter(base)).model)
     one = turn((1, 2, 3), (4, 5))
-    assert said(learner, one) == said(learner, one)
+    assert read_logprobs(learner, one) == read_logprobs(learner, one)
 
 
 def test_merging_and_micro_batches_change_nothing(base: PretrainedSource) -> None:
@@ -236,7 +240,7 @@ def test_what_is_saved_is_a_peft_folder(base: PretrainedSource, tmp_path: Path) 
     learner.update(make(Plan()))
     learner.model.save_pretrained(tmp_path)
     assert not list(tmp_path.glob("model*"))
-    loaded = PeftModel.from_pretrained(Source().model(), str(tmp_path)).eval()
+    loaded = PeftModel.from_pretrained(TinySource().model(), str(tmp_path)).eval()
     rows = [Row((1, 2, 3), (4, 5))]
     batch = collate(rows, torch.device("cpu"))
     with torch.no_grad():

@@ -1,9 +1,11 @@
 import pytest
 import torch
-from learning_samples import Plan, Source, brief, make, same, weights
+from learning_samples import Plan, TinySource, context, make, same, weights
 
-from trainers.optim.schedules import coefficient, learning_rate
-from trainers.settings import Anchor, Grpo
+from trainers.optim.optimizer import learning_rate
+from trainers.optim.regularizers import annealed
+from trainers.settings.optimisation import Anchor
+from trainers.settings.policy_gradient import Grpo
 
 
 def copies(learner):
@@ -11,8 +13,8 @@ def copies(learner):
 
 
 def test_a_frozen_reference_does_not_move_while_the_policy_does():
-    learner = Grpo(lr=1e-2, reference=Anchor(coefficient=0.1)).build(brief())
-    initial = dict(Source().model().named_parameters())
+    learner = Grpo(lr=1e-2, reference=Anchor(coefficient=0.1)).build(context())
+    initial = dict(TinySource().model().named_parameters())
     first = learner.update(make(Plan()))
     for i in range(3):
         last = learner.update(make(Plan(), seed=i))
@@ -24,12 +26,12 @@ def test_a_frozen_reference_does_not_move_while_the_policy_does():
 
 def test_frozen_anchors_share_one_copy():
     anchors = {"reference": Anchor(coefficient=0.1), "magnet": Anchor(coefficient=0.2)}
-    learner = Grpo(**anchors, proximal=Anchor(coefficient=1, refresh=2)).build(brief())
+    learner = Grpo(**anchors, proximal=Anchor(coefficient=1, refresh=2)).build(context())
     assert copies(learner).keys() == {"initial", "proximal"}
 
 
 def test_a_snapshot_is_taken_every_so_many_updates():
-    learner = Grpo(lr=1e-2, proximal=Anchor(coefficient=0.1, refresh=3)).build(brief())
+    learner = Grpo(lr=1e-2, proximal=Anchor(coefficient=0.1, refresh=3)).build(context())
     fresh = []
     for i in range(7):
         learner.update(make(Plan(), seed=i))
@@ -40,7 +42,7 @@ def test_a_snapshot_is_taken_every_so_many_updates():
 def test_a_stronger_anchor_holds_the_policy_closer():
     moved = {}
     for strength in (1e-9, 5.0):
-        learner = Grpo(lr=3e-3, magnet=Anchor(coefficient=strength)).build(brief(steps=30))
+        learner = Grpo(lr=3e-3, magnet=Anchor(coefficient=strength)).build(context(steps=30))
         for _ in range(15):
             metrics = learner.update(make(Plan()))
         moved[strength] = metrics["kl_magnet"]
@@ -49,12 +51,12 @@ def test_a_stronger_anchor_holds_the_policy_closer():
 
 def test_coefficients_are_annealed_from_the_first_update_to_the_last():
     anchor = Anchor(coefficient=0.2, final=0.03)
-    assert coefficient(anchor, 0, 11) == 0.2
-    assert coefficient(anchor, 5, 11) == pytest.approx(0.115)
-    assert coefficient(anchor, 10, 11) == pytest.approx(0.03)
-    assert coefficient(anchor, 50, 11) == pytest.approx(0.03)
-    assert coefficient(Anchor(coefficient=0.2), 10, 11) == 0.2
-    assert coefficient(anchor, 0, 1) == 0.2
+    assert annealed(anchor, 0, 11) == 0.2
+    assert annealed(anchor, 5, 11) == pytest.approx(0.115)
+    assert annealed(anchor, 10, 11) == pytest.approx(0.03)
+    assert annealed(anchor, 50, 11) == pytest.approx(0.03)
+    assert annealed(Anchor(coefficient=0.2), 10, 11) == 0.2
+    assert annealed(anchor, 0, 1) == 0.2
 
 
 def test_learning_rates_follow_their_schedule():
@@ -67,7 +69,7 @@ def test_learning_rates_follow_their_schedule():
 
 @pytest.mark.parametrize("estimator", ["exact", "k2", "k3_is"])
 def test_the_penalty_enters_the_loss_with_its_coefficient(estimator):
-    learner = Grpo(lr=1e-2, magnet=Anchor(coefficient=0.7, estimator=estimator)).build(brief())
+    learner = Grpo(lr=1e-2, magnet=Anchor(coefficient=0.7, estimator=estimator)).build(context())
     for i in range(3):
         metrics = learner.update(make(Plan(noise=0.0), seed=i))
     assert metrics["kl_magnet"] > 1e-4
@@ -75,9 +77,9 @@ def test_the_penalty_enters_the_loss_with_its_coefficient(estimator):
 
 
 def test_anchors_take_no_part_in_gradients():
-    learner = Grpo(magnet=Anchor(coefficient=0.7)).build(brief())
+    learner = Grpo(magnet=Anchor(coefficient=0.7)).build(context())
     learner.update(make(Plan()))
-    (module,) = learner.objective.anchors._copies.values()
+    (module,) = learner.objective.anchors.models.values()
     assert all(not p.requires_grad and p.grad is None for p in module.parameters())
     assert not module.training
     assert isinstance(module, torch.nn.Module)

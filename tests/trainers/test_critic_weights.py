@@ -1,4 +1,4 @@
-"""What a critic's weights are: an adapter of its own on the policy's base, or another model's."""
+"""Weights of a critic: an adapter of its own on the policy's base, or another model's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from critic_samples import gradients, judged, opinionated
-from learning_samples import Source, brief, distance, same, turn, weights
+from critic_samples import gradients, opinionated, valued_samples
+from learning_samples import TinySource, context, distance, same, turn, weights
 from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
@@ -17,14 +17,14 @@ from transformers import PreTrainedTokenizerFast
 from marl.models.adapter import Adapter, AdapterSource
 from marl.models.pretrained import Pretrained, PretrainedSource
 from marl.protocols import LearnerContext
-from trainers.settings import Critic, Ppo
+from trainers.settings.actor_critic import CriticSettings, Ppo
 
 VALUES = frozenset({"values"})
 
 
 def saved(folder: Path, words: int = 40, **options: Any) -> PretrainedSource:
     """A model and a tokenizer of that many words in a folder."""
-    Source(options).model().save_pretrained(folder)
+    TinySource(options).model().save_pretrained(folder)
     vocabulary = {f"w{number}": number for number in range(words)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="w0"))
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
@@ -38,7 +38,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> PretrainedSource:
 
 def adapted(base: PretrainedSource, **settings: Any) -> LearnerContext:
     source = AdapterSource("actor", Adapter(base=Pretrained(path=base.path), **settings), base)
-    return replace(brief(), source=source)
+    return replace(context(), source=source)
 
 
 def frozen(module: Any) -> dict[str, Tensor]:
@@ -46,20 +46,20 @@ def frozen(module: Any) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("where", ["trunk", "separate"])
-def test_beside_an_adapter_a_critic_is_a_head_or_an_adapter_of_its_own(base: PretrainedSource, where: Any) -> None:
-    learner = opinionated(Ppo(lr=1e-2, critic=Critic(where=where)).build(adapted(base)))
+def test_with_an_adapter_a_critic_is_a_head_or_an_adapter_of_its_own(base: PretrainedSource, where: Any) -> None:
+    learner = opinionated(Ppo(lr=1e-2, critic=CriticSettings(where=where)).build(adapted(base)))
     critic = learner.objective.critic
     before, still = frozen(learner.model), frozen(critic)
     first = {name: p.detach().clone() for name, p in critic.named_parameters() if p.requires_grad}
     for seed in range(3):
-        learner.update(judged(seed=seed))
+        learner.update(valued_samples(seed=seed))
     assert same(frozen(learner.model), before)
     assert same(frozen(critic), still)
-    kept = learner.state_dict()["modules"]["critic"]
-    assert kept.keys() == first.keys()
-    assert all(name.startswith("head.") or "lora_" in name for name in kept)
-    assert ({name for name in kept if "lora_" in name} != set()) == (where == "separate")
-    assert all(not torch.equal(kept[name], first[name]) for name in kept)
+    critic_state = learner.state_dict()["modules"]["critic"]
+    assert critic_state.keys() == first.keys()
+    assert all(name.startswith("head.") or "lora_" in name for name in critic_state)
+    assert ({name for name in critic_state if "lora_" in name} != set()) == (where == "separate")
+    assert all(not torch.equal(critic_state[name], first[name]) for name in critic_state)
 
 
 def test_the_base_is_held_once_for_policy_and_critic(base: PretrainedSource) -> None:
@@ -71,21 +71,21 @@ def test_the_base_is_held_once_for_policy_and_critic(base: PretrainedSource) -> 
 
 
 def test_in_the_warm_up_the_policys_adapter_stays(base: PretrainedSource) -> None:
-    learner = Ppo(lr=1e-2, critic=Critic(where="trunk", warm_up=1)).build(adapted(base))
+    learner = Ppo(lr=1e-2, critic=CriticSettings(where="trunk", warm_up=1)).build(adapted(base))
     before = weights(learner)
-    learner.update(judged())
+    learner.update(valued_samples())
     assert same(weights(learner), before)
-    learner.update(judged())
+    learner.update(valued_samples())
     assert not same(weights(learner), before)
 
 
 @pytest.mark.parametrize("where", ["trunk", "separate"])
 def test_with_an_adapter_the_gradient_does_not_depend_on_micro_batches(base: PretrainedSource, where: Any) -> None:
-    samples = judged(distinct=16, count=30)
+    samples = valued_samples(distinct=16, count=30)
 
     def flat(**options: Any) -> Tensor:
-        found = gradients(opinionated(Ppo(critic=Critic(where=where), **options).build(adapted(base))), samples)
-        return torch.cat([found[name].flatten() for name in sorted(found)])
+        named = gradients(opinionated(Ppo(critic=CriticSettings(where=where), **options).build(adapted(base))), samples)
+        return torch.cat([named[name].flatten() for name in sorted(named)])
 
     whole = flat()
     for micro_tokens in (1, 60):
@@ -93,40 +93,40 @@ def test_with_an_adapter_the_gradient_does_not_depend_on_micro_batches(base: Pre
 
 
 def test_a_restored_adapter_and_critic_continue_bit_for_bit(base: PretrainedSource) -> None:
-    settings = Ppo(lr=1e-2, minibatches=2, critic=Critic(lr=3e-2))
+    settings = Ppo(lr=1e-2, minibatches=2, critic=CriticSettings(lr=3e-2))
     learner, other = (settings.build(adapted(base, dropout=0.2)) for _ in range(2))
-    learner.update(judged(seed=0))
+    learner.update(valued_samples(seed=0))
     state = learner.state_dict()
-    learned = learner.update(judged(seed=1))
+    learned = learner.update(valued_samples(seed=1))
     other.load_state_dict(state)
-    assert other.update(judged(seed=1)) == learned
+    assert other.update(valued_samples(seed=1)) == learned
     assert same(weights(other), weights(learner))
     assert same(*(each.state_dict()["modules"]["critic"] for each in (other, learner)))
 
 
 def test_a_critic_can_start_from_other_weights_of_any_size(base: PretrainedSource, tmp_path: Path) -> None:
     other = saved(tmp_path / "other", hidden_size=16, num_hidden_layers=2)
-    settings = Ppo(lr=1e-2, critic=Critic(model=Pretrained(path=other.path)))
-    learner: Any = opinionated(settings.build(replace(brief(), source=base)))
+    settings = Ppo(lr=1e-2, critic=CriticSettings(model=Pretrained(path=other.path)))
+    learner: Any = opinionated(settings.build(replace(context(), source=base)))
     head = learner.objective.critic.head
     assert head.in_features == 16
     one = turn((1, 2, 3), (4, 5))
     with torch.no_grad():
-        states = Source({"hidden_size": 16, "num_hidden_layers": 2}).model().model(torch.tensor([[1, 2, 3, 4, 5]]))
+        states = TinySource({"hidden_size": 16, "num_hidden_layers": 2}).model().model(torch.tensor([[1, 2, 3, 4, 5]]))
         expected = (states.last_hidden_state[0] @ head.weight[0] + head.bias)[2:].tolist()
     (reading,) = learner.read([one], VALUES)
     assert [*(reading.values or ()), reading.next_value] == pytest.approx(expected, abs=1e-5)
-    learner.update(judged())
+    learner.update(valued_samples())
 
 
 def test_a_critic_with_another_tokenizer_is_refused(base: PretrainedSource, tmp_path: Path) -> None:
-    settings = Ppo(critic=Critic(model=Pretrained(path=saved(tmp_path / "other", words=39).path)))
+    settings = Ppo(critic=CriticSettings(model=Pretrained(path=saved(tmp_path / "other", words=39).path)))
     with pytest.raises(ValueError, match=r"policy 'actor': critic\.model: .* has another tokenizer than the policy"):
-        settings.build(replace(brief(), source=base))
+        settings.build(replace(context(), source=base))
 
 
 def test_a_folder_that_is_not_there_is_told_before_anything_starts() -> None:
-    missing = list(Ppo(critic=Critic(model=Pretrained(path="/no/such/model"))).missing())
+    missing = list(Ppo(critic=CriticSettings(model=Pretrained(path="/no/such/model"))).missing())
     assert len(missing) == 1
     assert missing[0].startswith("critic.model.path: '/no/such/model'")
 
@@ -134,5 +134,5 @@ def test_a_folder_that_is_not_there_is_told_before_anything_starts() -> None:
 def test_a_body_that_cannot_read_lines_is_given_padded_texts(base: PretrainedSource, tmp_path: Path) -> None:
     other = saved(tmp_path / "other", attention_dropout=0.1)
     for path, packing in ((base.path, "auto"), (other.path, "padded")):
-        learner = Ppo(critic=Critic(model=Pretrained(path=path))).build(replace(brief(), source=base))
+        learner = Ppo(critic=CriticSettings(model=Pretrained(path=path))).build(replace(context(), source=base))
         assert learner.settings.packing == packing

@@ -3,11 +3,25 @@ from dataclasses import replace
 
 import pytest
 import torch
-from learning_samples import Plan, Source, brief, distance, gradient, make, said, same, sample, turn, weights
+from learning_samples import (
+    Plan,
+    TinySource,
+    context,
+    distance,
+    gradient,
+    make,
+    read_logprobs,
+    same,
+    sample,
+    turn,
+    weights,
+)
 from transformers import AutoModelForCausalLM
 
 from marl.config import Sampling
-from trainers.settings import Anchor, Grpo, Sft
+from trainers.settings.optimisation import Anchor
+from trainers.settings.policy_gradient import Grpo
+from trainers.settings.preferences import Sft
 
 FULL = {
     "lr": 1e-3,
@@ -26,9 +40,9 @@ def test_the_gradient_does_not_depend_on_micro_batches(mode):
 
 
 def test_the_gradient_is_that_of_the_loss_written_out():
-    learner = Grpo().build(brief())
+    learner = Grpo().build(context())
     one = sample((1, 2), (3, 4), (-3.0, -3.7), advantage=1.5)
-    model = Source().model()
+    model = TinySource().model()
     logprobs = model(torch.tensor([[1, 2, 3, 4]])).logits[0, 1:3].log_softmax(-1)[[0, 1], [3, 4]]
     ratio = (logprobs - torch.tensor([-3.0, -3.7])).exp()
     (-torch.minimum(1.5 * ratio, 1.5 * ratio.clamp(0.8, 1.2)).mean()).backward()
@@ -38,7 +52,7 @@ def test_the_gradient_is_that_of_the_loss_written_out():
 
 
 def test_without_samples_nothing_changes_but_the_count():
-    learner = Grpo(**FULL).build(brief())
+    learner = Grpo(**FULL).build(context())
     before = weights(learner)
     metrics = learner.update([])
     assert same(weights(learner), before)
@@ -50,7 +64,7 @@ def test_without_samples_nothing_changes_but_the_count():
 def test_a_restored_learner_continues_bit_for_bit():
     settings = Grpo(minibatches=3, epochs=2, schedule="cosine", **FULL)
     options = {"attention_dropout": 0.3}
-    learner, other = settings.build(brief(**options)), settings.build(brief(**options))
+    learner, other = settings.build(context(**options)), settings.build(context(**options))
     for i in range(3):
         learner.update(make(Plan(), seed=i))
     state = learner.state_dict()
@@ -62,7 +76,7 @@ def test_a_restored_learner_continues_bit_for_bit():
 
 
 def test_updates_leave_the_global_random_numbers_alone():
-    learner = Grpo(minibatches=2).build(brief(attention_dropout=0.3))
+    learner = Grpo(minibatches=2).build(context(attention_dropout=0.3))
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -71,17 +85,17 @@ def test_updates_leave_the_global_random_numbers_alone():
 
 
 def test_a_state_that_does_not_fit_is_refused():
-    learner, other = Grpo(**FULL).build(brief()), Grpo(magnet=Anchor(coefficient=1.0)).build(brief())
+    learner, other = Grpo(**FULL).build(context()), Grpo(magnet=Anchor(coefficient=1.0)).build(context())
     with pytest.raises(
         ValueError, match=r"anchors are \['initial'\], but the saved ones are \['initial', 'proximal'\]"
     ):
         other.load_state_dict(learner.state_dict())
     with pytest.raises(ValueError, match="weights do not fit"):
-        Grpo().build(brief(num_hidden_layers=2)).load_state_dict(learner.state_dict())
+        Grpo().build(context(num_hidden_layers=2)).load_state_dict(learner.state_dict())
 
 
 def test_tied_weights_are_published_once_and_saved_whole(tmp_path):
-    learner = Grpo(lr=1e-2).build(brief(tie_word_embeddings=True))
+    learner = Grpo(lr=1e-2).build(context(tie_word_embeddings=True))
     learner.update(make(Plan()))
     names = [name for name, _ in learner.publish()]
     assert "lm_head.weight" not in names
@@ -94,30 +108,30 @@ def test_tied_weights_are_published_once_and_saved_whole(tmp_path):
 
 
 def test_the_learner_raises_what_is_rewarded_and_lowers_what_is_punished():
-    learner = Grpo(lr=1e-2).build(brief(steps=30))
+    learner = Grpo(lr=1e-2).build(context(steps=30))
     good, bad = turn((1, 2), (3, 4)), turn((1, 2), (5, 6))
-    first = said(learner, good, bad)
+    first = read_logprobs(learner, good, bad)
     for _ in range(5):
-        now = said(learner, good, bad)
+        now = read_logprobs(learner, good, bad)
         learner.update([sample((1, 2), (3, 4), now[0], advantage=1), sample((1, 2), (5, 6), now[1], advantage=-1)])
-    last = said(learner, good, bad)
+    last = read_logprobs(learner, good, bad)
     assert sum(last[0]) > sum(first[0]) + 0.5
     assert sum(last[1]) < sum(first[1]) - 0.5
 
 
 def test_the_entropy_bonus_is_subtracted():
-    metrics = Grpo(entropy=0.5).build(brief()).update(make(Plan()))
+    metrics = Grpo(entropy=0.5).build(context()).update(make(Plan()))
     assert metrics["loss"] == pytest.approx(metrics["policy_loss"] - 0.5 * metrics["entropy"], rel=1e-5)
 
 
 def test_the_distance_to_the_sampler_is_measured_before_the_weights_move():
-    once, often = (Grpo(lr=1e-2, epochs=n).build(brief()).update(make(Plan())) for n in (1, 4))
+    once, often = (Grpo(lr=1e-2, epochs=n).build(context()).update(make(Plan())) for n in (1, 4))
     assert once["kl_sampler"] == often["kl_sampler"] > 0
     assert once["ratio_mean"] != often["ratio_mean"]
 
 
 def test_ratios_to_the_learners_own_reading_start_at_one():
-    learner = Grpo(old="read", fidelity=None).build(brief())
+    learner = Grpo(old="read", fidelity=None).build(context())
     samples = make(Plan())
     readings = learner.read([turn(s.prompt_ids, s.token_ids) for s in samples])
     metrics = learner.update([replace(s, reading=r) for s, r in zip(samples, readings, strict=True)])
@@ -127,7 +141,7 @@ def test_ratios_to_the_learners_own_reading_start_at_one():
 
 
 def test_imitation_lowers_its_loss_and_asks_neither_for_advantages_nor_log_probabilities():
-    learner = Sft(lr=1e-2).build(brief())
+    learner = Sft(lr=1e-2).build(context())
     samples = [replace(s, logprobs=(), sampling=Sampling(temperature=0.0)) for s in make(Plan(distinct=4, count=8))]
     losses = [learner.update(samples)["loss"] for _ in range(20)]
     assert losses[-1] < losses[0] - 1
@@ -136,15 +150,15 @@ def test_imitation_lowers_its_loss_and_asks_neither_for_advantages_nor_log_proba
 
 
 def test_imitation_is_the_mean_negative_log_probability():
-    learner = Sft().build(brief())
+    learner = Sft().build(context())
     samples = make(Plan())
-    readings = said(learner, *(turn(s.prompt_ids, s.token_ids) for s in samples))
+    readings = read_logprobs(learner, *(turn(s.prompt_ids, s.token_ids) for s in samples))
     expected = -sum(map(sum, readings)) / sum(map(len, readings))
     assert learner.update(samples)["loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_minibatches_deal_every_sample_once_an_epoch():
-    learner = Grpo(minibatches=5, epochs=3, lr=1e-3).build(brief())
+    learner = Grpo(minibatches=5, epochs=3, lr=1e-3).build(context())
     metrics = learner.update(make(Plan(distinct=12, count=12)))
     assert metrics["tokens"] == 3 * sum(len(s.token_ids) for s in make(Plan(distinct=12, count=12)))
     assert {s["step"].item() for s in learner._optimizer.state_dict().values()} == {15.0}
@@ -152,7 +166,7 @@ def test_minibatches_deal_every_sample_once_an_epoch():
 
 def test_minibatches_are_drawn_anew_by_seed_and_update():
     def learned(seed: int, updates: int) -> dict[str, torch.Tensor]:
-        learner = Grpo(minibatches=4, lr=1e-3).build(brief(seed=seed))
+        learner = Grpo(minibatches=4, lr=1e-3).build(context(seed=seed))
         for _ in range(updates):
             learner.update([])
         learner.update(make(Plan()))
@@ -164,7 +178,7 @@ def test_minibatches_are_drawn_anew_by_seed_and_update():
 
 
 def test_a_prompt_without_tokens_and_a_temperature_of_zero_are_refused():
-    learner = Grpo().build(brief())
+    learner = Grpo().build(context())
     with pytest.raises(ValueError, match="at least one token"):
         learner.update([sample((), (2,), (-1.0,))])
     with pytest.raises(ValueError, match="temperature=0"):

@@ -4,7 +4,9 @@ import sys
 import pytest
 
 from marl.config import Sampling
-from trainers.settings import Anchor, Grpo, Sft
+from trainers.settings.optimisation import Anchor
+from trainers.settings.policy_gradient import Grpo
+from trainers.settings.preferences import Sft
 
 
 @pytest.mark.parametrize(

@@ -106,9 +106,9 @@ def test_an_unclipped_product_of_ratios_has_the_gradient_of_the_expected_return_
     answers = torch.tensor(list(product(range(4), repeat=2)))
     returns, behind = torch.randn(16, generator=generator), torch.randn(4, generator=generator).log_softmax(0)
     logits = torch.randn(4, generator=generator).requires_grad_()
-    said, old, every = logits.log_softmax(0)[answers], behind[answers], torch.ones(16, 2, dtype=torch.bool)
-    expected = torch.autograd.grad((said.sum(1).exp() * returns).sum(), logits, retain_graph=True)[0]
-    rows, _ = sequence_surrogate(said, old, returns[:, None].expand(16, 2), every, (1.0, math.inf))
+    logprobs, old, every = logits.log_softmax(0)[answers], behind[answers], torch.ones(16, 2, dtype=torch.bool)
+    expected = torch.autograd.grad((logprobs.sum(1).exp() * returns).sum(), logits, retain_graph=True)[0]
+    rows, _ = sequence_surrogate(logprobs, old, returns[:, None].expand(16, 2), every, (1.0, math.inf))
     got = torch.autograd.grad((old.sum(1).exp() * rows.mean(1)).sum(), logits)[0]
     torch.testing.assert_close(-got, expected)
 

@@ -1,12 +1,14 @@
 from dataclasses import replace
 
 import pytest
-from learning_samples import Plan, brief, distance, gradient, make, sample
+from learning_samples import Plan, context, distance, gradient, make, sample
 
 from marl.config import Sampling
 from marl.types import Advantage, Reading
-from trainers.batching.rows import imitated_rows, judged_rows
-from trainers.settings import Anchor, Grpo, Sft
+from trainers.batching.rows import plain_rows, policy_rows
+from trainers.settings.optimisation import Anchor
+from trainers.settings.policy_gradient import Grpo
+from trainers.settings.preferences import Sft
 
 MODES = [
     {"aggregation": "token_mean"},
@@ -33,7 +35,7 @@ def test_merged_rows_have_the_gradient_of_the_samples(mode):
 
 def test_merging_changes_no_metric_but_the_number_of_rows():
     samples = make(Plan(distinct=8, count=60))
-    one, other = (Grpo(**EVERYTHING, merge=merge).build(brief()).update(samples) for merge in (True, False))
+    one, other = (Grpo(**EVERYTHING, merge=merge).build(context()).update(samples) for merge in (True, False))
     assert one.pop("rows") < 20
     assert other.pop("rows") == 60
     assert one == pytest.approx(other, rel=1e-5, abs=1e-7)
@@ -46,7 +48,7 @@ def test_merged_token_advantages_and_mixed_signs_have_the_gradient_of_the_sample
         replace(s, advantage=Advantage(0.0, tokens=tuple((-1.0) ** (i + k) * (1 + i) for k in range(len(s.token_ids)))))
         for i, s in enumerate(plain)
     ]
-    assert len(judged_rows(samples, "sampler", merge=True)) <= 8
+    assert len(policy_rows(samples, "sampler", merge=True)) <= 8
     assert distance(gradient(Grpo(), samples), gradient(Grpo(merge=False), samples)) < 1e-6
 
 
@@ -57,9 +59,9 @@ def test_imitation_merges_too():
 
 def test_signs_are_kept_apart_and_zero_goes_with_the_positive():
     samples = [sample((1,), (2,), (-1.0,), advantage=a) for a in (1.0, -2.0, 0.0, -0.5)]
-    rows = judged_rows(samples, "sampler", merge=True)
+    rows = policy_rows(samples, "sampler", merge=True)
     assert [(row.count, row.columns["advantages"]) for row in rows] == [(2, (1.0,)), (2, (-2.5,))]
-    assert [row.count for row in imitated_rows(samples, merge=True)] == [4]
+    assert [row.count for row in plain_rows(samples, merge=True)] == [4]
 
 
 @pytest.mark.parametrize(
@@ -75,28 +77,28 @@ def test_signs_are_kept_apart_and_zero_goes_with_the_positive():
 )
 def test_samples_that_differ_are_not_merged(other):
     first = sample((1,), (2,), (-1.0,))
-    assert len(judged_rows([first, replace(first, **other)], "sampler", merge=True)) == 2
+    assert len(policy_rows([first, replace(first, **other)], "sampler", merge=True)) == 2
 
 
 def test_float_noise_in_log_probabilities_is_averaged():
     samples = [sample((1,), (2,), (lp,)) for lp in (-1.0, -1.000002)]
-    (row,) = judged_rows(samples, "sampler", merge=True)
+    (row,) = policy_rows(samples, "sampler", merge=True)
     assert row.columns["old"] == row.columns["sampled"] == (pytest.approx(-1.000001),)
 
 
 def test_the_old_policy_can_be_the_learners_own_reading():
-    (row,) = judged_rows([sample((1,), (2,), (-1.0,), reading=Reading((-1.5,)))], "read", merge=True)
+    (row,) = policy_rows([sample((1,), (2,), (-1.0,), reading=Reading((-1.5,)))], "read", merge=True)
     assert (row.columns["old"], row.columns["sampled"]) == ((-1.5,), (-1.0,))
     with pytest.raises(ValueError, match=r"old='read' needs a reading of turn \('episode', 0\)"):
-        judged_rows([sample((1,), (2,), (-1.0,))], "read", merge=True)
+        policy_rows([sample((1,), (2,), (-1.0,))], "read", merge=True)
 
 
 def test_numbers_that_do_not_match_the_tokens_are_named():
     with pytest.raises(ValueError, match="2 tokens, but logprobs has 1 numbers"):
-        judged_rows([sample((1,), (2, 3), (-1.0,))], "sampler", merge=True)
+        policy_rows([sample((1,), (2, 3), (-1.0,))], "sampler", merge=True)
     with pytest.raises(ValueError, match=r"1 tokens, but advantage.tokens has 2 numbers"):
-        judged_rows([sample((1,), (2,), (-1.0,), advantage=Advantage(0, (1.0, 2.0)))], "sampler", merge=True)
+        policy_rows([sample((1,), (2,), (-1.0,), advantage=Advantage(0, (1.0, 2.0)))], "sampler", merge=True)
 
 
 def test_empty_completions_teach_nothing():
-    assert judged_rows([sample((1,), (), ())], "sampler", merge=True) == []
+    assert policy_rows([sample((1,), (), ())], "sampler", merge=True) == []

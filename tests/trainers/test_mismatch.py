@@ -101,12 +101,12 @@ def test_opsm_drops_the_rows_that_trl_drops(poison):
     for seed, delta in product(range(5), (-0.5, -0.1, 0.0, 0.1, 0.5)):
         case = drawn(rows=True, seed=seed)
         clean, dirty = case.hidden(0.0), case.hidden(poison)
-        kept = trl.GRPOTrainer.get_off_policy_mask(
+        trl_mask = trl.GRPOTrainer.get_off_policy_mask(
             case.advantages[:, :1], clean.logprobs, clean.sampled, clean.mask.double(), delta
         )
         got = opsm(dirty.logprobs, dirty.sampled, dirty.advantages, dirty.mask, delta)
-        assert torch.equal(got, kept.bool() & case.mask)
-        dropped.add(int(kept.sum()))
+        assert torch.equal(got, trl_mask.bool() & case.mask)
+        dropped.add(int(trl_mask.sum()))
     assert len(dropped) > 1
 
 

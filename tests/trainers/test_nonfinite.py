@@ -3,16 +3,17 @@ import pickle
 from dataclasses import replace
 
 import pytest
-from learning_samples import Plan, brief, make, same, sample, weights
+from learning_samples import Plan, context, make, same, sample, weights
 
 from marl.errors import NonFinite
-from trainers.settings import Anchor, Grpo
+from trainers.settings.optimisation import Anchor
+from trainers.settings.policy_gradient import Grpo
 
 
 def test_a_poisoned_advantage_is_named_and_the_weights_stay():
     samples = make(Plan(distinct=3, count=20))
     poisoned = [replace(s, advantage=replace(s.advantage, value=math.nan)) if s.id[1] == 7 else s for s in samples]
-    learner = Grpo(lr=1e-3, magnet=Anchor(coefficient=0.5)).build(brief())
+    learner = Grpo(lr=1e-3, magnet=Anchor(coefficient=0.5)).build(context())
     before = weights(learner)
     with pytest.raises(
         NonFinite, match=r"policy 'actor': the loss .* episode 'episode', turn 7 \(role 'solver'\)"
@@ -26,13 +27,13 @@ def test_a_poisoned_advantage_is_named_and_the_weights_stay():
 def test_a_poisoned_log_probability_is_named_even_if_clipping_would_hide_it():
     samples = [*make(Plan()), sample((1,), (2,), (-math.inf,), turn=99)]
     with pytest.raises(NonFinite) as error:
-        Grpo().build(brief()).update(samples)
+        Grpo().build(context()).update(samples)
     assert error.value.samples == (("episode", 99),)
 
 
 def test_an_exploding_ratio_is_named():
     samples = [*make(Plan()), sample((1,), (2,), (-200.0,), advantage=-1.0, turn=99)]
-    learner = Grpo().build(brief())
+    learner = Grpo().build(context())
     before = weights(learner)
     with pytest.raises(NonFinite, match="the loss is not finite") as error:
         learner.update(samples)
@@ -43,7 +44,7 @@ def test_an_exploding_ratio_is_named():
 def test_an_exploding_gradient_of_a_finite_loss_is_named():
     # e^85 is finite in float32, its square is not.
     samples = [*make(Plan()), sample((1,), (2,), (-88.0,), advantage=-1.0, turn=99)]
-    learner = Grpo(max_norm=1e30).build(brief())
+    learner = Grpo(max_norm=1e30).build(context())
     before = weights(learner)
     with pytest.raises(NonFinite, match="the gradient is not finite") as error:
         learner.update(samples)
@@ -54,7 +55,7 @@ def test_an_exploding_gradient_of_a_finite_loss_is_named():
 
 def test_after_an_error_the_next_update_is_a_whole_one_and_a_restored_one_goes_on():
     settings = Grpo(minibatches=4, lr=1e-3)
-    learner, other = settings.build(brief()), settings.build(brief())
+    learner, other = settings.build(context()), settings.build(context())
     poisoned = [*make(Plan()), sample((1,), (2,), (-math.inf,), turn=99)]
     with pytest.raises(NonFinite) as first:
         learner.update(poisoned)

@@ -1,4 +1,4 @@
-"""Texts in lines: nothing lost, nothing laid down twice without need, each token sees its own text and no other."""
+"""Packed sequences: nothing lost, nothing twice without need, each token sees its own text and no other."""
 
 import random
 import time
@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from packing_samples import KINDS
 
-from trainers.batching.packing import Frame, Lines, pack
+from trainers.batching.packing import PackedBatch, PackingLimits, pack
 
 
 def tokens(widths):
-    """Only tokens cost."""
+    """Return costs of tokens alone."""
     return widths.astype(float)
 
 
 def squares(widths):
-    """So does a line's width."""
+    """Return costs of tokens and of a sequence's width."""
     return widths + 0.05 * widths**2
 
 
@@ -29,32 +29,32 @@ def alone(texts):
 
 
 def tree_size(texts) -> int:
-    """Distinct beginnings."""
+    """Return the number of distinct prefixes."""
     return len({text[:end] for text in texts for end in range(1, len(text) + 1)})
 
 
-def laid(made: list[Lines]) -> int:
-    """Tokens that are no padding."""
-    return sum(len(np.unique(np.concatenate(list(lines.places.values())))) for lines in made)
+def packed_tokens(packs: list[PackedBatch]) -> int:
+    """Return the number of tokens without padding."""
+    return sum(len(np.unique(np.concatenate(list(batch.places.values())))) for batch in packs)
 
 
-def check(texts, bundles, made: list[Lines]) -> None:
-    """By enumeration: what each token sees, in each line, by the rule j <= i < last[j]."""
+def check(texts, bundles, packs: list[PackedBatch]) -> None:
+    """Check by enumeration what each token sees, in each sequence, by the rule j <= i < last[j]."""
     batch_of = {}
-    for number, lines in enumerate(made):
-        width = lines.ids_LW.shape[1]
+    for number, batch in enumerate(packs):
+        width = batch.ids_LW.shape[1]
         here = np.arange(width)
-        seen = (here[:, None] >= here) & (here[:, None] < lines.last_LW[:, None, :])
+        seen = (here[:, None] >= here) & (here[:, None] < batch.last_LW[:, None, :])
         assert seen.any(-1).all(), "a token that sees nothing has no softmax"
-        for text, place in lines.places.items():
+        for text, place in batch.places.items():
             assert text not in batch_of
             batch_of[text] = number
             line = place[0] // width
-            assert (lines.ids_LW.ravel()[place] == texts[text]).all()
-            assert (lines.depths_LW.ravel()[place] == np.arange(len(place))).all()
+            assert (batch.ids_LW.ravel()[place] == texts[text]).all()
+            assert (batch.depths_LW.ravel()[place] == np.arange(len(place))).all()
             for nth, at in enumerate(place - line * width):
                 assert (np.flatnonzero(seen[line, at]) == place[: nth + 1] - line * width).all()
-        assert lines.pairs == seen.sum()
+        assert batch.pairs == seen.sum()
     assert sorted(batch_of) == alone(texts)
     for bundle in set(bundles):
         assert len({batch_of[text] for text in batch_of if bundles[text] == bundle}) == 1
@@ -68,33 +68,37 @@ def test_random_prefix_trees_come_out_as_they_went_in(seed):
         start = rng.choice(texts)[: rng.randint(0, 12)] if texts and rng.random() < 0.8 else ()
         texts.append(start + tuple(rng.randrange(3) for _ in range(rng.randint(0 if start else 1, 8))))
     bundles = [rng.choice([i, i, "one", "other"]) for i in range(len(texts))]
-    frame = Frame(rng.choice([1, 20, 40, 1000]), rng.choice([tokens, squares]), rng.random() < 0.3, rng.choice([1, 8]))
-    made = pack(texts, bundles, frame, share=rng.random() < 0.7)
-    check(texts, bundles, made)
-    assert all(lines.ids_LW.shape[1] % frame.block == 0 for lines in made)
+    frame = PackingLimits(
+        rng.choice([1, 20, 40, 1000]), rng.choice([tokens, squares]), rng.random() < 0.3, rng.choice([1, 8])
+    )
+    packs = pack(texts, bundles, frame, share=rng.random() < 0.7)
+    check(texts, bundles, packs)
+    assert all(batch.ids_LW.shape[1] % frame.block == 0 for batch in packs)
     if len(set(bundles)) == len(bundles):
         longest = -(-max(map(len, texts)) // frame.block) * frame.block
-        assert all(lines.ids_LW.size <= max(frame.tokens, longest) for lines in made)
+        assert all(batch.ids_LW.size <= max(frame.tokens, longest) for batch in packs)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_beginning_is_laid_down_once_where_there_is_room(kind):
     texts = whole(KINDS[kind](random.Random(1)))
-    assert laid(pack(texts, alone(texts), Frame(10_000, tokens))) == tree_size(texts)
-    assert laid(pack(texts, alone(texts), Frame(10_000, tokens), share=False)) == sum(map(len, set(texts)))
+    assert packed_tokens(pack(texts, alone(texts), PackingLimits(10_000, tokens))) == tree_size(texts)
+    assert packed_tokens(pack(texts, alone(texts), PackingLimits(10_000, tokens), share=False)) == sum(
+        map(len, set(texts))
+    )
 
 
 def test_cuts_are_where_they_cost_least():
     # Six answers to one prompt, three to another: forests of at most three answers fit. The second group stays whole.
     texts = [(1,) * 10 + (n, n) for n in range(6)] + [(2,) * 10 + (n, n) for n in range(3)]
-    made = pack(texts, alone(texts), Frame(16, tokens))
-    assert [lines.ids_LW.shape for lines in made] == [(1, 16)] * 3
-    assert sorted(sorted(lines.places) for lines in made) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    packs = pack(texts, alone(texts), PackingLimits(16, tokens))
+    assert [batch.ids_LW.shape for batch in packs] == [(1, 16)] * 3
+    assert sorted(sorted(batch.places) for batch in packs) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
 
 
 def test_wide_forests_are_cut_where_attention_over_them_costs_more_than_their_beginning():
     texts = [(1,) * 10 + (n,) * 30 for n in range(8)]
-    shapes = {cost: pack(texts, alone(texts), Frame(1000, cost))[0].ids_LW.shape for cost in (tokens, squares)}
+    shapes = {cost: pack(texts, alone(texts), PackingLimits(1000, cost))[0].ids_LW.shape for cost in (tokens, squares)}
     assert shapes == {tokens: (1, 250), squares: (8, 40)}
 
 
@@ -102,19 +106,19 @@ def test_bundles_stay_together_and_share_within_and_among_themselves():
     group = [(1,) * 20 + (n,) for n in range(4)]
     pairs = [text + end for text in group for end in ((5, 6), (7, 8))]
     bundles = [index // 2 for index in range(8)]
-    made = pack(pairs, bundles, Frame(30, tokens))
-    check(pairs, bundles, made)
-    assert laid(made) == 2 * (20 + 2 * (1 + 4))
+    packs = pack(pairs, bundles, PackingLimits(30, tokens))
+    check(pairs, bundles, packs)
+    assert packed_tokens(packs) == 2 * (20 + 2 * (1 + 4))
     other = [(2,) * 20 + text[20:] for text in pairs[::2]]
     both = [text for two in zip(pairs[::2], other, strict=True) for text in two]
-    assert laid(pack(both, bundles, Frame(1000, tokens))) == 2 * (20 + 4 * 3)
+    assert packed_tokens(pack(both, bundles, PackingLimits(1000, tokens))) == 2 * (20 + 4 * 3)
 
 
 def test_ragged_texts_leave_little_padding():
     rng = random.Random(0)
     texts = [(n, *[0] * rng.randint(10, 99)) for n in range(400)]
-    for frame in (Frame(2000, squares), Frame(2000, tokens, long=True, block=128)):
-        size = sum(lines.ids_LW.size for lines in pack(texts, alone(texts), frame))
+    for frame in (PackingLimits(2000, squares), PackingLimits(2000, tokens, long=True, block=128)):
+        size = sum(batch.ids_LW.size for batch in pack(texts, alone(texts), frame))
         assert size < 1.1 * sum(map(len, texts))
 
 
@@ -126,9 +130,9 @@ def test_the_work_is_linear_in_tokens():
         spent = []
         for _ in range(3):
             started = time.process_time()
-            made = pack(texts, alone(texts), Frame(32768, squares))
+            packs = pack(texts, alone(texts), PackingLimits(32768, squares))
             spent.append(time.process_time() - started)
-        assert laid(made) <= 1.01 * groups * 2 * length
+        assert packed_tokens(packs) <= 1.01 * groups * 2 * length
         return min(spent)
 
     once = seconds(16, 200)

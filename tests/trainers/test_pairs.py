@@ -5,31 +5,36 @@ from dataclasses import replace
 import pytest
 from learning_samples import sample
 
-from trainers.batching.pairs import contests, paired_rows
+from trainers.batching.pairs import contests, distinct, paired_rows, select_samples
 from trainers.batching.rows import totals_of
-from trainers.batching.selection import distinct, kept
-from trainers.settings import Dpo, Keep, Sft
+from trainers.settings.preferences import Dpo, SampleSelection, Sft
 
-ASKED, OTHER = (1, 2), (1, 3)
+PROMPT, OTHER = (1, 2), (1, 3)
 
 
-def said(episode, token, paid, *, turn=0, asked=ASKED, earned=0.0, **more):
-    """A turn that said one token."""
-    told = sample(asked, (token,), (-1.0,), paid=paid, advantage=earned, **more)
-    return replace(told, id=(episode, turn))
+def answered(episode, token, paid, *, turn=0, prompt=PROMPT, earned=0.0, **more):
+    """Return a turn of one token."""
+    made = sample(prompt, (token,), (-1.0,), paid=paid, advantage=earned, **more)
+    return replace(made, id=(episode, turn))
 
 
 def tokens(contest):
-    """[(tokens of the better side, of the worse side)]"""
-    sides = ["".join(str(t) for s in side for t in s.token_ids) for side in contest.sides]
-    return [(sides[better], sides[worse]) for better, worse in contest.pairs]
+    """Return [(tokens of the better entry, of the worse one)]."""
+    entries = ["".join(str(t) for s in entry for t in s.token_ids) for entry in contest.entries]
+    return [(entries[better], entries[worse]) for better, worse in contest.pairs]
 
 
 def pairs(samples, **settings):
     return [tokens(contest) for contest in contests(samples, Dpo(**settings))]
 
 
-GROUP = [said("a", 4, 1.0), said("b", 5, 0.0), said("c", 6, 1.0), said("d", 7, 0.4), said("e", 8, 0.0)]
+GROUP = [
+    answered("a", 4, 1.0),
+    answered("b", 5, 0.0),
+    answered("c", 6, 1.0),
+    answered("d", 7, 0.4),
+    answered("e", 8, 0.0),
+]
 
 
 def test_siblings_are_all_of_one_prompt_the_better_with_the_worse():
@@ -50,24 +55,24 @@ def test_the_most_pairs_are_the_clearest_and_share_partners_out():
 
 def test_a_pair_is_at_least_the_margin_apart():
     assert pairs(GROUP, margin=0.6) == [[("4", "5"), ("4", "7"), ("4", "8"), ("6", "5"), ("6", "7"), ("6", "8")]]
-    assert pairs([said("a", 4, 0.1 + 0.2), said("b", 5, 0.3)]) == []
+    assert pairs([answered("a", 4, 0.1 + 0.2), answered("b", 5, 0.3)]) == []
 
 
 def test_neither_other_starts_nor_other_prompts_nor_other_roles_nor_the_same_words_are_a_pair():
-    one = said("a", 4, 1.0)
+    one = answered("a", 4, 1.0)
     for other in (
-        said("b", 5, 0.0, group="h"),
-        said("b", 5, 0.0, asked=OTHER),
-        said("b", 5, 0.0, role="critic"),
-        said("b", 4, 0.0),
-        replace(said("b", 5, 0.0), token_ids=()),
+        answered("b", 5, 0.0, group="h"),
+        answered("b", 5, 0.0, prompt=OTHER),
+        answered("b", 5, 0.0, role="critic"),
+        answered("b", 4, 0.0),
+        replace(answered("b", 5, 0.0), token_ids=()),
     ):
         assert pairs([one, other]) == []
-    assert pairs([one, said("b", 5, 0.0)]) == [[("4", "5")]]
+    assert pairs([one, answered("b", 5, 0.0)]) == [[("4", "5")]]
 
 
 def test_what_credit_earned_tells_turns_of_equal_pay_apart():
-    samples = [said("a", 4, 1.0, earned=0.2), said("b", 5, 1.0, earned=0.7)]
+    samples = [answered("a", 4, 1.0, earned=0.2), answered("b", 5, 1.0, earned=0.7)]
     assert pairs(samples) == []
     assert pairs(samples, by="earned") == [[("5", "4")]]
     assert Dpo(by="earned").uses_credit
@@ -75,19 +80,19 @@ def test_what_credit_earned_tells_turns_of_equal_pay_apart():
 
 
 def test_episodes_are_all_turns_of_an_agent_against_all_of_the_same_agent():
-    first = [said("a", 4, 1.0), said("a", 5, 1.0, turn=2, asked=OTHER)]
-    second = [said("b", 6, 0.0)]
-    third = [said("c", 4, 0.5), said("c", 7, 0.5, turn=2, asked=OTHER)]
-    critic = [said("a", 9, 0.0, turn=1, agent="player_1"), said("b", 8, 1.0, turn=1, agent="player_1")]
-    found = pairs([*first, *second, *third, *critic], pairs="episodes")
-    assert found == [[("45", "6"), ("45", "47"), ("47", "6")], [("8", "9")]]
+    first = [answered("a", 4, 1.0), answered("a", 5, 1.0, turn=2, prompt=OTHER)]
+    second = [answered("b", 6, 0.0)]
+    third = [answered("c", 4, 0.5), answered("c", 7, 0.5, turn=2, prompt=OTHER)]
+    critic = [answered("a", 9, 0.0, turn=1, agent="player_1"), answered("b", 8, 1.0, turn=1, agent="player_1")]
+    by_agent = pairs([*first, *second, *third, *critic], pairs="episodes")
+    assert by_agent == [[("45", "6"), ("45", "47"), ("47", "6")], [("8", "9")]]
     assert pairs([*first, *second], pairs="siblings") == [[("4", "6")]]
     by_credit = [replace(s, earned=earned) for s, earned in zip([*first, *second], (0.0, 0.6, 0.4), strict=True)]
     assert pairs(by_credit, pairs="episodes", by="earned") == [[("6", "45")]]
 
 
 def test_a_turn_in_many_pairs_is_one_row_and_the_facts_add_up_to_the_number_of_pairs():
-    rows = paired_rows([*GROUP, said("x", 4, 1.0, group="h"), said("y", 5, 0.0, group="h")], Dpo())
+    rows = paired_rows([*GROUP, answered("x", 4, 1.0, group="h"), answered("y", 5, 0.0, group="h")], Dpo())
     assert [row.token_ids[0] for row in rows] == [4, 5, 6, 7, 8, 4, 5]
     assert len({row.unit for row in rows}) == 2
     assert totals_of(rows).facts["pairs"] == 9
@@ -99,29 +104,29 @@ def test_settings_that_cannot_work_are_refused():
     with pytest.raises(ValueError, match=r"\{'aggregation': 'token_sum'\} has no effect on pairs"):
         Dpo(aggregation="token_sum")
     with pytest.raises(ValueError, match="at_least and best are both missing"):
-        Keep()
+        SampleSelection()
 
 
 def test_kept_are_those_worth_enough_and_the_best_of_each_start():
     def left(samples, **keep):
-        return [one.token_ids[0] for one in kept(samples, Keep(**keep))]
+        return [one.token_ids[0] for one in select_samples(samples, SampleSelection(**keep))]
 
     assert left(GROUP, at_least=0.4) == [4, 6, 7]
     assert left(GROUP, best=1) == [4]
     assert left(GROUP, best=3) == [4, 6, 7]
     assert left(GROUP, best=3, at_least=0.9) == [4, 6]
-    assert left([*GROUP, said("x", 9, 0.0, group="h")], best=1) == [4, 9]
+    assert left([*GROUP, answered("x", 9, 0.0, group="h")], best=1) == [4, 9]
 
 
 def test_the_best_episode_is_kept_whole_and_the_best_turn_alone():
-    first = [said("a", 4, 1.0, earned=0.0), said("a", 5, 1.0, turn=2, asked=OTHER, earned=1.0)]
-    second = [said("b", 6, 0.0, earned=0.5), said("b", 7, 0.0, turn=2, asked=OTHER, earned=0.5)]
-    assert [s.token_ids[0] for s in kept([*first, *second], Keep(best=1))] == [4, 5]
-    assert [s.token_ids[0] for s in kept([*first, *second], Keep(best=1, by="earned"))] == [5, 6]
-    assert Sft(keep=Keep(best=1, by="earned")).uses_credit
-    assert not Sft(keep=Keep(best=1)).uses_credit
+    first = [answered("a", 4, 1.0, earned=0.0), answered("a", 5, 1.0, turn=2, prompt=OTHER, earned=1.0)]
+    second = [answered("b", 6, 0.0, earned=0.5), answered("b", 7, 0.0, turn=2, prompt=OTHER, earned=0.5)]
+    assert [s.token_ids[0] for s in select_samples([*first, *second], SampleSelection(best=1))] == [4, 5]
+    assert [s.token_ids[0] for s in select_samples([*first, *second], SampleSelection(best=1, by="earned"))] == [5, 6]
+    assert Sft(keep=SampleSelection(best=1, by="earned")).uses_credit
+    assert not Sft(keep=SampleSelection(best=1)).uses_credit
 
 
 def test_distinct_leaves_the_first_of_what_was_said_twice():
-    samples = [said("a", 4, 1.0), said("b", 5, 1.0), said("c", 4, 1.0), said("d", 4, 1.0, asked=OTHER)]
+    samples = [answered("a", 4, 1.0), answered("b", 5, 1.0), answered("c", 4, 1.0), answered("d", 4, 1.0, prompt=OTHER)]
     assert [one.id[0] for one in distinct(samples)] == ["a", "b", "d"]

@@ -37,8 +37,8 @@ def expectation(estimator, policy, anchor, behind, limit=None):
     """Of the estimate over the tokens that `behind` draws, and of its gradient to π's logits."""
 
     def value_of(leaf):
-        said, told, old = (x.log_softmax(0)[:, None] for x in (leaf, anchor, behind))
-        return (behind.softmax(0) * sampled_kl(said, told, old, EVERY, estimator, limit)[:, 0]).sum()
+        logprobs, anchor_logprobs, old = (x.log_softmax(0)[:, None] for x in (leaf, anchor, behind))
+        return (behind.softmax(0) * sampled_kl(logprobs, anchor_logprobs, old, EVERY, estimator, limit)[:, 0]).sum()
 
     return value_of(policy).detach(), gradient_of(value_of, policy)
 
@@ -54,7 +54,9 @@ def expectation(estimator, policy, anchor, behind, limit=None):
         ("k3_is", "kl", "kl"),
     ],
 )
-def test_what_each_estimate_and_its_gradient_are_on_average(logits, estimator, value, gradient):
+def test_each_estimate_and_its_gradient_are_on_average_what_they_are_documented_to_be(
+    logits, estimator, value, gradient
+):
     policy, anchor, _ = logits
     ratio = policy.log_softmax(0) - anchor.log_softmax(0)
     values = {"kl": kl_of(policy, anchor), "half the mean square": (policy.softmax(0) * ratio**2).sum() / 2}
@@ -82,10 +84,10 @@ def test_k1_in_the_reward_of_a_whole_answer_has_the_gradient_of_the_kl(logits):
     every = torch.ones(answers.shape, dtype=torch.bool)
 
     def loss_of(leaf):
-        said, told = leaf.log_softmax(0)[answers], anchor.log_softmax(0)[answers]
-        k1 = sampled_kl(said, told, said.detach(), every, "k1").detach()
-        rows = reinforce(said, -k1.sum(1, keepdim=True).expand_as(k1), every).sum(1)
-        return (said.detach().sum(1).exp() * rows).sum()
+        logprobs, anchor_logprobs = leaf.log_softmax(0)[answers], anchor.log_softmax(0)[answers]
+        k1 = sampled_kl(logprobs, anchor_logprobs, logprobs.detach(), every, "k1").detach()
+        rows = reinforce(logprobs, -k1.sum(1, keepdim=True).expand_as(k1), every).sum(1)
+        return (logprobs.detach().sum(1).exp() * rows).sum()
 
     # Two tokens drawn independently: twice the KL of one.
     expected = gradient_of(lambda leaf: 2 * kl_of(leaf, anchor), policy)
@@ -95,11 +97,11 @@ def test_k1_in_the_reward_of_a_whole_answer_has_the_gradient_of_the_kl(logits):
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3", "k1+", "k3+", "k3_is"])
 def test_a_limit_bounds_the_estimate_and_keeps_its_gradient_finite(estimator):
     gaps = torch.tensor([[-200.0, -30.0, -1.0, 0.0, 1.0, 30.0]])
-    said = gaps.clone().requires_grad_()
-    estimate = sampled_kl(said, torch.zeros(1, 6), gaps, torch.ones(1, 6, dtype=torch.bool), estimator, limit=10.0)
+    logprobs = gaps.clone().requires_grad_()
+    estimate = sampled_kl(logprobs, torch.zeros(1, 6), gaps, torch.ones(1, 6, dtype=torch.bool), estimator, limit=10.0)
     estimate.sum().backward()
-    assert said.grad is not None
-    assert said.grad.isfinite().all()
+    assert logprobs.grad is not None
+    assert logprobs.grad.isfinite().all()
     assert estimate.abs().max() == 10
     free = sampled_kl(gaps[:, 2:5], torch.zeros(1, 3), gaps[:, 2:5], torch.ones(1, 3, dtype=torch.bool), estimator)
     assert torch.equal(estimate[:, 2:5], free)

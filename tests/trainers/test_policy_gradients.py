@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from learning_samples import Plan, brief, distance, make, same, sample, turn, weights
+from learning_samples import Plan, context, distance, make, same, sample, turn, weights
 from policy_samples import LOSSES, advantages, aggregate, built, caught, chosen, off, slope
 
 from marl.errors import NonFinite
 from marl.types import Advantage, Reading
 from trainers.batching.batches import collate
 from trainers.batching.rows import totals_of
-from trainers.settings import Anchor, EntropyControl, Grpo, Mismatch, Reinforce
+from trainers.settings.optimisation import Anchor
+from trainers.settings.policy_gradient import EntropyControl, Grpo, Mismatch, Reinforce
 
 SAMPLES = make(Plan(distinct=10, count=10))
 KINDS = pytest.mark.parametrize("kind", LOSSES)
@@ -24,7 +25,7 @@ def settings(kind, **more):
 
 
 def by_token(samples):
-    """The same samples with an advantage of each token's own."""
+    """Return the same samples with an advantage for each token."""
     rng = random.Random(5)
     return [replace(s, advantage=Advantage(0.0, tuple(rng.gauss(0.3, 1) for _ in s.token_ids))) for s in samples]
 
@@ -73,14 +74,16 @@ def test_micro_batches_of_any_size_and_order_add_up_to_one(kind):
 @KINDS
 def test_poison_where_tokens_do_not_count_changes_nothing(kind):
     learner = built(settings(kind, opsm=0.05, reference=Anchor(coefficient=0.5, estimator="k3_is")), moved=0.02)
-    rows = [replace(r, counted=tuple(i != 1 for i in range(len(r.token_ids)))) for r in learner.objective.rows(SAMPLES)]
-    batch, totals, found = collate(rows, learner.device), totals_of(rows), []
+    rows = [
+        replace(r, loss_mask=tuple(i != 1 for i in range(len(r.token_ids)))) for r in learner.objective.rows(SAMPLES)
+    ]
+    batch, totals, results = collate(rows, learner.device), totals_of(rows), []
     for poison in (0.0, math.nan, math.inf):
-        columns = {n: torch.where(batch.counted_BT, c, poison) for n, c in batch.columns.items()}
+        columns = {n: torch.where(batch.loss_mask_BT, c, poison) for n, c in batch.columns.items()}
         loss = learner.objective.terms(learner.model, replace(batch, columns=columns), totals).loss_B.sum()
-        found.append((loss.detach(), slope(learner.model, loss)))
-    assert all(torch.equal(loss, found[0][0]) and torch.equal(grad, found[0][1]) for loss, grad in found)
-    assert found[0][1].isfinite().all()
+        results.append((loss.detach(), slope(learner.model, loss)))
+    assert all(torch.equal(loss, results[0][0]) and torch.equal(grad, results[0][1]) for loss, grad in results)
+    assert results[0][1].isfinite().all()
 
 
 def test_reinforce_sums_over_tokens_and_averages_over_samples():
@@ -95,9 +98,11 @@ def test_log_ratios_that_are_brought_back_have_no_gradient():
         sample((1, 2), (3, 4), (-9.0, -4.6), turn=99, advantage=-1.0),
     )
     learner = built(settings("clip", max_log_ratio=2.0))
-    said = [chosen(learner.model, s) for s in [*near, far]]
-    losses = [LOSSES["clip"][0](p, torch.tensor(s.logprobs), advantages(s)) for p, s in zip(said, near, strict=False)]
-    gap = said[-1] - torch.tensor(far.logprobs)
+    logprobs = [chosen(learner.model, s) for s in [*near, far]]
+    losses = [
+        LOSSES["clip"][0](p, torch.tensor(s.logprobs), advantages(s)) for p, s in zip(logprobs, near, strict=False)
+    ]
+    gap = logprobs[-1] - torch.tensor(far.logprobs)
     assert gap[0] > 2 > gap[1], "or this test shows nothing"
     losses.append(torch.stack([gap[0].detach() * 0 + math.exp(2.0), gap[1].exp()]))
     assert off(learner, [*near, far], aggregate(losses, "token_mean")) < 1e-5
@@ -121,9 +126,9 @@ RATIOS = ((4.0, 0.25, 1.0), (0.125, 0.5))
 
 
 def read(ratios, turn=0, advantage=1.0):
-    said = tuple(-3.0 + 0.1 * i for i in range(len(ratios)))
-    reading = Reading(tuple(p + math.log(r) for p, r in zip(said, ratios, strict=True)))
-    return sample((1, 2), (3, 4, 5)[: len(ratios)], said, turn=turn, advantage=advantage, reading=reading)
+    logprobs = tuple(-3.0 + 0.1 * i for i in range(len(ratios)))
+    reading = Reading(tuple(p + math.log(r) for p, r in zip(logprobs, ratios, strict=True)))
+    return sample((1, 2), (3, 4, 5)[: len(ratios)], logprobs, turn=turn, advantage=advantage, reading=reading)
 
 
 TWO = [read(ratios, turn) for turn, ratios in enumerate(RATIOS)]
@@ -152,19 +157,19 @@ TWO = [read(ratios, turn) for turn, ratios in enumerate(RATIOS)]
 def test_weights_and_denominators_of_a_mismatch_are_those_by_hand(mismatch, expected):
     for denominator in ("all", "kept"):
         options = Grpo(old="read", fidelity=None, mismatch=Mismatch(**mismatch, denominator=denominator))
-        rows = options.build(brief()).objective.rows(TWO)
-        found = {row.samples[0].id[1]: row for row in rows}
-        kept = [sum(w > 0 for w in row) for row in expected]
+        rows = options.build(context()).objective.rows(TWO)
+        by_turn = {row.samples[0].id[1]: row for row in rows}
+        left = [sum(w > 0 for w in row) for row in expected]
         for turn_, weights_ in enumerate(expected):
-            if denominator == "all" or kept[turn_]:
-                assert found[turn_].columns["weights"] == pytest.approx(weights_, rel=1e-5)
+            if denominator == "all" or left[turn_]:
+                assert by_turn[turn_].columns["weights"] == pytest.approx(weights_, rel=1e-5)
         totals = totals_of(rows)
-        assert totals.tokens == (5 if denominator == "all" else sum(kept))
-        assert totals.samples == (2 if denominator == "all" else sum(map(bool, kept)))
+        assert totals.tokens == (5 if denominator == "all" else sum(left))
+        assert totals.samples == (2 if denominator == "all" else sum(map(bool, left)))
 
 
 @pytest.mark.parametrize(("denominator", "tokens"), [("all", 5), ("kept", 3)])
-def test_rejected_tokens_have_no_gradient_and_stay_in_the_denominator_if_asked(denominator, tokens):
+def test_rejected_tokens_have_no_gradient_and_stay_in_the_denominator_if_wanted(denominator, tokens):
     mismatch = Mismatch(kind="icepop", denominator=denominator)
     learner = built(Grpo(old="read", fidelity=None, mismatch=mismatch, clip_low=0.9, clip_high=9))
     weight, total = ((4, 0, 1), (0, 0.5)), 0
@@ -181,9 +186,9 @@ def test_reinforce_without_a_reading_is_weighted_by_the_policy_itself():
     learner = built(Reinforce(fidelity=None, aggregation="token_mean", mismatch=Mismatch(kind="tis", high=1.2)))
     losses = []
     for one in SAMPLES:
-        said = chosen(learner.model, one)
-        ratio = (said.detach() - torch.tensor(one.logprobs)).exp().clamp(max=1.2)
-        losses.append(-ratio * advantages(one) * said)
+        logprobs = chosen(learner.model, one)
+        ratio = (logprobs.detach() - torch.tensor(one.logprobs)).exp().clamp(max=1.2)
+        losses.append(-ratio * advantages(one) * logprobs)
     assert off(learner, SAMPLES, aggregate(losses, "token_mean")) < 1e-5
     assert 0 < learner.metrics["weight"] < 1.2
 
@@ -191,10 +196,10 @@ def test_reinforce_without_a_reading_is_weighted_by_the_policy_itself():
 def test_bad_rows_that_left_the_policy_are_left_out_and_good_ones_stay():
     learner, losses, left = built(settings("clip", opsm=0.2)), [], 0
     for one in SAMPLES:
-        said, a = chosen(learner.model, one), advantages(one)
-        gone = float((torch.tensor(one.logprobs) - said.detach()).mean()) > 0.2 and one.advantage.value < 0
+        logprobs, a = chosen(learner.model, one), advantages(one)
+        gone = float((torch.tensor(one.logprobs) - logprobs.detach()).mean()) > 0.2 and one.advantage.value < 0
         left += gone * len(one.token_ids)
-        losses.append(LOSSES["clip"][0](said, torch.tensor(one.logprobs), a) * (not gone))
+        losses.append(LOSSES["clip"][0](logprobs, torch.tensor(one.logprobs), a) * (not gone))
     assert left, "or this test shows nothing"
     assert off(learner, SAMPLES, aggregate(losses, "token_mean")) < 1e-5
     assert learner.metrics["rejected"] == pytest.approx(left / sum(len(s.token_ids) for s in SAMPLES))
@@ -206,14 +211,14 @@ def test_sampled_divergences_from_an_anchor_are_those_written_again(estimator, c
     silent = [replace(s, advantage=Advantage(0.0)) for s in SAMPLES]
     anchor = Anchor(coefficient=0.7, estimator=estimator, clamp=clamp)
     learner = built(settings("clip", reference=anchor), moved=0.02)
-    initial, values, slopes = brief().source.model(), [], []
+    initial, values, slopes = context().source.model(), [], []
     limit = clamp or math.inf
     for one in silent:
-        said = chosen(learner.model, one)
-        d = said - chosen(initial, one).detach()
+        logprobs = chosen(learner.model, one)
+        d = logprobs - chosen(initial, one).detach()
         plain = {"k1": d, "k2": d**2 / 2, "k3": torch.exp(-d) - 1 + d}[estimator[:2]].clamp(-limit, limit)
         if estimator == "k3_is":
-            plain = plain * (said - torch.tensor(one.logprobs)).exp()
+            plain = plain * (logprobs - torch.tensor(one.logprobs)).exp()
         values.append(plain.detach())
         slopes.append(d**2 / 2 if estimator.endswith("+") else plain)
     expected = slope(learner.model, 0.7 * aggregate(slopes, "token_mean"))
@@ -228,9 +233,9 @@ def test_a_reference_of_coefficient_0_is_read_and_in_no_loss():
     for one in (learner, plain):
         assert "kl_reference" not in one.update(SAMPLES)
     assert same(weights(learner), weights(plain))
-    initial = brief().source.model()
-    found = learner.read(turns, frozenset({"logprobs", "reference"}))
-    for one, reading in zip(SAMPLES, found, strict=True):
+    initial = context().source.model()
+    readings = learner.read(turns, frozenset({"logprobs", "reference"}))
+    for one, reading in zip(SAMPLES, readings, strict=True):
         assert reading.reference == pytest.approx(chosen(initial, one).tolist(), abs=1e-5)
         assert reading.logprobs == pytest.approx(chosen(learner.model, one).tolist(), abs=1e-5)
         assert reading.reference != pytest.approx(reading.logprobs, abs=1e-3)
@@ -274,7 +279,7 @@ def test_steered_coefficients_resume_exactly():
         entropy=0.01,
         entropy_control=EntropyControl(target=3.67, step=0.01),
     )
-    learner, other = options.build(brief()), options.build(brief())
+    learner, other = options.build(context()), options.build(context())
     batches = [make(Plan(), seed=seed) for seed in range(6)]
     for batch in batches[:3]:
         learner.update(batch)

@@ -8,20 +8,35 @@ from typing import Any
 
 import pytest
 import torch
-from learning_samples import Plan, Source, brief, distance, gradient, make, said, same, sample, turn, weights
+from learning_samples import (
+    Plan,
+    TinySource,
+    context,
+    distance,
+    gradient,
+    make,
+    read_logprobs,
+    same,
+    sample,
+    turn,
+    weights,
+)
 from paths import KUHN
 from torch import Tensor, nn
 
 import marl
-from trainers.optim.master_weights import Masters
-from trainers.settings import Anchor, Grpo, Sft
+from trainers.forward.model_inputs import prepare_layers
+from trainers.optim.optimizer import MasterWeights
+from trainers.settings.optimisation import Anchor
+from trainers.settings.policy_gradient import Grpo
+from trainers.settings.preferences import Sft
 
 FULL = {"magnet": Anchor(coefficient=0.5, final=0.1), "proximal": Anchor(coefficient=0.5, refresh=2), "entropy": 0.01}
 KINDS = ["adamw_8bit", "paged_adamw", "paged_adamw_8bit"]
 
 
 @dataclass
-class Halved(Source):
+class Halved(TinySource):
     """The same model, each number in half as many bits."""
 
     dtype: torch.dtype = torch.bfloat16
@@ -31,11 +46,11 @@ class Halved(Source):
 
 
 def halved(dtype: torch.dtype = torch.bfloat16, **options: Any) -> Any:
-    return replace(brief(), source=Halved(options, dtype))
+    return replace(context(), source=Halved(options, dtype))
 
 
-def masters(learner: Any) -> dict[str, Tensor]:
-    return {name: kept["master"] for name, kept in learner.state_dict()["optimizer"].items()}
+def master_weights(learner: Any) -> dict[str, Tensor]:
+    return {name: state["master"] for name, state in learner.state_dict()["optimizer"].items()}
 
 
 def test_tiny_steps_move_the_masters_while_the_weights_wait() -> None:
@@ -43,7 +58,7 @@ def test_tiny_steps_move_the_masters_while_the_weights_wait() -> None:
     before, samples = weights(learner), make(Plan(distinct=2, count=2))
     for step in range(1, 4):
         learner.update(samples)
-        now = masters(learner)
+        now = master_weights(learner)
         moved = [float((now[name] - tensor.float()).abs().max()) for name, tensor in before.items()]
         assert all(0.9e-6 * step < by < 1.1e-6 * step for by in moved)
         assert all(torch.equal(tensor, now[name].bfloat16()) for name, tensor in weights(learner).items())
@@ -52,14 +67,14 @@ def test_tiny_steps_move_the_masters_while_the_weights_wait() -> None:
 
 def test_many_tiny_steps_move_at_last_the_weights_which_without_masters_stand_still() -> None:
     one, plain = (nn.Parameter(torch.full((3,), 2**-5, dtype=torch.bfloat16)) for _ in range(2))
-    twin = Masters([one])
+    twin = MasterWeights([one])
     adams = [torch.optim.AdamW([p], lr=1e-6, weight_decay=0.0) for p in (twin.of(one), plain)]
     for _ in range(100):  # the next smaller bfloat16 number is 1.2e-4 away
         for parameter, adam in zip((one, plain), adams, strict=True):
             parameter.sum().backward()
             adam.step()
             adam.zero_grad()
-        twin.hand_down()
+        twin.write_back()
     assert plain.tolist() == [2**-5] * 3
     assert one.tolist() == [2**-5 - 2**-13] * 3
     assert twin.of(one).tolist() == pytest.approx([2**-5 - 1e-4] * 3, abs=1e-6)
@@ -68,23 +83,23 @@ def test_many_tiny_steps_move_at_last_the_weights_which_without_masters_stand_st
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_steps_are_those_of_adam_in_float32_on_the_same_gradients(dtype: torch.dtype) -> None:
     parameter = nn.Parameter(torch.linspace(-2, 2, 9).to(dtype))
-    twin = Masters([parameter])
-    own, alone = twin.of(parameter), nn.Parameter(parameter.detach().float())
-    assert own.dtype == torch.float32
-    adams = [torch.optim.AdamW([p], lr=1e-4) for p in (own, alone)]
+    twin = MasterWeights([parameter])
+    master, alone = twin.of(parameter), nn.Parameter(parameter.detach().float())
+    assert master.dtype == torch.float32
+    adams = [torch.optim.AdamW([p], lr=1e-4) for p in (master, alone)]
     for _ in range(5):
         alone.grad = torch.zeros(9)
         for scale in (1.0, 3e-3, 2e-3, 1e-3):  # the later ones would vanish in a sum of bfloat16
             (parameter * scale).sum().backward()
             assert parameter.grad is None
             alone.grad += torch.tensor(scale, dtype=dtype).float()
-        assert torch.equal(own.grad, alone.grad)  # type: ignore[arg-type]
+        assert torch.equal(master.grad, alone.grad)  # type: ignore[arg-type]
         for adam in adams:
             adam.step()
             adam.zero_grad()
-        twin.hand_down()
-        assert torch.equal(own, alone)
-        assert torch.equal(parameter, own.to(dtype))
+        twin.write_back()
+        assert torch.equal(master, alone)
+        assert torch.equal(parameter, master.to(dtype))
 
 
 def test_half_precision_resumes_bit_for_bit_and_publishes_its_own_type() -> None:
@@ -92,11 +107,11 @@ def test_half_precision_resumes_bit_for_bit_and_publishes_its_own_type() -> None
     learner, other = settings.build(halved()), settings.build(halved())
     learner.update(make(Plan()))
     state = learner.state_dict()
-    assert {tensor.dtype for tensor in masters(learner).values()} == {torch.float32}
+    assert {tensor.dtype for tensor in master_weights(learner).values()} == {torch.float32}
     learned = [learner.update(make(Plan(), seed=i)) for i in (3, 4)]
     other.load_state_dict(state)
     assert [other.update(make(Plan(), seed=i)) for i in (3, 4)] == learned
-    assert same(masters(other), masters(learner))
+    assert same(master_weights(other), master_weights(learner))
     assert same(weights(other), weights(learner))
     assert {tensor.dtype for tensor in weights(learner).values()} == {torch.bfloat16}
 
@@ -104,22 +119,22 @@ def test_half_precision_resumes_bit_for_bit_and_publishes_its_own_type() -> None
 def test_masters_are_there_before_the_first_step() -> None:
     learner, other = Sft().build(halved()), Sft().build(halved())
     other.load_state_dict(learner.state_dict())
-    assert same(masters(other), {n: t.float() for n, t in weights(learner).items()})
-    assert not Sft().build(brief()).state_dict()["optimizer"]
+    assert same(master_weights(other), {n: t.float() for n, t in weights(learner).items()})
+    assert not Sft().build(context()).state_dict()["optimizer"]
 
 
 def test_micro_batches_in_half_precision_add_up_in_float32() -> None:
     samples = [sample((1, 2, n), (n % 7, 5, n), (-3.5,) * 3, advantage=n - 7.5, turn=n) for n in range(16)]
-    found = []
+    moments = []
     for micro_tokens in (1 << 15, 6):
         learner = Grpo(lr=1e-4, micro_tokens=micro_tokens).build(halved())
         learner.update(samples)
-        found.append(torch.cat([kept["exp_avg"].flatten() for kept in learner.state_dict()["optimizer"].values()]))
-    assert distance(found[1], found[0]) < 2e-2
+        moments.append(torch.cat([s["exp_avg"].flatten() for s in learner.state_dict()["optimizer"].values()]))
+    assert distance(moments[1], moments[0]) < 2e-2
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("source", [brief(hidden_size=64), halved(hidden_size=64)], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("source", [context(hidden_size=64), halved(hidden_size=64)], ids=["float32", "bfloat16"])
 def test_optimizers_of_bitsandbytes_learn_and_resume_bit_for_bit(kind: Any, source: Any) -> None:
     pytest.importorskip("bitsandbytes")
     settings = Sft(lr=1e-2, optimizer=kind)
@@ -128,7 +143,7 @@ def test_optimizers_of_bitsandbytes_learn_and_resume_bit_for_bit(kind: Any, sour
     assert losses[-1] < losses[0] - 0.2
     state = learner.state_dict()
     if kind.endswith("8bit"):
-        inner = [kept["__bnb_optimizer_quant_state__"] for kept in state["optimizer"].values()]
+        inner = [each["__bnb_optimizer_quant_state__"] for each in state["optimizer"].values()]
         assert any(each["state1"].dtype == torch.uint8 for each in inner)
     learned = [learner.update(make(Plan(), seed=i)) for i in (1, 2)]
     other.load_state_dict(state)
@@ -152,12 +167,12 @@ def test_a_missing_package_is_named_before_a_weight_is_loaded(monkeypatch: pytes
 def test_recomputed_layers_give_the_same_gradient() -> None:
     samples, options = make(Plan()), {"num_hidden_layers": 3}
     plain = gradient(Grpo(**FULL), samples, **options)
-    learner = Grpo(**FULL, gradient_checkpointing=True).build(brief(**options))
+    learner = Grpo(**FULL, gradient_checkpointing=True).build(context(**options))
     calls: list[int] = []
     learner.model.model.layers[0].self_attn.register_forward_hook(lambda *_: calls.append(1))
     learner.update(samples)
     assert len(calls) == 2
-    said(learner, turn((1, 2), (3, 4)))
+    read_logprobs(learner, turn((1, 2), (3, 4)))
     assert len(calls) == 3
     assert distance(gradient(Grpo(**FULL, gradient_checkpointing=True), samples, **options), plain) < 1e-6
 
@@ -168,11 +183,9 @@ def test_compiled_layers_give_the_same_gradient_and_keep_their_names(recompute: 
     samples = make(Plan(distinct=4, count=4))
     settings = Sft(compile=True, gradient_checkpointing=recompute)
     assert distance(gradient(settings, samples), gradient(Sft(), samples)) < 1e-5
-    assert weights(settings.build(brief())).keys() == weights(Sft().build(brief())).keys()
+    assert weights(settings.build(context())).keys() == weights(Sft().build(context())).keys()
 
 
 def test_a_model_without_layers_of_that_kind_is_refused() -> None:
-    from trainers.forward.checkpointing import apply_modes
-
     with pytest.raises(ValueError, match="gradient_checkpointing, compile: Linear has no layers"):
-        apply_modes(nn.Linear(2, 2), Grpo(gradient_checkpointing=True, compile=True))
+        prepare_layers(nn.Linear(2, 2), Grpo(gradient_checkpointing=True, compile=True))

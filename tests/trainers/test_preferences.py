@@ -47,8 +47,8 @@ def trl_dpo(case: Case, loss_type: str):
         "ref_rejected_logps": worse,
     }
     nothing = torch.zeros(case.mask.shape)
-    said = SimpleNamespace(log_probs=case.logprobs, entropy=nothing, mean_logits=nothing, is_top1=nothing.bool())
-    return trainer._compute_loss(lambda **_: said, inputs, False)
+    outputs = SimpleNamespace(log_probs=case.logprobs, entropy=nothing, mean_logits=nothing, is_top1=nothing.bool())
+    return trainer._compute_loss(lambda **_: outputs, inputs, False)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -162,8 +162,8 @@ def test_primes_loss_is_the_cross_entropy_of_summed_implicit_rewards():
 
     def by_hand(case: Case):
         losses = []
-        for said, told, mask, right in zip(case.logprobs, case.anchor, case.mask, correct, strict=True):
-            total = sum(s - t for s, t, m in zip(said, told, mask, strict=True) if m)
+        for logprobs, anchor, mask, right in zip(case.logprobs, case.anchor, case.mask, correct, strict=True):
+            total = sum(s - t for s, t, m in zip(logprobs, anchor, mask, strict=True) if m)
             chance = 1 / (1 + torch.exp(-0.05 * total))
             losses.append(-torch.log(chance if right else 1 - chance))
         return sum(losses[1:], losses[0]) / 4

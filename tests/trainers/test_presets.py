@@ -3,13 +3,15 @@
 import json
 
 import pytest
-from learning_samples import Plan, brief, make
+from learning_samples import Plan, context, make
 from quiz_game import policies, quiz, trained
 from real_runs import rows as logged
 
 from marl.parts import find
 from trainers.objectives.policy_gradient import Surrogate
-from trainers.settings import Anchor, Grpo, Mismatch
+from trainers.settings.losses import LOSSES, ClippedWeightLoss, SigmoidGateLoss
+from trainers.settings.optimisation import Anchor
+from trainers.settings.policy_gradient import Grpo, Mismatch
 
 # Kind -> what differs from `grpo`, as in its paper (the numbers of the README's table).
 PRESETS = {
@@ -20,7 +22,7 @@ PRESETS = {
     "cispo": {"loss": "cispo", "ratio_low": 0.0, "ratio_high": 5.0},
     "sapo": {"loss": "sapo", "aggregation": "seq_mean_token_mean"},
     "gmpo": {"loss": "gmpo", "aggregation": "seq_mean_token_mean"},
-    "rloo": {"loss": "sequence", "aggregation": "seq_mean_token_mean"},
+    "reinforce_sequence": {"loss": "sequence", "aggregation": "seq_mean_token_mean"},
     "reinforce": {"loss": "reinforce", "aggregation": "seq_mean_token_sum"},
     "reinforce_pp": {"reference": {"coefficient": 0.0}},
     "reinforce_pp_baseline": {"reference": {"coefficient": 0.001, "estimator": "k2"}},
@@ -33,24 +35,24 @@ def preset(kind, **more):
 
 
 def dumped(settings):
-    found = settings.model_dump()
-    if found["reference"]:
-        found["reference"] = {k: v for k, v in found["reference"].items() if v != Anchor(coefficient=9).model_dump()[k]}
-    return found
+    dump = settings.model_dump()
+    if dump["reference"]:
+        dump["reference"] = {k: v for k, v in dump["reference"].items() if v != Anchor(coefficient=9).model_dump()[k]}
+    return dump
 
 
 @pytest.mark.parametrize("kind", PRESETS)
 def test_a_preset_differs_from_grpo_in_what_its_paper_says_and_in_nothing_else(kind):
     plain = dumped(Grpo())
-    found = {name: value for name, value in dumped(preset(kind)).items() if value != plain[name]}
-    found.pop("kind", None)
-    assert found == PRESETS[kind] | NEEDED.get(kind, {})
+    differences = {name: value for name, value in dumped(preset(kind)).items() if value != plain[name]}
+    differences.pop("kind", None)
+    assert differences == PRESETS[kind] | NEEDED.get(kind, {})
     assert type(preset(kind)).build is Grpo.build
 
 
 @pytest.mark.parametrize("kind", PRESETS)
 def test_every_preset_learns_with_one_and_the_same_objective(kind):
-    learner = preset(kind).build(brief())
+    learner = preset(kind).build(context())
     assert type(learner.objective) is Surrogate
     metrics = learner.update(make(Plan()))
     assert metrics["grad_norm"] > 0
@@ -74,10 +76,41 @@ def test_a_resolved_preset_loads_again_as_the_same(kind):
     ],
 )
 def test_bounds_that_are_not_given_are_the_losss_own(loss, clip):
-    assert Grpo(loss=loss).clip == clip
-    assert Grpo(loss=loss, clip_high=0.5).clip == (clip[0], 0.5)
-    assert Grpo(loss="cispo").bounds == (0.0, 5.0)
-    assert Grpo(loss="sapo").temperatures == (1.0, 1.05)
+    part = Grpo(loss=loss).policy_loss
+    assert (part.clip_low, part.clip_high) == clip
+    part = Grpo(loss=loss, clip_high=0.5).policy_loss
+    assert (part.clip_low, part.clip_high) == (clip[0], 0.5)
+    assert Grpo(loss="cispo").policy_loss == ClippedWeightLoss(ratio_low=0.0, ratio_high=5.0)
+    assert Grpo(loss="sapo").policy_loss == SigmoidGateLoss(tau_positive=1.0, tau_negative=1.05)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_loss_named_by_a_word_with_options_beside_it_is_the_part_with_the_same_options(loss):
+    kind = LOSSES[loss]().kind
+    assert find("losses", kind) is LOSSES[loss]
+    options = {name: value for name, value in OPTIONS.items() if name in HAVE[loss]}
+    by_word, by_part = Grpo(loss=loss, **options), Grpo(loss={"kind": kind, **options})
+    assert by_word.policy_loss == by_part.policy_loss
+    assert Grpo(loss=kind).policy_loss == Grpo(loss=loss).policy_loss
+    for settings in (by_word, by_part):
+        assert Grpo(**settings.model_dump(mode="json")) == settings
+    results = [settings.build(context()).update(make(Plan())) for settings in (by_word, by_part)]
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"loss": "gspo_tokens"}, r"unknown kind 'gspo_tokens'; .*choices: clip, clipped_weight, geometric_mean"),
+        ({"loss": {"kind": "grpo"}}, r"unknown kind 'grpo' \(it is one of trainers\)"),
+        ({"loss": {"kind": "clip", "ratio_low": 1}}, "unknown field 'ratio_low'"),
+        ({"loss": {"kind": "clip"}, "clip_low": 0.1}, r"\{'clip_low': 0.1\} has no effect beside a loss with a kind"),
+        ({"loss": 3}, "must be a mapping with `kind:`"),
+    ],
+)
+def test_a_loss_that_is_no_part_or_has_no_such_option_is_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Grpo(**settings)
 
 
 OPTIONS = {

@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 import torch
 from by_hand import episode
-from learning_samples import Plan, alone, brief, distance, gradient, make, said, same, sample, turn, weights
+from learning_samples import Plan, alone, context, distance, gradient, make, read_logprobs, same, sample, turn, weights
 
 from credit.assign.process import Process
 from marl.config import Sampling
 from marl.protocols import Evidence
 from marl.types import Advantage, Reading, Sample, TurnId
-from trainers.settings import Grpo, Prime
+from trainers.settings.actor_critic import Prime
+from trainers.settings.policy_gradient import Grpo
 
 REWARDS = frozenset({"rewards"})
 
 
 def built(**changes: Any) -> Any:
-    return Prime(lr=1e-2, **changes).build(brief())
+    return Prime(lr=1e-2, **changes).build(context())
 
 
 def outcomes(count: int = 16, seed: int = 0) -> list[Sample]:
@@ -40,11 +41,11 @@ def nudged(learner: Any) -> Any:
 
 def ratios(learner: Any, prompt_ids: tuple[int, ...], token_ids: tuple[int, ...]) -> torch.Tensor:
     """[T] log φ - log reference, each from an unpadded pass through the whole model."""
-    spoken = [
+    by_model = [
         alone(model, prompt_ids, token_ids).log_softmax(-1)[range(len(token_ids)), list(token_ids)]
         for model in (learner.objective.prm, learner.objective._reference)
     ]
-    return spoken[0] - spoken[1]
+    return by_model[0] - by_model[1]
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.7)], ids=["whole", "sharpened"])
@@ -77,19 +78,19 @@ def test_its_loss_is_the_cross_entropy_of_outcomes_under_summed_log_ratios() -> 
 def test_the_policy_and_the_reward_model_have_gradients_of_their_own() -> None:
     """The policy's is that of `grpo`, and the model's that of its own loss, by autograd on an independent graph."""
     samples, learner = outcomes(), built()
-    found = gradient(Prime(lr=1e-2), samples)
+    both = gradient(Prime(lr=1e-2), samples)
     policy = gradient(Grpo(lr=1e-2), samples)
-    assert distance(found[: len(policy)], policy) < 1e-6
+    assert distance(both[: len(policy)], policy) < 1e-6
     prm, reference = learner.objective.prm, learner.objective._reference
     loss = torch.tensor(0.0)
     for one in samples:
         ids, at = torch.tensor([[*one.prompt_ids, *one.token_ids]]), len(one.prompt_ids)
-        spoken = [m(ids).logits[0, at - 1 : -1].log_softmax(-1) for m in (prm, reference)]
-        q = sum((spoken[0] - spoken[1])[t, token] for t, token in enumerate(one.token_ids))
+        logprobs = [m(ids).logits[0, at - 1 : -1].log_softmax(-1) for m in (prm, reference)]
+        q = sum((logprobs[0] - logprobs[1])[t, token] for t, token in enumerate(one.token_ids))
         loss = loss + torch.nn.functional.binary_cross_entropy(torch.sigmoid(0.05 * q), torch.tensor(one.paid))
     (loss / len(samples)).backward()
     expected = torch.cat([p.grad.flatten() for p in prm.parameters() if p.grad is not None])
-    assert distance(found[len(policy) :], expected) < 1e-5
+    assert distance(both[len(policy) :], expected) < 1e-5
 
 
 def test_merging_equal_answers_with_different_outcomes_changes_no_gradient() -> None:
@@ -134,7 +135,7 @@ def test_it_goes_on_exactly_where_it_stood() -> None:
     one = turn((1, 2, 3), (4, 5, 6))
     assert same(weights(whole), weights(second))
     assert whole.read([one], REWARDS) == second.read([one], REWARDS)
-    assert said(whole, one) == said(second, one)
+    assert read_logprobs(whole, one) == read_logprobs(second, one)
 
 
 # --- credit ---------------------------------------------------------------------------------------------------------
@@ -148,9 +149,9 @@ def answered(name: str, tokens: int, paid: float) -> Any:
     return trajectory
 
 
-def judged(rule: Process, rewards: dict[str, tuple[float, ...]], paid: dict[str, float]) -> dict[TurnId, Advantage]:
-    episodes = [answered(name, len(own), paid[name]) for name, own in rewards.items()]
-    readings = {(name, 0): Reading((-1.0,) * len(own), rewards=own) for name, own in rewards.items()}
+def credit_of(rule: Process, rewards: dict[str, tuple[float, ...]], paid: dict[str, float]) -> dict[TurnId, Advantage]:
+    episodes = [answered(name, len(row), paid[name]) for name, row in rewards.items()]
+    readings = {(name, 0): Reading((-1.0,) * len(row), rewards=row) for name, row in rewards.items()}
     return rule.build()(Evidence(episodes, "a_game", readings))
 
 
@@ -160,40 +161,40 @@ PAID = {"x": 1.0, "y": 0.0, "z": 1.0}
 
 def test_the_published_advantage_of_every_token() -> None:
     """A_t = Σ_{s≥t} 0.9^{s-t} [r_s - mean over the others of their mean token reward] + R - mean of the others' R."""
-    credit = judged(Process(learner=True, combine="prime_paper", discount=0.9), TOKENS, PAID)
+    credit = credit_of(Process(learner=True, combine="prime_paper", discount=0.9), TOKENS, PAID)
     means = {"x": 0.5 / 3, "y": 0.3, "z": 0.2}
-    for name, own in TOKENS.items():
-        others = [other for other in TOKENS if other != name]
-        theirs = sum(means[other] for other in others) / 2
-        outcome = PAID[name] - sum(PAID[other] for other in others) / 2
+    for name, row in TOKENS.items():
+        rest = [other for other in TOKENS if other != name]
+        theirs = sum(means[other] for other in rest) / 2
+        outcome = PAID[name] - sum(PAID[other] for other in rest) / 2
         expected = [
-            sum(0.9 ** (s - t) * (own[s] - theirs) for s in range(t, len(own))) + outcome for t in range(len(own))
+            sum(0.9 ** (s - t) * (row[s] - theirs) for s in range(t, len(row))) + outcome for t in range(len(row))
         ]
         assert credit[name, 0].tokens == pytest.approx(expected)
-        assert credit[name, 0].value == pytest.approx(sum(expected) / len(own))
+        assert credit[name, 0].value == pytest.approx(sum(expected) / len(row))
 
 
 def test_the_released_advantage_of_every_token() -> None:
     """As in PRIME's code: q over the batch's greatest |reward to go| + 1e-6, K/(K-1) r_t - Σ means/(K-1), whitened."""
-    credit = judged(Process(learner=True, combine="prime_released"), TOKENS, PAID)
+    credit = credit_of(Process(learner=True, combine="prime_released"), TOKENS, PAID)
     # Rewards to go: x .5 .3 .4, y .3, z .4 .6.
-    scaled = {name: [r / (0.6 + 1e-6) for r in own] for name, own in TOKENS.items()}
-    total = sum(sum(own) / len(own) for own in scaled.values())
+    scaled = {name: [r / (0.6 + 1e-6) for r in row] for name, row in TOKENS.items()}
+    total = sum(sum(row) / len(row) for row in scaled.values())
     raw = {}
-    for name, own in scaled.items():
-        terms = [r * 3 / 2 - total / 2 for r in own]
+    for name, row in scaled.items():
+        terms = [r * 3 / 2 - total / 2 for r in row]
         outcome = PAID[name] * 3 / 2 - sum(PAID.values()) / 2
-        raw[name] = [sum(terms[t:]) + outcome for t in range(len(own))]
-    flat = torch.tensor([a for own in raw.values() for a in own], dtype=torch.float64)
+        raw[name] = [sum(terms[t:]) + outcome for t in range(len(row))]
+    flat = torch.tensor([a for row in raw.values() for a in row], dtype=torch.float64)
     white = (flat - flat.mean()) * torch.rsqrt(flat.var() + 1e-8)
-    found = [a for name in TOKENS for a in credit[name, 0].tokens]
-    assert found == pytest.approx(white.tolist(), rel=1e-6)
+    advantages = [a for name in TOKENS for a in credit[name, 0].tokens]
+    assert advantages == pytest.approx(white.tolist(), rel=1e-6)
 
 
 def test_beta_drops_out_of_the_released_form() -> None:
     rule = Process(learner=True, combine="prime_released")
-    small = {name: tuple(0.05 * r for r in own) for name, own in TOKENS.items()}
-    one, other = judged(rule, TOKENS, PAID), judged(rule, small, PAID)
+    small = {name: tuple(0.05 * r for r in row) for name, row in TOKENS.items()}
+    one, other = credit_of(rule, TOKENS, PAID), credit_of(rule, small, PAID)
     assert [a for c in one.values() for a in c.tokens] == pytest.approx(
         [a for c in other.values() for a in c.tokens], rel=1e-3
     )

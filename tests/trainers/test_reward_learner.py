@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from learning_samples import distance, same, sample, weights
+from learning_samples import distance, first_step, same, sample, weights
 from torch.nn.functional import logsigmoid
 from transformers import AutoModelForSequenceClassification
 
@@ -22,9 +22,9 @@ from marl.models.tiny import Tiny
 from marl.models.tiny_build import build_tiny
 from marl.protocols import LearnerContext
 from marl.types import Message, Request, Sample
-from trainers.batching.chat_text import Wording
 from trainers.batching.rows import totals_of
-from trainers.settings import RewardModel
+from trainers.objectives.reward_model import ChatText
+from trainers.settings.preferences import RewardModeling
 
 WORDS = "is it yes no maybe surely not so one two three four five six seven eight . ?"
 
@@ -45,28 +45,28 @@ def bytewise(tmp_path_factory: pytest.TempPathFactory) -> PretrainedSource:
 
 
 def learner_of(source: Any, steps: int = 100, **changes: Any) -> Any:
-    settings = RewardModel(**{"lr": 1e-2, "held_out": 0.0, **changes})
+    settings = RewardModeling(**{"lr": 1e-2, "held_out": 0.0, **changes})
     return settings.build(LearnerContext("actor", source, steps, 0))
 
 
-def said(source: Any, question: str, answer: str, worth: float, turn: int = 0, **more: Any) -> Sample:
-    """A sample as an engine would make it."""
-    prompts = ChatTokenizer(source.tokenizer(), frozenset())
-    ids = prompts.prompt(Request("actor", (Message("user", question),), Sampling())).ids
-    told = prompts.forced_ids(answer)
+def answered(source: Any, question: str, answer: str, worth: float, turn: int = 0, **more: Any) -> Sample:
+    """Return a sample as an engine would make it."""
+    chat_tokenizer = ChatTokenizer(source.tokenizer(), frozenset())
+    prompt_ids = chat_tokenizer.prompt(Request("actor", (Message("user", question),), Sampling())).ids
+    token_ids = chat_tokenizer.forced_ids(answer)
     facts = {"group": question, "paid": worth, **more}
-    return sample(ids, told, (-1.0,) * len(told), turn=turn, **facts)
+    return sample(prompt_ids, token_ids, (-1.0,) * len(token_ids), turn=turn, **facts)
 
 
 def some(source: Any) -> list[Sample]:
     """Of two questions, right and wrong answers of different lengths, one of them twice."""
     return [
-        said(source, "is it so ?", "yes surely", 1.0, 0),
-        said(source, "is it so ?", "no", 0.0, 1),
-        said(source, "is it so ?", "maybe not so", 0.25, 2),
-        said(source, "one two three", "four", 1.0, 3),
-        said(source, "one two three", "five six", 0.0, 4),
-        said(source, "one two three", "four", 1.0, 5),
+        answered(source, "is it so ?", "yes surely", 1.0, 0),
+        answered(source, "is it so ?", "no", 0.0, 1),
+        answered(source, "is it so ?", "maybe not so", 0.25, 2),
+        answered(source, "one two three", "four", 1.0, 3),
+        answered(source, "one two three", "five six", 0.0, 4),
+        answered(source, "one two three", "four", 1.0, 5),
     ]
 
 
@@ -80,13 +80,13 @@ def scores(learner: Any, samples: list[Sample]) -> dict[str, float]:
     """By text, as the learner reads it."""
     learner.model.eval()
     rows = learner.objective.rows(samples)
-    found: dict[str, float] = {}
+    by_turn: dict[str, float] = {}
     with torch.no_grad():
-        for chunk, batch in learner._plan.batches(rows):
+        for chunk, batch in learner._planner.batches(rows):
             values = learner.objective.scores(learner.model, batch).tolist()
-            found |= {str(row.samples[0].id): value for row, value in zip(chunk, values, strict=True)}
+            by_turn |= {str(row.samples[0].id): value for row, value in zip(chunk, values, strict=True)}
     learner.model.train()
-    return found
+    return by_turn
 
 
 def saved(learner: Any, folder: Path) -> Any:
@@ -104,35 +104,29 @@ def test_a_saved_model_rates_words_as_the_learner_rated_tokens(
     learner.save(tmp_path)
     scorer = Scorer(RewardModelSettings(path=str(tmp_path), max_tokens=128, device="cpu"))
     for name, score in scores(learner, samples).items():
-        asked, answer = texts[name]
-        assert scorer([(Message("user", asked), Message("assistant", answer))]) == pytest.approx([score], abs=1e-5)
+        question, answer = texts[name]
+        assert scorer([(Message("user", question), Message("assistant", answer))]) == pytest.approx([score], abs=1e-5)
 
 
-def caught_gradient(learner: Any, samples: list[Sample]) -> torch.Tensor:
-    caught: list[torch.Tensor] = []
-    clip = learner._optimizer.clip
-
-    def catch() -> torch.Tensor:
-        caught.append(
-            torch.cat([(p.grad if p.grad is not None else p * 0).flatten() for p in learner._optimizer.parameters])
-        )
-        return clip()
-
-    learner._optimizer.clip = catch
-    learner.update(samples)
-    return caught[0]
+def gradient_of(learner: Any, samples: list[Sample]) -> torch.Tensor:
+    """Return [P], the gradient of the first step, zero where a parameter has none."""
+    gradients = first_step(learner, samples)[1]
+    named = zip(learner._optimizer._names, learner._optimizer.parameters, strict=True)
+    return torch.cat([gradients.get(name, torch.zeros_like(p)).flatten() for name, p in named])
 
 
 def by_hand(classifier: Any, learner: Any, loss: Any) -> torch.Tensor:
     """Gradient [P] through Transformers' own classifier, in the learner's order of parameters."""
     loss.backward()
-    own = dict(classifier.named_parameters())
+    classifier_parameters = dict(classifier.named_parameters())
     names = [name for name, p in learner.model.named_parameters() if p.requires_grad]
-    found = [
-        own[name].grad if name in own else torch.zeros_like(dict(learner.model.named_parameters())[name])
+    gradients = [
+        classifier_parameters[name].grad
+        if name in classifier_parameters
+        else torch.zeros_like(dict(learner.model.named_parameters())[name])
         for name in names
     ]
-    return torch.cat([g.flatten() for g in [*found, own["score.weight"].grad]])
+    return torch.cat([g.flatten() for g in [*gradients, classifier_parameters["score.weight"].grad]])
 
 
 def read_alone(classifier: Any, one: Sample) -> torch.Tensor:
@@ -155,7 +149,7 @@ def test_the_loss_of_pairs_is_bradley_and_terrys_through_transformers_own_classi
         -logsigmoid(z[b.id] - z[w.id] - 0.5 * (b.paid - w.paid)) + 0.01 * (z[b.id] + z[w.id]) ** 2 for b, w in pairs
     ]
     expected = by_hand(classifier, learner, torch.stack(losses).mean())
-    assert distance(caught_gradient(learner, samples), expected) < 1e-5
+    assert distance(gradient_of(learner, samples), expected) < 1e-5
 
 
 def test_the_loss_of_outcomes_is_transformers_own_binary_cross_entropy(words: PretrainedSource, tmp_path: Path) -> None:
@@ -167,7 +161,7 @@ def test_the_loss_of_outcomes_is_transformers_own_binary_cross_entropy(words: Pr
     right = float(((z > 0) == labels.bool()).float().mean())
     expected = by_hand(classifier, learner, loss)
     learner_again = randomized(learner_of(words, objective="orm"))
-    assert distance(caught_gradient(learner, samples), expected) < 1e-5
+    assert distance(gradient_of(learner, samples), expected) < 1e-5
     metrics = learner_again.update(samples)
     assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
     assert metrics["accuracy"] == pytest.approx(right)
@@ -175,16 +169,16 @@ def test_the_loss_of_outcomes_is_transformers_own_binary_cross_entropy(words: Pr
 
 def test_a_process_reward_model_learns_what_credit_assigned_each_turn(words: PretrainedSource) -> None:
     learner = learner_of(words, objective="prm")
-    one = said(words, "is it so ?", "yes", 0.0, advantage=0.9)
-    other = said(words, "is it so ?", "no", 1.0, advantage=0.1)
+    one = answered(words, "is it so ?", "yes", 0.0, advantage=0.9)
+    other = answered(words, "is it so ?", "no", 1.0, advantage=0.1)
     assert [row.facts["label"] for row in learner.objective.rows([one, other])] == [1.0, 0.0]
-    assert learner.settings.judged
-    assert not RewardModel().judged
+    assert learner.settings.uses_credit
+    assert not RewardModeling().uses_credit
 
 
 def test_several_answers_that_say_the_same_share_a_row_whose_label_is_their_mean(words: PretrainedSource) -> None:
     rows = learner_of(words, objective="orm").objective.rows(
-        [said(words, "is it so ?", "yes", worth, turn) for turn, worth in enumerate([1.0, 0.0, 1.0, 1.0])]
+        [answered(words, "is it so ?", "yes", worth, turn) for turn, worth in enumerate([1.0, 0.0, 1.0, 1.0])]
     )
     assert [(row.count, row.facts["label"]) for row in rows] == [(4, 0.75)]
     assert totals_of(rows).samples == 4
@@ -194,10 +188,11 @@ def truths(source: Any, many: int) -> list[Sample]:
     """Questions of many kinds; the right answer is a lucky number."""
     numbers = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
     lucky = {"two", "three", "seven"}
-    asked = [*itertools.permutations(numbers, 2)][:many]
-    told = [(f"{first} {second} ?", answer) for first, second in asked for answer in (first, second)]
+    pairs = [*itertools.permutations(numbers, 2)][:many]
+    answers = [(f"{first} {second} ?", answer) for first, second in pairs for answer in (first, second)]
     return [
-        said(source, question, answer, float(answer in lucky), turn) for turn, (question, answer) in enumerate(told)
+        answered(source, question, answer, float(answer in lucky), turn)
+        for turn, (question, answer) in enumerate(answers)
     ]
 
 
@@ -207,11 +202,11 @@ def test_it_tells_right_from_wrong_on_prompts_that_it_never_learnt_from(
 ) -> None:
     learner = learner_of(words, objective=objective, held_out=0.25, held_out_every=25)
     samples = truths(words, 24)
-    told = [learner.update(samples) for _ in range(25)]
-    assert [at for at, metrics in enumerate(told) if "held_out_accuracy" in metrics] == [24]
+    history = [learner.update(samples) for _ in range(25)]
+    assert [at for at, metrics in enumerate(history) if "held_out_accuracy" in metrics] == [24]
     # Over all updates, the first ones included.
-    assert told[-1]["held_out_accuracy"] > 0.75
-    assert told[-1]["accuracy"] > 0.95
+    assert history[-1]["held_out_accuracy"] > 0.75
+    assert history[-1]["accuracy"] > 0.95
     late = learner_of(words, objective=objective, held_out=0.25, held_out_every=1)
     late.load_state_dict(learner.state_dict())
     assert late.update(samples)["held_out_accuracy"] > 0.9
@@ -221,9 +216,9 @@ def test_what_is_held_out_changes_nothing_that_is_learnt(words: PretrainedSource
     samples = truths(words, 20)
     one, other = learner_of(words, held_out=0.3), learner_of(words, held_out=0.3)
     one.update(samples)
-    kept = [s for s in samples if not other._holds_out(s)]
-    assert 0 < len(kept) < len(samples)
-    other.update(kept)
+    learned = [s for s in samples if not other._holds_out(s)]
+    assert 0 < len(learned) < len(samples)
+    other.update(learned)
     assert same(weights(one), weights(other))
 
 
@@ -235,11 +230,11 @@ def test_it_goes_on_exactly_where_it_stood(words: PretrainedSource) -> None:
     for _ in range(3):
         first.update(samples)
     second.load_state_dict(first.state_dict())
-    found = [second.update(samples) for _ in range(5)][-1]
+    resumed = [second.update(samples) for _ in range(5)][-1]
     assert same(weights(whole), weights(second))
     assert torch.equal(whole.objective.head.weight, second.objective.head.weight)
-    assert found == expected
-    assert "held_out_accuracy" in found
+    assert resumed == expected
+    assert "held_out_accuracy" in resumed
 
 
 def test_an_adapter_is_saved_as_a_whole_classifier(words: PretrainedSource, tmp_path: Path) -> None:
@@ -257,11 +252,11 @@ def test_an_adapter_is_saved_as_a_whole_classifier(words: PretrainedSource, tmp_
 
 
 def test_an_answer_that_broke_off_is_rated_as_its_text_would_be(words: PretrainedSource) -> None:
-    wording, whole = Wording(words.tokenizer()), said(words, "is it so ?", "yes surely", 1.0)
+    chat_text, whole = ChatText(words.tokenizer()), answered(words, "is it so ?", "yes surely", 1.0)
     cut = sample(whole.prompt_ids, whole.token_ids[:-1], (-1.0,) * 2, finish="length")
-    assert wording(cut) == wording(whole) == whole.token_ids
+    assert chat_text(cut) == chat_text(whole) == whole.token_ids
     stopped = sample(whole.prompt_ids, whole.token_ids[:-1], (-1.0,) * 2, sampling=Sampling(stop=("surely",)))
-    assert wording(stopped) == (whole.token_ids[0], whole.token_ids[-1])
+    assert chat_text(stopped) == (whole.token_ids[0], whole.token_ids[-1])
 
 
 def test_what_a_template_puts_before_an_answer_is_read_too(words: PretrainedSource) -> None:
@@ -270,8 +265,8 @@ def test_what_a_template_puts_before_an_answer_is_read_too(words: PretrainedSour
         "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }} {% else %}<assistant>so {{ m.content }}"
         "<eos> .{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
     )
-    whole = said(words, "is it so ?", "yes", 1.0)
-    assert tokenizer.decode(Wording(tokenizer)(whole)) == "so yes <eos>."
+    whole = answered(words, "is it so ?", "yes", 1.0)
+    assert tokenizer.decode(ChatText(tokenizer)(whole)) == "so yes <eos>."
 
 
 def test_a_template_that_writes_answered_questions_otherwise_is_named(words: PretrainedSource) -> None:
@@ -280,7 +275,7 @@ def test_a_template_that_writes_answered_questions_otherwise_is_named(words: Pre
         "{% if add_generation_prompt %}please {% endif %}{% for m in messages %}{{ m.content }} {% endfor %}"
     )
     with pytest.raises(ValueError, match="does not begin with the prompt for the answer"):
-        Wording(tokenizer)
+        ChatText(tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -294,4 +289,4 @@ def test_a_template_that_writes_answered_questions_otherwise_is_named(words: Pre
 )
 def test_settings_without_effect_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        RewardModel(**changes)
+        RewardModeling(**changes)

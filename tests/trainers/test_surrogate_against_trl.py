@@ -31,17 +31,17 @@ def chosen(logits):
 
 def trl_loss(loss_type, entropy_coef, logits, *rest):
     advantages, old, reference = rest
-    bonus = {"_entropy_bonus_enabled": entropy_coef > 0, "entropy_coef": entropy_coef}
-    trainer = bare(trl.GRPOTrainer, beta=BETA, loss_type=loss_type, **bonus)
+    entropy_bonus = {"_entropy_bonus_enabled": entropy_coef > 0, "entropy_coef": entropy_coef}
+    trainer = bare(trl.GRPOTrainer, beta=BETA, loss_type=loss_type, **entropy_bonus)
     case = Case(chosen(logits), old, reference, old, advantages[:, None].expand(4, 5), MASK)
     return policy_loss(trainer, case, entropy(logits.log_softmax(-1)))
 
 
 def our_loss(aggregation, norm, entropy_coef, logits, *rest):
     advantages, old, reference = rest
-    said = chosen(logits)
-    loss = clipped_surrogate(said, old, advantages[:, None].expand(4, 5), MASK, (0.2, 0.28))[0]
-    loss = loss + BETA * sampled_kl(said, reference, old, MASK, "k3_is")
+    logprobs = chosen(logits)
+    loss = clipped_surrogate(logprobs, old, advantages[:, None].expand(4, 5), MASK, (0.2, 0.28))[0]
+    loss = loss + BETA * sampled_kl(logprobs, reference, old, MASK, "k3_is")
     loss = loss - entropy_coef * entropy(logits.log_softmax(-1))
     scale = row_scale(aggregation, MASK.sum(1), Totals(4, sum(LENGTHS)), norm)
     return (scale * masked_sum(loss, MASK)).sum()

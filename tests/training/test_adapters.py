@@ -16,11 +16,11 @@ from peft import AutoPeftModelForCausalLM
 from safetensors.torch import load_file
 
 import marl
+from marl.commands.evaluate import measure
 from marl.engines.transformers.sampler import Sampler
 from marl.scenario.checks import absent
 from marl.scenario.load import ScenarioError, load, validate
 from marl.training.build import build
-from marl.commands.evaluate import measure
 from marl.training.restore import restore
 from marl.training.run import Run
 from marl.types import Deal
@@ -121,8 +121,8 @@ def test_training_one_adapter_moves_no_byte_of_the_others_and_of_the_base() -> N
 
 def test_policies_on_equal_bases_share_an_engine_and_others_do_not() -> None:
     def engines(**second: Any) -> int:
-        table = build(validate(team({"model": adapter(), "learner": LEARNER}, second))).table
-        return len({id(engine) for engine in table.engines.values()})
+        simulator = build(validate(team({"model": adapter(), "learner": LEARNER}, second))).simulator
+        return len({id(engine) for engine in simulator.engines.values()})
 
     assert engines(model=adapter(rank=2, targets=["q_proj"])) == 1
     assert engines(model=adapter(base=BASE | {"hidden": 32})) == 2
@@ -137,7 +137,7 @@ def test_the_shared_base_knows_what_all_of_its_policies_say() -> None:
     played = run.simulator.play([Deal(f"e{i}", "g", i, run.scenario.seats) for i in range(40)])
     legal = {role: [turn.action is not None for t in played for turn in t.turns if turn.role == role]
              for role in ("planner", "solver")}  # fmt: skip
-    assert all(sum(said) > 0.8 * len(said) for said in legal.values()), "taught the format to both"
+    assert all(sum(legality) > 0.8 * len(legality) for legality in legal.values()), "taught the format to both"
 
 
 @pytest.fixture(scope="module")
@@ -188,9 +188,9 @@ def test_a_checkpoint_holds_adapters_and_no_base(trained: Path) -> None:
 
 
 def test_a_trained_run_is_measured_and_played_with_its_adapters(trained: Path) -> None:
-    scenario, table = restore(trained)
-    sampler: Any = table.engines["solver"]
-    assert sampler is table.engines["planner"]
+    scenario, simulator = restore(trained)
+    sampler: Any = simulator.engines["solver"]
+    assert sampler is simulator.engines["planner"]
     for name in ("planner", "solver"):
         saved = [hashlib.sha256(t.numpy().tobytes()).hexdigest() for t in weights(trained, 4, name).values()]
         assert sorted(hashes(sampler.policy_weights.tensors(name).items()).values()) == sorted(saved)
@@ -198,13 +198,13 @@ def test_a_trained_run_is_measured_and_played_with_its_adapters(trained: Path) -
     assert first is not sampler
     assert measure(trained, "random", 8, None)["eval/legal_mass"] > 0.5
     assert measure(trained, str(trained), 8, None)
-    [played] = table.play([Deal("e", "g", 0, scenario.seats)])
+    [played] = simulator.play([Deal("e", "g", 0, scenario.seats)])
     assert played.turns
 
 
 def test_the_saved_folder_gives_the_log_probabilities_that_were_recorded(trained: Path) -> None:
-    scenario, table = restore(trained)
-    [played] = table.play([Deal("e", "g", 3, scenario.seats)])
+    scenario, simulator = restore(trained)
+    [played] = simulator.play([Deal("e", "g", 3, scenario.seats)])
     for turn in played.turns:
         folder = trained / "checkpoints/000004/policies" / turn.role
         model = AutoPeftModelForCausalLM.from_pretrained(str(folder)).eval()
@@ -231,7 +231,7 @@ policies:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"rank": 0}, "policies.planner.model.rank: must be greater than 0"),
         ({"targetz": "x"}, "did you mean 'targets'?"),
@@ -241,10 +241,10 @@ policies:
     ],
     ids=str,
 )
-def test_what_an_author_gets_wrong_is_named(settings: dict[str, Any], said: str) -> None:
+def test_what_an_author_gets_wrong_is_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         validate(team({"model": adapter(**settings)}, {"model": adapter(), "learner": LEARNER}))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_folders_that_are_not_there_are_named_before_a_weight_is_loaded() -> None:

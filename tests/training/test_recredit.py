@@ -62,6 +62,15 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("team") / "run", **hint(**rule))
 
 
+def without_judgements(run: Path, folder: Path) -> Path:
+    """Return a copy of a run as older versions left it, so that its own rule has to judge again."""
+    folder.mkdir(exist_ok=True)
+    for file in run.iterdir():
+        if file.name != "judgements":
+            (folder / file.name).symlink_to(file)
+    return folder
+
+
 def told(run: Path, step: int) -> Metrics:
     """What the run itself said of credit in a step."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -73,27 +82,36 @@ def told(run: Path, step: int) -> Metrics:
 
 
 @pytest.mark.parametrize("step", [1, 3, 4, 5])
-def test_the_runs_own_rule_says_of_a_recorded_step_what_it_said_then(average: Path, step: int) -> None:
-    again = Rejudge(average, step)
-    assert again().judgement.metrics == told(average, step)
+def test_the_runs_own_rule_says_of_a_recorded_step_what_it_said_then(average: Path, tmp_path: Path, step: int) -> None:
+    again = Rejudge(without_judgements(average, tmp_path), step)
+    assert again().metrics == told(average, step)
+    assert again().record == Rejudge(average, step)().record, "which is what it learnt from"
     assert any("credit/average/" in name for name in told(average, step))
     # From the start, from checkpoint 2, from there over step 3, from checkpoint 4.
     assert bool(again.notes) == (step == 4)
 
 
 @pytest.mark.parametrize("step", [3, 5])
-def test_with_the_weights_of_then_whatever_is_read_and_played_is_the_same(team: Path, step: int) -> None:
+def test_with_the_weights_of_then_whatever_is_read_and_played_is_the_same(
+    team: Path, tmp_path: Path, step: int
+) -> None:
     then = told(team, step)
     assert then["credit/tokens"] > 0
     assert {"credit/speaker/correlation/shapley", "credit/guesser/conservation"} <= set(then)
-    again = Rejudge(team, step)
-    assert again().judgement.metrics == then
+    again = Rejudge(without_judgements(team, tmp_path), step)
+    assert again().metrics == then
     assert again.notes == []
 
 
-def test_with_other_weights_it_is_said_whose_they_are(team: Path) -> None:
+def test_what_was_recorded_needs_no_weights(team: Path) -> None:
     again = Rejudge(team, 4)
-    assert again().judgement.metrics != told(team, 4)
+    assert again().metrics == told(team, 4)
+    assert "run" not in again.__dict__
+
+
+def test_with_other_weights_it_is_said_whose_they_are(team: Path, tmp_path: Path) -> None:
+    again = Rejudge(without_judgements(team, tmp_path), 4)
+    assert again().metrics != told(team, 4)
     assert again.notes == [
         "step 4 was played with the weights after step 3, of which there is no checkpoint; what was played or read "
         "here is by those after step 2",
@@ -119,40 +137,40 @@ def test_steps_that_were_not_recorded_are_said_to_be_missing_in_a_state(average:
 def test_a_rule_without_a_state_says_what_a_run_with_it_would_have(average: Path) -> None:
     own = "{assign: {kind: outcome, to_go: true}, baseline: {kind: group, std: false}, scale: 2}"
     again = Rejudge(average, 2)
-    judgement = again(own).judgement
+    turns = again(own).record.turns()
     for trajectory in again.trajectories:
         for turn in trajectory.turns:
             # Kuhn pays at the end, so all of it is to go.
-            assert judgement.earned[turn.id].value == 2 * trajectory.returns.get(turn.agent, 0.0)
+            assert turns[turn.id].earned == 2 * trajectory.returns.get(turn.agent, 0.0)
     assert again.notes == []
-    assert "weights" not in again.__dict__, "no weights are loaded for what needs none"
+    assert "run" not in again.__dict__, "no weights are loaded for what needs none"
 
 
 def test_a_state_of_another_rule_is_that_of_all_steps_before(average: Path) -> None:
-    whole = Rejudge(average, 5)("outcome/role_average").judgement
+    whole = Rejudge(average, 5)("outcome/role_average")
     assert whole.metrics == told(average, 5)
 
 
 def test_two_kinds_are_an_assign_and_a_baseline(average: Path) -> None:
     again = Rejudge(average, 2)
-    assert again("flow/none").judgement == again("{assign: flow, baseline: none}").judgement
-    assert again("flow").judgement == again("{assign: flow, baseline: group}").judgement
-    assert again("credit.assign.outcome:Flow/none").judgement.credit == again("flow/none").judgement.credit
+    assert again("flow/none").record == again("{assign: flow, baseline: none}").record
+    assert again("flow").record == again("{assign: flow, baseline: group}").record
+    assert again("credit.assign.outcome:Flow/none").credit() == again("flow/none").credit()
 
 
 def test_what_agents_are_worth_to_one_another_is_played_with_the_runs_weights(team: Path) -> None:
     again = Rejudge(team, 5)
     verdict = again(json.dumps({"assign": MUTED, "baseline": "none"}))
-    assert verdict.tokens == verdict.judgement.metrics["credit/tokens"] > 0
+    assert verdict.tokens == verdict.metrics["credit/tokens"] > 0
     # Efficiency: what the two are worth sums to what they were paid, beyond `one` and `red` (Shapley 1953).
     for trajectory in again.trajectories:
         if trajectory.turns[-1].agent == "guesser":
             nobody = float(trajectory.start == "red")
-            worths = [verdict.judgement.earned[turn.id].value for turn in trajectory.turns]
+            worths = [verdict.record.turns()[turn.id].earned for turn in trajectory.turns]
             assert sum(worths) == pytest.approx(trajectory.returns.get("guesser", 0.0) - nobody)
     # Rules that were asked before change nothing of what a rule plays.
-    assert Rejudge(team, 5)(verdict.rule).judgement == verdict.judgement
-    assert again(verdict.rule).judgement == verdict.judgement
+    assert Rejudge(team, 5)(verdict.rule).record == verdict.record
+    assert again(verdict.rule).record == verdict.record
 
 
 # --- what cannot be done ---------------------------------------------------------------------------------------
@@ -192,7 +210,7 @@ def test_a_damaged_file_is_named(average: Path, tmp_path: Path) -> None:
         ("3", r"--with 3: no rule; give a kind of assign \(shapley\)"),
         ("{assign: flow", "--with {assign: flow: not YAML"),
         (
-            "outcome/credit.critic:Value",
+            "outcome/credit.baselines.value:Value",
             "'outcome' and 'credit.baselines.value:Value' need values of what role 'player' says",
         ),
     ],

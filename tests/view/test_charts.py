@@ -49,10 +49,10 @@ def run(folder: Path, *rows: dict[str, float]) -> Path:
 def test_plot_writes_a_picture_and_draws_the_curve_in_text(tmp_path: Path) -> None:
     rows = [{"step": i, "eval/nashconv": 1 / (i + 1), "eval/legal_mass": 1.0} for i in range(5)]
     first, second = run(tmp_path / "first", *rows), run(tmp_path / "second", *rows[:2])
-    told = plot([first, second], [], None)
-    assert told.startswith("eval/nashconv\n")
+    text = plot([first, second], [], None)
+    assert text.startswith("eval/nashconv\n")
     assert (first / "curves.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert told.endswith(str(first / "curves.png"))
+    assert text.endswith(str(first / "curves.png"))
     plot([second], ["eval/legal_mass"], tmp_path / "other.png")
     assert (tmp_path / "other.png").is_file()
 
@@ -74,6 +74,6 @@ def test_a_single_point_and_many_panels_are_drawn(tmp_path: Path) -> None:
 
 def test_an_exact_figure_that_does_not_count_is_not_drawn(tmp_path: Path) -> None:
     rows = [{"step": i, "eval/nashconv": v, "eval/legal_mass": m} for i, (v, m) in enumerate([(0.5, 1.0), (6.0, 0.0)])]
-    told = plot([run(tmp_path / "run", *rows)], ["eval/nashconv"], None)
-    assert "0.500" in told
-    assert "6.000" not in told
+    text = plot([run(tmp_path / "run", *rows)], ["eval/nashconv"], None)
+    assert "0.500" in text
+    assert "6.000" not in text

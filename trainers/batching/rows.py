@@ -94,11 +94,11 @@ def policy_rows(samples: Sequence[Sample], old: str, merge: bool, by_row: bool =
 
 def _groups(samples: Sequence[Sample], key: Callable[[Sample], Hashable], merge: bool) -> list[tuple[Sample, ...]]:
     """Return samples with equal tokens and `key`, in order of first appearance; those without tokens are left out."""
-    spoken = [sample for sample in samples if sample.token_ids]
+    nonempty = [sample for sample in samples if sample.token_ids]
     if not merge:
-        return [(sample,) for sample in spoken]
+        return [(sample,) for sample in nonempty]
     groups: dict[Hashable, list[Sample]] = {}
-    for sample in spoken:
+    for sample in nonempty:
         groups.setdefault((sample.token_ids, sample.prompt_ids, key(sample)), []).append(sample)
     return [tuple(group) for group in groups.values()]
 
@@ -106,12 +106,12 @@ def _groups(samples: Sequence[Sample], key: Callable[[Sample], Hashable], merge:
 def _merge_key(sample: Sample, by_row: bool) -> Hashable:
     """Return a key that is equal for samples whose losses add up to the loss of their summed advantages."""
     advantage, (first, last) = sample.advantage, sample.versions
-    signs = tuple(a >= 0 for a in advantage.tokens) if advantage.tokens else advantage.value >= 0
+    positive = tuple(a >= 0 for a in advantage.tokens) if advantage.tokens else advantage.value >= 0
     # Weights that changed within a completion may have changed at another token in the next sample.
     weights = first if first == last else sample.id
     # Where tokens differ in advantage, the sign of their mean could change.
     alone = sample.id if by_row and len(set(advantage.tokens)) > 1 else None
-    return signs, weights, distribution(sample.sampling), alone
+    return positive, weights, distribution(sample.sampling), alone
 
 
 def _policy_row(group: tuple[Sample, ...], old: str) -> Row:

@@ -179,11 +179,11 @@ def fit_head(model: Any) -> Callable[[Tensor], Tensor]:
     """
     if model in _FITTED:
         return _FITTED[model]
-    raw_NV, own_NV = _probe(model)
-    tolerance = _TOLERANCE.get(own_NV.dtype, 1e-3)
-    size = float(own_NV.float().norm())
+    raw_NV, model_NV = _probe(model)
+    tolerance = _TOLERANCE.get(model_NV.dtype, 1e-3)
+    size = float(model_NV.float().norm())
     for finish in _candidates(model):
-        if float((finish(raw_NV).float() - own_NV.float()).norm()) <= tolerance * size + 1e-6:
+        if float((finish(raw_NV).float() - model_NV.float()).norm()) <= tolerance * size + 1e-6:
             _FITTED[model] = finish
             return finish
     known = ", ".join((*_CAPS, *_FACTORS))
@@ -216,8 +216,8 @@ def _probe(model: Any) -> tuple[Tensor, Tensor]:
     training = model.training
     model.eval()
     with model.get_output_embeddings().register_forward_hook(lambda _, __, output: outputs.append(output)):
-        own_NV = model(input_ids=ids_1L, use_cache=False).logits[0]
+        model_NV = model(input_ids=ids_1L, use_cache=False).logits[0]
     model.train(training)
     if len(outputs) != 1:
         raise ValueError(f"{type(model).__name__}: its logits are not made by its output embeddings; use another model")
-    return outputs[0][0], own_NV
+    return outputs[0][0], model_NV

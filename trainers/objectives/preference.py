@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class Preference(Objective):
-    """Loss of one pair: f(h), where h is how much more likely, in nats, the policy has made the better side than the
-    worse one since the reference; the mean over all pairs of a minibatch.
+    """Loss of one pair: f(h), where h is how much more likely, in nats, the policy has made the better entry than
+    the worse one since the reference; the mean over all pairs of a minibatch.
 
     Log-probabilities are those of the model's own distribution at temperature 1. Every turn is computed once, however
     many pairs it is in; all turns that are compared with one another are in one pass.
@@ -47,29 +47,29 @@ class Preference(Objective):
 
     def terms(self, model: nn.Module, batch: Batch, totals: Totals) -> LossTerms:
         """Return the loss of every pair of one forward pass."""
-        settings, sides = self.settings, contest_batch(batch)
+        settings, entries = self.settings, contest_batch(batch)
         outputs = token_outputs(model, batch, anchors=self.anchors.models)
         assert outputs.anchors is not None
-        tokens_S = sides.sum(batch.lengths_B)
-        logprobs_S = sides.sum(masked_sum(outputs.logprobs_BT, batch.loss_mask_BT))
-        gained_S = logprobs_S - sides.sum(masked_sum(outputs.anchors["reference"], batch.loss_mask_BT))
+        tokens_S = entries.sum(batch.lengths_B)
+        logprobs_S = entries.sum(masked_sum(outputs.logprobs_BT, batch.loss_mask_BT))
+        gained_S = logprobs_S - entries.sum(masked_sum(outputs.anchors["reference"], batch.loss_mask_BT))
         if settings.over == "mean":
             gained_S = gained_S / tokens_S
-        h_U = gained_S[sides.better_U] - gained_S[sides.worse_U]
+        h_U = gained_S[entries.better_U] - gained_S[entries.worse_U]
         loss_U = dpo(h_U, settings.beta, settings.loss, settings.smoothing)
-        nll_U = -(logprobs_S / tokens_S)[sides.better_U]
+        nll_U = -(logprobs_S / tokens_S)[entries.better_U]
         if settings.nll:
             loss_U = loss_U + settings.nll * nll_U
-        figures = {"nll": nll_U, **self._implied_rewards(gained_S, sides)}
+        figures = {"nll": nll_U, **self._implied_rewards(gained_S, entries)}
         pairs = totals.facts["pairs"]
         parts = {name: value_U.sum() / pairs for name, value_U in figures.items()}
         parts["pairs"] = h_U.new_tensor(float(len(h_U)))
-        return LossTerms(sides.shares(loss_U / pairs), {name: parts[name] for name in self.parts})
+        return LossTerms(entries.shares(loss_U / pairs), {name: parts[name] for name in self.parts})
 
-    def _implied_rewards(self, gained_S: Tensor, sides: ContestBatch) -> Mapping[str, Tensor]:
-        """Return [U] each: implied rewards β h of either side, and whether they agree with the pair."""
+    def _implied_rewards(self, gained_S: Tensor, entries: ContestBatch) -> Mapping[str, Tensor]:
+        """Return [U] each: implied rewards β h of either entry, and whether they agree with the pair."""
         reward_S = self.settings.beta * gained_S.detach()
-        better_U, worse_U = reward_S[sides.better_U], reward_S[sides.worse_U]
+        better_U, worse_U = reward_S[entries.better_U], reward_S[entries.worse_U]
         return {
             "accuracy": (better_U > worse_U).float(),
             "margin": better_U - worse_U,

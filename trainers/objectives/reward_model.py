@@ -127,12 +127,12 @@ class Rating(Objective):
 
     def _pair_loss(self, scores_B: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return [B], the loss, and [], the number of pairs in the right order."""
-        sides = contest_batch(batch)
-        scores_S, worth_S = sides.mean(scores_B), sides.mean(batch.facts["worth"])
-        better_U, worse_U = scores_S[sides.better_U], scores_S[sides.worse_U]
-        margin_U = self.settings.spread * (worth_S[sides.better_U] - worth_S[sides.worse_U])
+        entries = contest_batch(batch)
+        scores_S, worth_S = entries.mean(scores_B), entries.mean(batch.facts["worth"])
+        better_U, worse_U = scores_S[entries.better_U], scores_S[entries.worse_U]
+        margin_U = self.settings.spread * (worth_S[entries.better_U] - worth_S[entries.worse_U])
         loss_U = bradley_terry(better_U, worse_U, margin_U, self.settings.centre)
-        return sides.shares(loss_U), (better_U > worse_U).sum()
+        return entries.shares(loss_U), (better_U > worse_U).sum()
 
 
 def _label_loss(scores_B: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -28,8 +28,8 @@ class Optimizer:
         trained = [(_trained(model), 1.0), *((_trained(m, f"{n}/"), scales.get(n, 1.0)) for n, m in modules.items())]
         named = [pair for pairs, _ in trained for pair in pairs]
         self._names, self.parameters, self._max_norm = [n for n, _ in named], [p for _, p in named], settings.max_norm
-        self._masters = MasterWeights(self.parameters)
-        groups = [{"params": [(n, self._masters.of(p)) for n, p in pairs], "scale": by} for pairs, by in trained]
+        self._master_weights = MasterWeights(self.parameters)
+        groups = [{"params": [(n, self._master_weights.of(p)) for n, p in pairs], "scale": by} for pairs, by in trained]
         self._adam = _adam(settings, groups)
 
     def clip(self) -> Tensor:
@@ -43,7 +43,7 @@ class Optimizer:
         for group in self._adam.param_groups:
             group["lr"] = lr * group["scale"]
         self._adam.step()
-        self._masters.write_back()
+        self._master_weights.write_back()
         self.zero_grad()
 
     def zero_grad(self) -> None:
@@ -55,7 +55,7 @@ class Optimizer:
         moments = self._adam.state_dict()["state"]
         state: dict[str, Any] = {self._names[i]: _copied(values) for i, values in moments.items()}
         for name, parameter in zip(self._names, self.parameters, strict=True):
-            if (master := self._masters.of(parameter)) is not parameter:
+            if (master := self._master_weights.of(parameter)) is not parameter:
                 state[name] = {**state.get(name, {}), "master": _copied(master.detach())}
         return state
 
@@ -64,14 +64,14 @@ class Optimizer:
         if unknown := state.keys() - set(self._names):
             raise ValueError(f"optimizer state of {sorted(unknown)} fits no trained parameter")
         indexed: dict[int, Any] = {}
-        masters: dict[nn.Parameter, Tensor] = {}
+        saved: dict[nn.Parameter, Tensor] = {}
         for index, (name, parameter) in enumerate(zip(self._names, self.parameters, strict=True)):
             moments = dict(state.get(name, {}))
             if "master" in moments:
-                masters[parameter] = moments.pop("master")
+                saved[parameter] = moments.pop("master")
             if moments:
                 indexed[index] = moments
-        self._masters.restore(masters)
+        self._master_weights.restore(saved)
         self._adam.load_state_dict({"state": indexed, "param_groups": self._adam.state_dict()["param_groups"]})
 
 
@@ -85,28 +85,28 @@ class MasterWeights:
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        self._masters = {p: nn.Parameter(p.detach().float()) for p in parameters if p.dtype in HALVES}
-        for parameter in self._masters:
+        self._master_weights = {p: nn.Parameter(p.detach().float()) for p in parameters if p.dtype in HALVES}
+        for parameter in self._master_weights:
             parameter.register_post_accumulate_grad_hook(self._move_gradient)
 
     def of(self, parameter: nn.Parameter) -> nn.Parameter:
         """Return the parameter that is stepped in place of `parameter`."""
-        return self._masters.get(parameter, parameter)
+        return self._master_weights.get(parameter, parameter)
 
     @torch.no_grad()
     def write_back(self) -> None:
         """Round the masters into the model."""
-        for parameter, master in self._masters.items():
+        for parameter, master in self._master_weights.items():
             parameter.copy_(master)
 
     @torch.no_grad()
     def restore(self, saved: Mapping[nn.Parameter, Tensor]) -> None:
         """Put back the saved masters; for the others, the model's weights."""
-        for parameter, master in self._masters.items():
+        for parameter, master in self._master_weights.items():
             master.copy_(saved.get(parameter, parameter))
 
     def _move_gradient(self, parameter: Tensor) -> None:
-        master = self._masters[parameter]  # type: ignore[index]  # hooks are typed for tensors of any kind
+        master = self._master_weights[parameter]  # type: ignore[index]  # hooks are typed for tensors of any kind
         assert parameter.grad is not None
         if master.grad is None:
             master.grad = parameter.grad.float()

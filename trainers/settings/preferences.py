@@ -90,7 +90,8 @@ class RewardModeling(Pairing):
     """Learns to rate what its policy says; the policy itself stays as it is.
 
     A head of one number on the policy's last hidden states, all of which learn. Saved as a sequence classifier, to be
-    used by the engine `reward_model` as a reward, or by `process` credit. It reads the chat template's text.
+    used by the engine `reward_model` at a seat, whose scores may be rewards or `process` credit. What is read is the
+    chat template's text.
     """
 
     kind: str = "reward_modeling"

@@ -82,16 +82,16 @@ class Network:
         texts = [prompt.ids for prompt in prompts]
         ends = [len(ids) - 1 for ids in texts]
         ids_PL = torch.tensor([(*ids, *[0] * (max(ends) + 1 - len(ids))) for ids in texts], device=self.device)
-        kept = sorted(set(ends))
+        last_positions = sorted(set(ends))
         cache = DynamicCache()
         logits_PUV = self.model(
             input_ids=ids_PL,
             position_ids=torch.arange(ids_PL.shape[1], device=self.device).expand_as(ids_PL),
             past_key_values=cache,
             use_cache=True,
-            logits_to_keep=torch.tensor(kept, device=self.device),
+            logits_to_keep=torch.tensor(last_positions, device=self.device),
         ).logits
-        last_P = torch.tensor([kept.index(end) for end in ends], device=self.device)
+        last_P = torch.tensor([last_positions.index(end) for end in ends], device=self.device)
         rows_P = torch.arange(len(prompts), device=self.device)
         kv = [(layer.keys, layer.values) for layer in cast("list[Any]", cache.layers)]
         return kv, logits_PUV[rows_P, last_P]
@@ -119,13 +119,13 @@ class Network:
         behind_NQL = positions_NQ[:, :, None] - torch.arange(length, device=self.device)
         hidden_NQL = behind_NQL < 0
         if not self.layer_types:
-            return self._additive(hidden_NQL if self.window is None else hidden_NQL | (behind_NQL >= self.window))
-        masks = {"full_attention": self._additive(hidden_NQL)}
+            return self._additive_mask(hidden_NQL if self.window is None else hidden_NQL | (behind_NQL >= self.window))
+        masks = {"full_attention": self._additive_mask(hidden_NQL)}
         if "sliding_attention" in self.layer_types and self.window is not None:
-            masks["sliding_attention"] = self._additive(hidden_NQL | (behind_NQL >= self.window))
+            masks["sliding_attention"] = self._additive_mask(hidden_NQL | (behind_NQL >= self.window))
         return masks
 
-    def _additive(self, hidden_NQL: Tensor) -> Tensor:
+    def _additive_mask(self, hidden_NQL: Tensor) -> Tensor:
         lowest = torch.finfo(self.dtype).min
         return torch.zeros_like(hidden_NQL, dtype=self.dtype).masked_fill_(hidden_NQL, lowest)[:, None]
 

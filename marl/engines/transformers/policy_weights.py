@@ -36,9 +36,8 @@ class SinglePolicy:
         Raises:
             ValueError: if they do not fit, or other policies use those held here; nothing is changed then.
         """
-        others = (self._added | {self._owner or policy}) - {policy}
-        if others:
-            names = ", ".join(map(repr, sorted(others)))
+        if users := (self._added | {self._owner or policy}) - {policy}:
+            names = ", ".join(map(repr, sorted(users)))
             raise ValueError(f"policy {policy!r} has weights of its own, but this engine holds those of {names}")
         copy_weights(self.model, weights)
         self._owner, self.versions[0] = policy, version

@@ -30,8 +30,10 @@ class Sampler:
     """One model with the weights of its policies, one tokenizer. Each `step` decodes one token of every active row."""
 
     def __init__(self, policy_weights: PolicyWeights, tokenizer: Any, settings: Transformers) -> None:
-        """Raises:
-        ValueError: if the tokenizer or the settings do not fit the model, or its architecture cannot be decoded.
+        """Check that model, tokenizer and settings fit together.
+
+        Raises:
+            ValueError: if they do not, or if the model's architecture cannot be decoded in slots.
         """
         model = policy_weights.model
         _check_vocabulary(model, tokenizer)
@@ -111,8 +113,8 @@ class Sampler:
         """Decode one token of every active row, after refilling free slots; score forced texts whole."""
         answers, self._refused = self._refused, []
         jobs = self._next_jobs()
-        answers += self._scored([job for job in jobs if job.request.forced is not None])
-        answers += self._decoded([job for job in jobs if job.request.forced is None])
+        answers += self._score_forced([job for job in jobs if job.request.forced is not None])
+        answers += self._decode([job for job in jobs if job.request.forced is None])
         self._tickets.difference_update(ticket for ticket, _ in answers)
         return answers
 
@@ -126,7 +128,7 @@ class Sampler:
             jobs.append(job)
         return jobs
 
-    def _scored(self, jobs: Sequence[SamplingJob]) -> list[Answer]:
+    def _score_forced(self, jobs: Sequence[SamplingJob]) -> list[Answer]:
         if not jobs:
             return []
         texts = [self.chat_tokenizer.forced_ids(job.request.forced or "") for job in jobs]
@@ -137,11 +139,11 @@ class Sampler:
             for job, ids, logprobs, version in rows
         ]
 
-    def _decoded(self, new: Sequence[SamplingJob]) -> list[Answer]:
+    def _decode(self, new: Sequence[SamplingJob]) -> list[Answer]:
         old = len(self._slots.jobs)
-        parts = [self._continued(old)] if old else []
+        parts = [self._next_logits(old)] if old else []
         if new:
-            parts.append(self._started(new))
+            parts.append(self._start_rows(new))
         if not parts:
             return []
         logits_NV = torch.cat(parts) if len(parts) > 1 else parts[0]
@@ -149,9 +151,9 @@ class Sampler:
             self._shaping = Shaping.of([job.request.sampling for job in self._slots.jobs], self.network.device)
         uniforms_N = torch.from_numpy(self._slots.uniforms()).to(self.network.device)
         tokens_N, logprobs_N = draw(log_distribution(logits_NV, self._shaping), uniforms_N)
-        return self._finished(tokens_N, logprobs_N)
+        return self._finish_rows(tokens_N, logprobs_N)
 
-    def _continued(self, rows: int) -> Tensor:
+    def _next_logits(self, rows: int) -> Tensor:
         """Return logits [N, V] after the last token of each row."""
         slots, device = self._slots, self.network.device
         ids_NQ = torch.from_numpy(slots.last(rows)[:, None]).to(device)
@@ -160,7 +162,7 @@ class Sampler:
         length = int(slots.lengths_S[:rows].max())
         return self.network.extend(self._cache, ids_NQ, positions_NQ, length, slots.policies_S[:rows])[:, -1]
 
-    def _started(self, jobs: Sequence[SamplingJob]) -> Tensor:
+    def _start_rows(self, jobs: Sequence[SamplingJob]) -> Tensor:
         """Put jobs into slots and read their prompts; return logits [N, V] of their first tokens."""
         held = {job.prompt: row for row, job in enumerate(self._slots.jobs) if job.version == self._version(job)}
         rows_of: dict[Prompt, list[int]] = {}
@@ -193,7 +195,7 @@ class Sampler:
             for source, row in pairs:
                 jobs[row].logits_V = first_logits[source]
 
-    def _finished(self, tokens_N: Tensor, logprobs_N: Tensor) -> list[Answer]:
+    def _finish_rows(self, tokens_N: Tensor, logprobs_N: Tensor) -> list[Answer]:
         """Record a token for every row; take out the rows that are done."""
         slots = self._slots
         sampled_N, logprobs = tokens_N.numpy(force=True), logprobs_N.numpy(force=True)

@@ -16,8 +16,8 @@ _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MASK = (1 << 64) - 1
 
 
-def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's output function (Steele, Lea, Flood 2014; constants of Vigna's splitmix64.c)."""
+def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return SplitMix64's output (Steele, Lea, Flood 2014; constants of Vigna's splitmix64.c)."""
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))
@@ -25,7 +25,7 @@ def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def stream_keys(seeds: Sequence[int]) -> NDArray[np.uint64]:
     """Return the start of each request's random stream; mixed, so that neighbouring seeds do not share one."""
-    return _mixed(np.array([seed & _MASK for seed in seeds], dtype=np.uint64) + _GAMMA)
+    return _mix(np.array([seed & _MASK for seed in seeds], dtype=np.uint64) + _GAMMA)
 
 
 def uniforms(keys_N: NDArray[np.uint64], positions_N: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -34,7 +34,7 @@ def uniforms(keys_N: NDArray[np.uint64], positions_N: NDArray[np.int64]) -> NDAr
     They have 24 bits, as many as a float32 holds, and are never 0, so that a token without probability is never drawn.
     """
     counter = keys_N + (positions_N.astype(np.uint64) + np.uint64(1)) * _GAMMA
-    bits = (_mixed(counter) >> np.uint64(40)).astype(np.float32)
+    bits = (_mix(counter) >> np.uint64(40)).astype(np.float32)
     return (bits + np.float32(1)) * np.float32(2.0**-24)
 
 

@@ -59,7 +59,7 @@ class SlotLayer(DynamicLayer):
 
     def resize(self, slots: int, capacity: int) -> None:
         """Make room and keep what is there."""
-        self.kv = tuple(_grown(held_SHCD, slots, capacity) for held_SHCD in self.kv)
+        self.kv = tuple(_grow(held_SHCD, slots, capacity) for held_SHCD in self.kv)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
@@ -76,7 +76,7 @@ class SlotLayer(DynamicLayer):
         return self.span.length
 
 
-def _grown(held_SHCD: Tensor, slots: int, capacity: int) -> Tensor:
+def _grow(held_SHCD: Tensor, slots: int, capacity: int) -> Tensor:
     # Zeros: what is masked still meets a weight of 0, and 0 * nan is nan.
     grown_SHCD = held_SHCD.new_zeros(slots, held_SHCD.shape[1], capacity, held_SHCD.shape[3])
     grown_SHCD[: held_SHCD.shape[0], :, : held_SHCD.shape[2]] = held_SHCD
@@ -122,13 +122,13 @@ class SlotCache(Cache):
     def _fit(self, slots: int, length: int) -> None:
         if slots <= self.slots and length <= self.capacity:
             return
-        self.slots = _doubled(self.slots, slots)
-        self.capacity = _doubled(self.capacity or _FIRST_CAPACITY, length)
+        self.slots = _double(self.slots, slots)
+        self.capacity = _double(self.capacity or _FIRST_CAPACITY, length)
         for layer in self.held:
             layer.resize(self.slots, self.capacity)
 
 
-def _doubled(size: int, needed: int) -> int:
+def _double(size: int, needed: int) -> int:
     """Return `size` if it is enough, else twice as much or what is needed."""
     return size if needed <= size else max(needed, 2 * size)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from enumerated_games import CASTING, enumerate_game, find_play
-from games.simultaneous import CoalitionConfig, MatrixConfig, TwoStepConfig
 
 from credit.validation import comparisons, estimands
 from credit.validation.enumeration import Cell, EnumeratedGame, History, cells_of
@@ -13,6 +12,7 @@ from credit.validation.estimands import additive, always, marginals, monotone, s
 from credit.validation.measure import TASKS, correlation_over_turns, pearson, prepare, spearman
 from games.base import IllegalMove
 from games.hint import HintConfig
+from games.simultaneous import CoalitionConfig, MatrixConfig, TwoStepConfig
 from games.stopping import StoppingConfig
 from marl.evaluation.game_tree import Situation, grow, values
 
@@ -165,11 +165,11 @@ def test_comparisons_subtract_the_mean_of_those_who_are_alike() -> None:
     skewed = enumerate_game(HintConfig(), SKEWED)
     play = find_play(skewed, "one", "red", start="red")
     heard_one = (0.8 * 0.9 + 0.3 * 0.1) / (0.8 + 0.3)
-    assert comparisons.compared(comparisons.start)(skewed, play) == pytest.approx([1 - 0.82] * 2)
-    assert comparisons.compared(comparisons.prompt)(skewed, play) == pytest.approx([1 - 0.82, 1 - heard_one])
-    assert comparisons.compared(comparisons.everything)(skewed, play) == pytest.approx([1 - (0.82 + 0.38) / 2] * 2)
+    assert comparisons.compared("start")(skewed, play) == pytest.approx([1 - 0.82] * 2)
+    assert comparisons.compared("prompt")(skewed, play) == pytest.approx([1 - 0.82, 1 - heard_one])
+    assert comparisons.compared("step")(skewed, play) == pytest.approx([1 - (0.82 + 0.38) / 2] * 2)
     spread = (0.82 * 0.18) ** 0.5
-    standard = comparisons.compared(comparisons.start, std=True)(skewed, play)
+    standard = comparisons.compared("start", std=True)(skewed, play)
     assert standard == pytest.approx([(1 - 0.82) / spread] * 2)
     # Everybody's likeliest answer to `green` is `two`, then red.
     other = find_play(skewed, "two", "green", start="green")

@@ -124,14 +124,14 @@ def test_ranges_that_are_none_are_refused(field: dict[str, Any]) -> None:
 
 
 def reachable(numbers: list[Fraction]) -> set[Fraction]:
-    """All that the numbers can make, every one or some of them used."""
-    found = set(numbers)
+    """Return every value that all or some of the numbers can make."""
+    values = set(numbers)
     for i, j in permutations(range(len(numbers)), 2):
         rest = [n for k, n in enumerate(numbers) if k not in (i, j)]
         a, b = numbers[i], numbers[j]
         for value in (a + b, a - b, a * b, *([a / b] if b else [])):
-            found |= reachable([*rest, value])
-    return found
+            values |= reachable([*rest, value])
+    return values
 
 
 def verdict(problem: Problem, answer: str | None) -> float:
@@ -148,10 +148,10 @@ def test_every_countdown_answer_is_right_and_no_wrong_one_is() -> None:
 def test_the_search_finds_what_brute_force_finds() -> None:
     for numbers in ([2, 3, 7], [1, 5, 25], [4, 4, 6]):
         brute = {int(v) for v in reachable([Fraction(n) for n in numbers]) if v == int(v) and v > 0}
-        found = {
+        solved = {
             target for target in range(1, 200) if (solution := solve(numbers, target)) and eval(solution) == target
         }
-        assert found == {target for target in brute if target < 200}
+        assert solved == {target for target in brute if target < 200}
     assert solve([25, 50, 75, 100, 3, 6], 952) is not None, "the famous one"
 
 
@@ -251,14 +251,14 @@ RELATIONS = {
 
 
 def grids(problem: Problem) -> list[Mapping[str, tuple[str, ...]]]:
-    """Brute force: every arrangement that the clues allow."""
+    """Return every arrangement that the clues allow, by brute force."""
     attributes = problem.facts["grid"]
-    found = []
+    solutions = []
     for rows in product(*(permutations(values) for values in attributes.values())):
         house = {value: number for row in rows for number, value in enumerate(row, 1)}
         if all(RELATIONS[says](house[a], house[b] if b in house else int(b)) for says, a, b in problem.facts["clues"]):
-            found.append(dict(zip(attributes, rows, strict=True)))
-    return found
+            solutions.append(dict(zip(attributes, rows, strict=True)))
+    return solutions
 
 
 @pytest.mark.parametrize("spare", [0, 2])
@@ -274,12 +274,12 @@ def test_a_logic_grid_has_one_solution_and_misses_every_clue_it_loses(spare: int
 
 def test_the_answer_of_a_logic_grid_is_where_the_question_points() -> None:
     for problem in every(LogicGridsTask(train=60, held_out=20)):
-        asked = problem.question.splitlines()[-1]
+        question = problem.question.splitlines()[-1]
         grid = problem.facts["grid"]
         column = {"Who": "person", "Which colour": "colour", "Which pet": "pet", "What": "drink"}
-        name = next(name for start, name in column.items() if asked.startswith(start))
-        (told,) = [value for values in grid.values() for value in values if re.search(rf"\b{value}\b", asked)]
-        house = next(values.index(told) for values in grid.values() if told in values)
+        name = next(name for start, name in column.items() if question.startswith(start))
+        (who_value,) = [value for values in grid.values() for value in values if re.search(rf"\b{value}\b", question)]
+        house = next(values.index(who_value) for values in grid.values() if who_value in values)
         assert grid[name][house] == problem.answer
         assert problem.answer in problem.facts["choices"]
 
@@ -299,7 +299,7 @@ def test_a_logic_grid_too_large_to_be_looked_through_is_refused() -> None:
 
 
 def passes(problem: Problem, source: str) -> bool:
-    """Runs our own reference solutions; nothing that a model wrote."""
+    """Run our own reference solutions, never code of a model."""
     names: dict[str, Any] = {}
     exec(source, names)
     try:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from pettingzoo.test import api_test, seed_test
-from small_games import Voice
-from sums import dealt, grade, seated, team
+from small_games import FunctionEngine
+from sums import grade, team, team_deal, team_simulator
 
 from marl.graph import Trajectory
-from marl.types import Request
+from marl.types import Fork, Request
 
 PLAN = {"role": "planner", "examples": ["{{ given.left }}"]}
 SOLVE = {"role": "solver", "hears": ["planner"], "examples": ["{{ answer }}", "{{ wrong[0] }}"]}
@@ -21,10 +21,10 @@ CHECK = {"role": "verifier", "verifies": "solver", "scores": ["correct"]}
 
 def play(game: Any, say: Callable[[Request], str], **options: Any) -> Trajectory:
     """One episode on the problem 2 + 2, unless options say otherwise."""
-    return seated(game, say).play([dealt(game, **options)])[0]
+    return team_simulator(game, say).play([team_deal(game, **options)])[0]
 
 
-def said(trajectory: Trajectory) -> list[tuple[str, str | None]]:
+def moves(trajectory: Trajectory) -> list[tuple[str, str | None]]:
     return [(turn.agent, turn.action) for turn in trajectory.turns if turn.role != "verifier"]
 
 
@@ -32,7 +32,7 @@ def edges(trajectory: Trajectory) -> set[tuple[int, int]]:
     return {(u[1], v[1]) for u, v in trajectory.graph.edges}
 
 
-def paid(trajectory: Trajectory) -> list[tuple[str, str, float, int]]:
+def payments(trajectory: Trajectory) -> list[tuple[str, str, float, int]]:
     return [(reward.agent, reward.name, reward.value, reward.turn[1]) for reward in trajectory.rewards]
 
 
@@ -44,17 +44,17 @@ def test_a_planner_a_solver_and_its_verifier_speak_in_turn_and_the_graph_says_wh
         rewards={"solver": {"correct": "own.correct"}},
         measures={"success": "own"[:0] + "solver.correct"},
     )
-    asked: list[str] = []
+    requests: list[str] = []
 
     def say(request: Request) -> str:
-        asked.append(request.messages[-1].content)
+        requests.append(request.messages[-1].content)
         return "4"
 
     trajectory = play(game, say)
-    assert asked == ["2 + 2", "2 + 2 | planner: 4"]
+    assert requests == ["2 + 2", "2 + 2 | planner: 4"]
     assert [turn.agent for turn in trajectory.turns] == ["planner", "solver", "verifier"]
     assert edges(trajectory) == {(0, 1), (1, 2)}
-    assert paid(trajectory) == [("solver", "correct", 1.0, 2)]
+    assert payments(trajectory) == [("solver", "correct", 1.0, 2)]
     assert trajectory.findings.measures == {"success": 1.0}
     assert {turn.problem for turn in trajectory.turns} == {"2 + 2"}
 
@@ -62,10 +62,10 @@ def test_a_planner_a_solver_and_its_verifier_speak_in_turn_and_the_graph_says_wh
 def test_agents_of_one_stage_are_asked_at_once_and_do_not_hear_each_other() -> None:
     game = team({**SOLVE, "hears": ["solver"], "n": 3}, CHECK, measures={"agreement": "agreement(solver.move)"})
     waiting: list[int] = []
-    voice = Voice(lambda request: "4" if request.seed % 2 else "5")
+    voice = FunctionEngine(lambda request: "4" if request.seed % 2 else "5")
     step = voice.step
     voice.step = lambda wait_s: (waiting.append(len(voice._open)), step(wait_s))[1]  # type: ignore[method-assign]
-    trajectory = seated(game, voice).play([dealt(game)])[0]
+    trajectory = team_simulator(game, voice).play([team_deal(game)])[0]
     assert waiting == [3], "all three requests are in flight before the first is answered"
     assert edges(trajectory) == {(0, 3), (1, 4), (2, 5)}, "each verifier reads its own solver, solvers read nobody"
     assert [turn.agent for turn in trajectory.turns[3:]] == ["verifier_0", "verifier_1", "verifier_2"]
@@ -91,7 +91,7 @@ def test_a_loop_ends_when_its_condition_holds() -> None:
         },
     )
     answers = iter(["5", "no", "6", "no", "4", "yes"])
-    assert said(play(game, lambda request: next(answers))) == [
+    assert moves(play(game, lambda request: next(answers))) == [
         *[("solver", "5"), ("critic", "no"), ("solver", "6"), ("critic", "no"), ("solver", "4"), ("critic", "yes")]
     ]
 
@@ -147,7 +147,7 @@ def test_rewards_are_paid_after_a_stage_to_those_it_is_about_and_at_the_end_to_a
         },
     )
     answers = iter(["4", "5"])
-    assert paid(play(game, lambda request: next(answers))) == [
+    assert payments(play(game, lambda request: next(answers))) == [
         ("solver_0", "format", 0.1, 0),
         ("solver_1", "format", 0.1, 1),
         ("solver_0", "correct", 0.8, 2),
@@ -162,7 +162,7 @@ def test_progress_over_the_last_round_can_be_paid() -> None:
         rewards={"solver": {"progress": {"value": "own.correct - own.before.correct", "after": "verifier"}}},
     )
     answers = iter(["5", "4"])
-    assert paid(play(game, lambda request: next(answers))) == [("solver", "progress", 1.0, 3)]
+    assert payments(play(game, lambda request: next(answers))) == [("solver", "progress", 1.0, 3)]
 
 
 def test_a_critic_is_paid_for_calibration_against_the_verdict_on_its_own_solver() -> None:
@@ -173,7 +173,7 @@ def test_a_critic_is_paid_for_calibration_against_the_verdict_on_its_own_solver(
         rewards={"critic": {"brier": "own.readable * (1 - (own.score - own.of.correct) ** 2)"}},
     )
     answers = iter(["4", "5", "0.5", "0.25"])
-    worth = [(agent, value) for agent, _, value, _ in paid(play(game, lambda request: next(answers)))]
+    worth = [(agent, value) for agent, _, value, _ in payments(play(game, lambda request: next(answers)))]
     assert worth == [("critic_0", 0.75), ("critic_1", 1 - 0.0625)]
 
 
@@ -199,8 +199,8 @@ def test_a_posed_problem_is_worked_on_if_it_is_one_and_kept_if_the_critic_likes_
 
 def test_a_kept_problem_can_be_dealt_again() -> None:
     game = team({"role": "challenger", "poses": True}, {"keep": "true"}, {"role": "solver"})
-    found = play(game, lambda request: "1 + 3").findings.starts[0]
-    assert play(team({"role": "solver"}), lambda request: "4", **{**found, "index": 0}).start == "1 + 3"
+    start = play(game, lambda request: "1 + 3").findings.starts[0]
+    assert play(team({"role": "solver"}), lambda request: "4", **{**start, "index": 0}).start == "1 + 3"
 
 
 def test_a_tool_call_is_answered_before_the_caller_goes_on() -> None:
@@ -211,7 +211,7 @@ def test_a_tool_call_is_answered_before_the_caller_goes_on() -> None:
         return 'call {"name": "add"}' if "toolbox" not in prompt else "4"
 
     trajectory = play(game, lambda r: f"ran {r.state}" if r.state.startswith("{") else say(r))
-    assert said(trajectory)[:3] == [
+    assert moves(trajectory)[:3] == [
         ("solver_0", 'call {"name": "add"}'),
         ("toolbox_0", 'ran {"name": "add"}'),
         ("solver_0", "4"),
@@ -235,7 +235,7 @@ def test_an_unreadable_answer_is_asked_again_and_then_fails_without_ending_the_e
         ("solver", 0, True),
         ("solver", 1, True),
     ]
-    assert paid(trajectory) == [("solver", "unreadable", -0.5, 1)]
+    assert payments(trajectory) == [("solver", "unreadable", -0.5, 1)]
     assert trajectory.findings.measures == {"right": 0.0}
     assert trajectory.end == "terminated"
 
@@ -303,8 +303,8 @@ def test_random_play_chooses_among_the_examples() -> None:
     from marl.engines.scripted import Random
 
     game = team(SOLVE | {"hears": []}, CHECK)
-    table = seated(game, Random().build(None))
-    trajectories = table.play([dealt(game, str(i)) for i in range(40)])
+    table = team_simulator(game, Random().build(None))
+    trajectories = table.play([team_deal(game, str(i)) for i in range(40)])
     assert {turn.action for t in trajectories for turn in t.turns if turn.agent == "solver"} == {"4", "5"}
 
 
@@ -342,9 +342,10 @@ def test_pettingzoo_finds_nothing_to_complain_about() -> None:
 
 def test_a_fork_plays_the_same_beginning_again() -> None:
     game = team(PLAN, {**SOLVE, "n": 2}, CHECK)
-    table = seated(game, lambda request: str(request.seed % 7))
-    original = table.play([dealt(game)])[0]
-    forks = table.fork(original.turns[2].id, 2)
+    table = team_simulator(game, lambda request: str(request.seed % 7))
+    original = table.play([team_deal(game)])[0]
+    [forks] = table.branch([Fork(original, 2, n=2)])
+    assert len(forks) == 2
     for fork in forks:
         assert [turn.id for turn in fork.turns[:2]] == [turn.id for turn in original.turns[:2]]
         assert edges(fork) == edges(original)

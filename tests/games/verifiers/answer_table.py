@@ -35,8 +35,8 @@ def _rows(number: int, group: dict[str, Any]) -> Iterator[Row]:
     check = find("verifiers", group["check"]["kind"]).model_validate(group["check"])
     assert isinstance(check, VerifierConfig)
     facts = {"choices": group["choices"]} if "choices" in group else {}
-    for index, (gold, said) in enumerate(group["pairs"]):
-        text = said if isinstance(said, str) else said["repeat"] * said["times"]
+    for index, (gold, answer) in enumerate(group["pairs"]):
+        text = answer if isinstance(answer, str) else answer["repeat"] * answer["times"]
         problem = Problem(f"{number}.{index}", group.get("question", ""), gold, facts=facts)
-        answer = None if group.get("said") == "text" else text
-        yield Row(check, Case(problem, text, answer), group["expect"] == "accept", group.get("adversarial", False))
+        parsed = None if group.get("said") == "text" else text
+        yield Row(check, Case(problem, text, parsed), group["expect"] == "accept", group.get("adversarial", False))

@@ -12,7 +12,7 @@ from marl.engines.workers.settings import encode_case
 
 @cache
 def outcomes() -> tuple[tuple[Row, JobResult], ...]:
-    """What the workers say of every row."""
+    """Return every row with the result of the workers."""
     checks = list(dict.fromkeys(row.check.model_dump_json() for row in rows()))
     parts = {str(checks.index(row.check.model_dump_json())): row.check for row in rows()}
     names = {part.model_dump_json(): name for name, part in parts.items()}
@@ -20,11 +20,11 @@ def outcomes() -> tuple[tuple[Row, JobResult], ...]:
     jobs = {Job(names[row.check.model_dump_json()], encode_case(row.case), row.check.timeout_s): row for row in rows()}
     for job in jobs:
         pool.put(job)
-    said: dict[Job, JobResult] = {}
-    while len(said) < len(jobs):
-        said.update(pool.take(1.0))
+    results: dict[Job, JobResult] = {}
+    while len(results) < len(jobs):
+        results.update(pool.take(1.0))
     pool.close()
-    return tuple((row, said[job]) for job, row in jobs.items())
+    return tuple((row, results[job]) for job, row in jobs.items())
 
 
 def misses() -> list[str]:

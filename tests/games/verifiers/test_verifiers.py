@@ -23,20 +23,20 @@ from marl.types import Case, Problem, Verdict
 GRADERS = [ExactVerifier(), ChoiceVerifier(), NumericVerifier(), MathVerifier(), PatternVerifier(pattern="{answer}")]
 
 
-def said(text: str, answer: str | None = None, gold: str = "B", **facts: object) -> Case:
+def case(text: str, answer: str | None = None, gold: str = "B", **facts: object) -> Case:
     return Case(Problem("p", "", gold, facts={"choices": ["x", "y"], **facts}), text, answer)
 
 
 @pytest.mark.parametrize("check", GRADERS, ids=lambda check: check.kind)
 def test_an_answer_that_the_role_could_not_read_is_wrong_whatever_the_text_says(check: VerifierConfig) -> None:
-    assert check(said("B", None)).score == 0
+    assert check(case("B", None)).score == 0
 
 
 @pytest.mark.parametrize(
     "check", [ExactVerifier(), NumericVerifier(), MathVerifier(), ChoiceVerifier()], ids=lambda check: check.kind
 )
 def test_a_problem_without_an_answer_is_never_solved(check: VerifierConfig) -> None:
-    verdict = check(said("", "", gold=""))
+    verdict = check(case("", "", gold=""))
     assert verdict.score == 0
     assert verdict.why
 
@@ -45,7 +45,7 @@ def test_a_problem_without_an_answer_is_never_solved(check: VerifierConfig) -> N
 @pytest.mark.parametrize("kind", [ExactVerifier, NumericVerifier, MathVerifier])
 def test_a_phrased_answer_is_found_where_it_is_looked_for(kind: type[VerifierConfig], read: str) -> None:
     check = kind.model_validate({"kind": kind.model_fields["kind"].default, "read": read})
-    assert check(said(check.phrase("12"), "12", gold="12")).score == 1
+    assert check(case(check.phrase("12"), "12", gold="12")).score == 1
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_a_phrased_answer_is_found_where_it_is_looked_for(kind: type[VerifierCon
     ],
 )
 def test_numbers_in_words(words: str, number: float | None, rest: str) -> None:
-    found = read_words(words)
-    assert (found and (float(found[0]), found[1])) == (None if number is None else (number, rest))
+    result = read_words(words)
+    assert (result and (float(result[0]), result[1])) == (None if number is None else (number, rest))
 
 
 @pytest.mark.parametrize(
@@ -90,16 +90,16 @@ def test_a_power_of_ten_that_fills_the_memory_is_no_number() -> None:
 
 def test_a_format_scores_the_share_of_parts_that_are_there_exactly_once() -> None:
     check = FormatVerifier(requires=("<think>", "</think>", r"\\boxed\{", "(?m)^Answer:"))
-    assert check(said("<think>a</think>\nAnswer: \\boxed{1}")) == Verdict(1.0)
-    assert check(said("<think><think></think>\\boxed{1}")) == Verdict(0.5, "<think>: 2 times; (?m)^Answer:: 0 times")
-    assert check(said("")).score == 0
+    assert check(case("<think>a</think>\nAnswer: \\boxed{1}")) == Verdict(1.0)
+    assert check(case("<think><think></think>\\boxed{1}")) == Verdict(0.5, "<think>: 2 times; (?m)^Answer:: 0 times")
+    assert check(case("")).score == 0
 
 
 @pytest.mark.parametrize(("words", "score"), [(0, 0), (6, 0), (7, -0.25), (8, -0.5), (10, -1), (50, -1)])
 def test_the_penalty_for_length_is_that_of_dapo(words: int, score: float) -> None:
     # Equation 13 of arXiv 2503.14476 with L_max 10 and L_cache 4: ((10 - 4) - |y|) / 4 between 6 and 10.
-    assert LengthVerifier(soft=6, hard=10)(said("word " * words)).score == score
-    assert LengthVerifier(soft=6, hard=10, unit="characters")(said("x" * words)).score == score
+    assert LengthVerifier(soft=6, hard=10)(case("word " * words)).score == score
+    assert LengthVerifier(soft=6, hard=10, unit="characters")(case("x" * words)).score == score
 
 
 SCHEMA = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
@@ -117,7 +117,7 @@ SCHEMA = {"type": "object", "required": ["n"], "properties": {"n": {"type": "int
     ],
 )
 def test_json_must_fit_its_schema(answer: str | None, why: str) -> None:
-    verdict = JsonSchemaVerifier(accepts=SCHEMA)(said("", answer))
+    verdict = JsonSchemaVerifier(accepts=SCHEMA)(case("", answer))
     assert verdict.score == (0 if why else 1)
     assert verdict.why.startswith(why)
 
@@ -142,8 +142,8 @@ def test_settings_that_cannot_work_are_refused(kind: type[VerifierConfig], setti
 
 def test_a_pattern_may_come_with_the_problem() -> None:
     check = PatternVerifier()
-    assert check(said("", "2024-02-30", pattern=r"\d{4}-\d\d-\d\d")).score == 1
-    assert check(said("", "February", pattern=r"\d{4}-\d\d-\d\d")).score == 0
+    assert check(case("", "2024-02-30", pattern=r"\d{4}-\d\d-\d\d")).score == 1
+    assert check(case("", "February", pattern=r"\d{4}-\d\d-\d\d")).score == 0
 
 
 def test_settings_load_neither_computer_algebra_nor_a_schema_library() -> None:

@@ -63,13 +63,13 @@ class SoftmaxEngine:
     def submit(self, ticket: Ticket, request: Request) -> None:
         moves = list(request.options or ())
         chance = chances(self._logits, request.state, moves)
-        left, said = (request.seed % 2**53) / 2**53, 0
-        while said < len(moves) - 1 and left >= chance[moves[said]]:
-            left -= chance[moves[said]]
-            said += 1
+        left, chosen = (request.seed % 2**53) / 2**53, 0
+        while chosen < len(moves) - 1 and left >= chance[moves[chosen]]:
+            left -= chance[moves[chosen]]
+            chosen += 1
         prompt = tuple(json.dumps([request.state, moves]).encode())
-        text, logprob = (request.options or {})[moves[said]], math.log(chance[moves[said]])
-        answer = Completion(text, prompt, (said,), (logprob,), "stop", (self._version, self._version))
+        text, logprob = (request.options or {})[moves[chosen]], math.log(chance[moves[chosen]])
+        answer = Completion(text, prompt, (chosen,), (logprob,), "stop", (self._version, self._version))
         self._answers.append((ticket, answer))
 
     def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
@@ -90,8 +90,8 @@ class Reinforce(LearnerConfig):
     kind: str = "table_reinforce"
     lr: float = 1.0
 
-    def build(self, brief: LearnerContext) -> Gradient:
-        return Gradient(self.lr, brief.source.model())
+    def build(self, context: LearnerContext) -> Gradient:
+        return Gradient(self.lr, context.source.model())
 
 
 class Gradient:
@@ -109,12 +109,14 @@ class Gradient:
         slopes: dict[str, list[dict[str, float]]] = defaultdict(list)
         for sample in samples:
             state, moves = json.loads(bytes(sample.prompt_ids))
-            chance, said = chances(self._logits, state, moves), moves[sample.token_ids[0]]
-            slopes[state].append({m: sample.advantage.value * ((m == said) - chance[m]) for m in moves})
-        for state, found in slopes.items():
+            chance, played = chances(self._logits, state, moves), moves[sample.token_ids[0]]
+            slopes[state].append({m: sample.advantage.value * ((m == played) - chance[m]) for m in moves})
+        for state, gradients in slopes.items():
             row = self._logits.setdefault(state, {})
-            for move in found[0]:
-                row[move] = row.get(move, 0.0) + self._lr * math.fsum(slope[move] for slope in found) / len(found)
+            for move in gradients[0]:
+                row[move] = row.get(move, 0.0) + self._lr * math.fsum(slope[move] for slope in gradients) / len(
+                    gradients
+                )
         return {"samples": float(len(samples))}
 
     def publish(self) -> Any:

@@ -14,7 +14,7 @@ Values = Mapping[str, Sequence[float]]
 """Episode -> what each of its turns earned."""
 
 
-def spoken(
+def episode_of(
     name: str,
     agents: Sequence[str],
     *,
@@ -29,8 +29,8 @@ def spoken(
     made = Trajectory(plain.deal, start)
     for index, turn in enumerate(plain.turns):
         ids = (2,) * (lengths[index] if lengths else 1)
-        said = replace(turn.completion, token_ids=ids, logprobs=(-0.5,) * len(ids))
-        made.add(replace(turn, completion=said, problem=problems[index] if problems else ""), ())
+        completion = replace(turn.completion, token_ids=ids, logprobs=(-0.5,) * len(ids))
+        made.add(replace(turn, completion=completion, problem=problems[index] if problems else ""), ())
     return made
 
 

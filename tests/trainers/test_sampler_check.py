@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from learning_samples import Plan, Source, alone, brief, make, same, sample, turn, weights
+from learning_samples import Plan, TinySource, alone, context, make, same, sample, turn, weights
 from quiz_game import policies, quiz, trained
 from real_runs import rows as logged
 
@@ -17,35 +17,37 @@ from marl.config import Sampling
 from marl.errors import NonFinite, Unfaithful
 from marl.training.restore import rerun
 from marl.types import Sample
-from trainers.settings import Fidelity, Grpo, Sft
+from trainers.settings.optimisation import Fidelity
+from trainers.settings.policy_gradient import Grpo
+from trainers.settings.preferences import Sft
 
 TEXTS = [((1, 5 + i, 9), (11, 3 + i, 20, 7, 30, 2)) for i in range(6)]
 WHOLE = Sampling()
 
 
-def logprobs(model: Any, prompt: tuple[int, ...], said: tuple[int, ...], sampling: Sampling) -> tuple[float, ...]:
-    """What a sampler with this model would report, from one unpadded pass."""
-    logits = alone(model, prompt, said).float() / sampling.temperature
-    kept = logits.softmax(-1)
+def logprobs(model: Any, prompt: tuple[int, ...], answer: tuple[int, ...], sampling: Sampling) -> tuple[float, ...]:
+    """Return the numbers of a sampler with this model, from one unpadded pass."""
+    logits, ids = alone(model, prompt, answer).float() / sampling.temperature, torch.tensor(answer)[:, None]
+    probabilities = logits.softmax(-1)
     if sampling.top_k:
         least = logits.topk(sampling.top_k).values[:, -1:]
-        own = torch.zeros_like(logits, dtype=torch.bool).scatter(1, torch.tensor(said)[:, None], True)
-        kept = torch.where((logits >= least) | own, kept, 0.0)
-    chosen = kept.gather(1, torch.tensor(said)[:, None])[:, 0] / kept.sum(1)
+        sampled_token = torch.zeros_like(logits, dtype=torch.bool).scatter(1, ids, True)
+        probabilities = torch.where((logits >= least) | sampled_token, probabilities, 0.0)
+    chosen = probabilities.gather(1, ids)[:, 0] / probabilities.sum(1)
     return tuple(chosen.log().tolist())
 
 
 def sampled(
-    learner: Any, model: Any, truly: Sampling = WHOLE, told: Sampling | None = None, **more: Any
+    learner: Any, model: Any, actual: Sampling = WHOLE, stated: Sampling | None = None, **more: Any
 ) -> list[Sample]:
-    """Read by the learner, as if said by `model` with sampling `truly`."""
-    told = told or truly
-    said = [
-        sample(prompt, words, logprobs(model, prompt, words, truly), turn=i, sampling=told, **more)
+    """Return samples read by the learner, as if `model` had sampled them with `actual` settings."""
+    stated = stated or actual
+    samples = [
+        sample(prompt, words, logprobs(model, prompt, words, actual), turn=i, sampling=stated, **more)
         for i, (prompt, words) in enumerate(TEXTS)
     ]
-    read = learner.read([turn(*text, told) for text in TEXTS])
-    return [replace(one, reading=reading) for one, reading in zip(said, read, strict=True)]
+    read = learner.read([turn(*text, stated) for text in TEXTS])
+    return [replace(one, reading=reading) for one, reading in zip(samples, read, strict=True)]
 
 
 def stopped(learner: Any, samples: list[Sample]) -> Unfaithful:
@@ -68,7 +70,7 @@ def noisy(model: Any, much: float) -> Any:
 
 @pytest.mark.parametrize("sampling", [WHOLE, Sampling(temperature=0.7), Sampling(temperature=1.3, top_k=8)])
 def test_a_sampler_with_the_same_weights_is_faithful_however_it_samples(sampling):
-    learner = Grpo(truncated="recompute").build(brief())
+    learner = Grpo(truncated="recompute").build(context())
     metrics = learner.update(sampled(learner, learner.model, sampling))
     assert metrics["fidelity_max"] < 1e-5
     assert metrics["fidelity_mean"] <= metrics["fidelity_max"]
@@ -76,7 +78,7 @@ def test_a_sampler_with_the_same_weights_is_faithful_however_it_samples(sampling
 
 
 def test_figures_are_those_of_the_differences_by_hand():
-    learner = Grpo(fidelity=Fidelity(max=9)).build(brief())
+    learner = Grpo(fidelity=Fidelity(max=9)).build(context())
     first, second = sampled(learner, learner.model)[:2]
     off = (-0.5, 0.25, 0, 0, 0, 0)
     moved = replace(first, logprobs=tuple(p + d for p, d in zip(first.reading.logprobs, off, strict=True)))
@@ -87,7 +89,7 @@ def test_figures_are_those_of_the_differences_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("truly", "told", "words"),
+    ("actual", "stated", "words"),
     [
         (Sampling(temperature=0.7), WHOLE, "of temperature 0.7 .*sampled with temperature 1"),
         (WHOLE, Sampling(temperature=0.6), "of temperature 1 .*sampled with temperature 0.6"),
@@ -95,14 +97,14 @@ def test_figures_are_those_of_the_differences_by_hand():
         (Sampling(top_k=10), WHOLE, "of temperature 1, top_k 10 "),
     ],
 )
-def test_sampling_that_was_not_accounted_for_is_found(truly, told, words):
-    learner = Grpo(truncated="recompute").build(brief())
-    error = stopped(learner, sampled(learner, learner.model, truly, told))
+def test_sampling_that_was_not_accounted_for_is_found(actual, stated, words):
+    learner = Grpo(truncated="recompute").build(context())
+    error = stopped(learner, sampled(learner, learner.model, actual, stated))
     assert re.search(f"the sampling settings: .*{words}", error.cause), error.cause
 
 
 def test_other_weights_are_found_and_the_worst_turn_and_figures_are_told():
-    learner = Grpo().build(brief())
+    learner = Grpo().build(context())
     samples = sampled(learner, noisy(learner.model, 0.1))
     error = stopped(learner, samples)
     assert error.cause.startswith("other weights")
@@ -115,22 +117,22 @@ def test_other_weights_are_found_and_the_worst_turn_and_figures_are_told():
 
 
 def test_versions_tell_of_weights_that_never_arrived_or_come_from_elsewhere():
-    learner = Grpo(fidelity=Fidelity(every=1), lr=1e-2).build(brief())
+    learner = Grpo(fidelity=Fidelity(every=1), lr=1e-2).build(context())
     first = sampled(learner, learner.model, versions=(0, 0))
     old = copy.deepcopy(learner.model)
     learner.update(first)
     with pytest.raises(Unfaithful, match="stale weights: the sampler is still at version 0"):
         learner.update(sampled(learner, old, versions=(0, 0)))
     assert "fidelity_max" in learner.update(sampled(learner, learner.model, versions=(1, 1)))
-    other = Grpo().build(brief())
+    other = Grpo().build(context())
     assert (
         "version 7, but this learner has made no update"
         in stopped(other, sampled(other, noisy(other.model, 0.01), versions=(7, 7))).cause
     )
 
 
-def test_turns_of_older_weights_are_not_asked():
-    learner = Grpo(fidelity=Fidelity(every=1)).build(brief())
+def test_turns_of_older_weights_are_not_compared():
+    learner = Grpo(fidelity=Fidelity(every=1)).build(context())
     fresh = sampled(learner, learner.model, versions=(3, 3))
     older = sampled(learner, noisy(learner.model, 0.1), versions=(2, 2))
     between = sampled(learner, noisy(learner.model, 0.1), versions=(2, 3))
@@ -139,23 +141,23 @@ def test_turns_of_older_weights_are_not_asked():
 
 
 def test_a_sampler_in_half_precision_is_found_and_a_learner_in_half_precision_is_given_more_room():
-    learner = Grpo().build(brief())
+    learner = Grpo().build(context())
     coarse = copy.deepcopy(learner.model).to(torch.bfloat16)
     assert stopped(learner, sampled(learner, coarse)).cause.startswith("precision: bfloat16")
 
-    class Half(Source):
+    class Half(TinySource):
         def model(self) -> Any:
             return super().model().to(torch.bfloat16)
 
-    half = Grpo().build(replace(brief(), source=Half()))
-    metrics = half.update(sampled(half, Source().model()))
+    half = Grpo().build(replace(context(), source=Half()))
+    metrics = half.update(sampled(half, TinySource().model()))
     assert 1e-4 < metrics["fidelity_max"] < 0.3
-    other = Grpo().build(replace(brief(), source=Half()))
-    assert "max 0.3, mean 0.03" in str(stopped(other, sampled(other, noisy(Source().model(), 0.1))))
+    other = Grpo().build(replace(context(), source=Half()))
+    assert "max 0.3, mean 0.03" in str(stopped(other, sampled(other, noisy(TinySource().model(), 0.1))))
 
 
 def test_dropout_in_the_sampler_is_found():
-    learner = Grpo().build(brief(attention_dropout=0.3))
+    learner = Grpo().build(context(attention_dropout=0.3))
     other = copy.deepcopy(learner.model).train()
     assert stopped(learner, sampled(learner, other)).cause.startswith("dropout")
 
@@ -169,7 +171,7 @@ def test_dropout_in_the_sampler_is_found():
     ],
 )
 def test_another_prompt_than_was_recorded_is_found(read, words):
-    learner = Grpo().build(brief())
+    learner = Grpo().build(context())
     moved = [
         replace(s, logprobs=logprobs(learner.model, read(s.prompt_ids), s.token_ids, WHOLE))
         for s in sampled(learner, learner.model)
@@ -178,37 +180,37 @@ def test_another_prompt_than_was_recorded_is_found(read, words):
 
 
 def test_log_probabilities_of_the_wrong_token_are_found():
-    learner = Grpo().build(brief())
+    learner = Grpo().build(context())
     moved = [replace(s, logprobs=(-1.0, *s.logprobs[:-1])) for s in sampled(learner, learner.model)]
     assert "one token later" in stopped(learner, moved).cause
 
 
 def test_the_first_update_and_every_so_many_are_compared_and_no_other():
-    learner = Grpo(fidelity=Fidelity(every=3)).build(brief())
-    asked, told = [], []
+    learner = Grpo(fidelity=Fidelity(every=3)).build(context())
+    needed, compared = [], []
     for _ in range(7):
-        asked.append(learner.needs == {"logprobs"})
-        told.append("fidelity_max" in learner.update(sampled(learner, learner.model)))
-    assert asked == told == [True, False, False, True, False, False, True]
-    assert Grpo(fidelity=None).build(brief()).needs == Sft().build(brief()).needs == frozenset()
+        needed.append(learner.needs == {"logprobs"})
+        compared.append("fidelity_max" in learner.update(sampled(learner, learner.model)))
+    assert needed == compared == [True, False, False, True, False, False, True]
+    assert Grpo(fidelity=None).build(context()).needs == Sft().build(context()).needs == frozenset()
 
 
-def test_samples_that_were_not_read_are_not_asked():
-    learner = Grpo().build(brief())
+def test_samples_that_were_not_read_are_not_compared():
+    learner = Grpo().build(context())
     assert "fidelity_max" not in learner.update(make(Plan()))
 
 
 def test_a_reading_that_is_not_finite_is_named():
-    learner = Grpo().build(brief())
-    first, *others = sampled(learner, learner.model)
+    learner = Grpo().build(context())
+    first, *rest = sampled(learner, learner.model)
     bad = replace(first, reading=replace(first.reading, logprobs=(float("nan"),) * 6))
     with pytest.raises(NonFinite, match="the log-probability is not finite") as error:
-        learner.update([bad, *others])
+        learner.update([bad, *rest])
     assert error.value.samples == (first.id,)
 
 
 def test_what_the_gate_remembers_survives_a_restart():
-    learner, other = (Grpo(fidelity=Fidelity(every=1), lr=1e-2).build(brief()) for _ in range(2))
+    learner, other = (Grpo(fidelity=Fidelity(every=1), lr=1e-2).build(context()) for _ in range(2))
     old = copy.deepcopy(learner.model)
     learner.update(sampled(learner, learner.model))
     other.load_state_dict(learner.state_dict())
@@ -217,7 +219,7 @@ def test_what_the_gate_remembers_survives_a_restart():
 
 
 def faulty(fault: str, **more: Any) -> dict[str, Any]:
-    """The quiz, where the first policy's engine has a fault."""
+    """Return the quiz, where the first policy's engine has a fault."""
     engine = {"kind": "faulty_engines:Faulty", "fault": fault}
     first = next(iter(policies()))
     learner = policies()[first]["learner"] | more
@@ -227,9 +229,9 @@ def faulty(fault: str, **more: Any) -> dict[str, Any]:
 def test_a_healthy_run_says_how_faithful_it_is(tmp_path):
     trained(tmp_path / "run", faulty("none", fidelity={"every": 2}))
     first = next(iter(policies()))
-    told = [json.loads(line).get(f"policy/{first}/fidelity_max") for line in logged(tmp_path / "run")]
-    assert [value is not None for value in told] == [False, True, False, True, False, True, False]
-    assert all(0 < value < 1e-4 for value in told if value is not None)
+    differences = [json.loads(line).get(f"policy/{first}/fidelity_max") for line in logged(tmp_path / "run")]
+    assert [value is not None for value in differences] == [False, True, False, True, False, True, False]
+    assert all(0 < value < 1e-4 for value in differences if value is not None)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +251,7 @@ def test_a_run_with_a_damaged_engine_stops_with_the_cause(fault, cause, tmp_path
 def test_a_run_whose_engine_says_what_is_no_number_keeps_the_batch(tmp_path):
     with pytest.raises(NonFinite, match="not finite") as error:
         trained(tmp_path / "run", faulty("nan"))
-    (kept,) = (tmp_path / "run" / "failed" / "000001").iterdir()
+    (failed,) = (tmp_path / "run" / "failed" / "000001").iterdir()
     with pytest.raises(NonFinite) as again:
-        rerun(kept)
+        rerun(failed)
     assert again.value.samples == error.value.samples

@@ -21,10 +21,9 @@ from transformers import (
 from marl.config import Sampling
 from trainers.batching.batches import Batch, collate
 from trainers.batching.rows import Row
-from trainers.forward import token_outputs as vocabulary
-from trainers.forward.head import fit_head, head
-from trainers.forward.model_inputs import states
-from trainers.forward.token_outputs import Asked, said
+from trainers.forward import token_outputs as module
+from trainers.forward.model_inputs import hidden_states
+from trainers.forward.token_outputs import OutputSpec, fit_head, logits, token_outputs
 
 SIZES: dict[str, Any] = {
     "vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -41,7 +40,7 @@ HEADS: dict[str, Any] = {
     "multiplied": FalconH1Config(**SIZES, lm_head_multiplier=0.4, mamba_d_ssm=16, mamba_n_heads=2, mamba_d_head=8),
 }  # fmt: skip
 SAMPLINGS = [Sampling(), Sampling(temperature=0.7), Sampling(temperature=1.3, top_p=0.8), Sampling(top_k=7, top_p=0.9)]
-ALL = Asked(entropy=True, differentiable=True, kl=frozenset({"near"}))
+ALL = OutputSpec(entropy=True, differentiable=True, kl=frozenset({"near"}))
 
 
 def model_of(kind: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:
@@ -63,13 +62,13 @@ def batch_of(samplings: list[Sampling], seed: int = 0) -> Batch:
     return collate(rows, torch.device("cpu"))
 
 
-def told(model: Any, batch: Batch, asked: Asked = ALL) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """All numbers, and the gradient of an uneven sum of them."""
+def results_of(model: Any, batch: Batch, spec: OutputSpec = ALL) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Return all numbers, and the gradient of an uneven sum of them."""
     anchors = {"far": model_of("plain", 2).to(model.dtype), "near": model_of("plain", 1).to(model.dtype)}
-    spoken = said(model, batch, asked, anchors)
-    numbers = [spoken.logprobs_BT, *(spoken.anchors or {}).values()]
-    numbers += [spoken.entropy_BT] if spoken.entropy_BT is not None else []
-    assert list(spoken.anchors or {}) == ["far", "near"]
+    outputs = token_outputs(model, batch, spec, anchors)
+    numbers = [outputs.logprobs_BT, *(outputs.anchors or {}).values()]
+    numbers += [outputs.entropy_BT] if outputs.entropy_BT is not None else []
+    assert list(outputs.anchors or {}) == ["far", "near"]
     weights = torch.linspace(-1, 2, batch.mask_BT.numel()).view(batch.mask_BT.shape)
     loss = sum(((k + 1) * weights * number).sum() for k, number in enumerate(numbers))
     model.zero_grad()
@@ -84,28 +83,28 @@ def test_chunks_change_neither_values_nor_gradients(
     kind: str, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, batch = model_of(kind, dtype=dtype), batch_of(SAMPLINGS)
-    whole, gradients = told(model, batch)
+    whole, gradients = results_of(model, batch)
     assert all(number.dtype == dtype for number in whole)
     for tokens in (1, 4, 7):
-        monkeypatch.setattr(vocabulary, "AT_ONCE", tokens * 50)
-        numbers, found = told(model, batch)
+        monkeypatch.setattr(module, "AT_ONCE", tokens * 50)
+        numbers, computed = results_of(model, batch)
         for one, other in zip(numbers, whole, strict=True):
             assert torch.allclose(one, other, rtol=tolerance, atol=tolerance)
-        assert found.keys() == gradients.keys()
+        assert computed.keys() == gradients.keys()
         for name, gradient in gradients.items():
-            assert float((found[name] - gradient).norm()) <= 10 * tolerance * float(gradient.norm()), name
+            assert float((computed[name] - gradient).norm()) <= 10 * tolerance * float(gradient.norm()), name
 
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_a_head_is_what_the_model_itself_computes(kind: str) -> None:
     model, batch = model_of(kind), batch_of([Sampling()])
     with torch.no_grad():
-        found = head(model, states(model, batch.texts).said_NH)
-        for row, text in enumerate(batch.texts.ids_US):
-            own_TV = model(text[None], use_cache=False).logits[0]
+        computed = logits(model, hidden_states(model, batch.inputs).tokens_NH)
+        for row, text in enumerate(batch.inputs.ids_US):
+            model_TV = model(text[None], use_cache=False).logits[0]
             tokens = int(batch.mask_BT[row].sum())
             start = int(batch.mask_BT[:row].sum())
-            assert torch.allclose(found[start : start + tokens], own_TV[row + 1 : row + 1 + tokens], atol=1e-5)
+            assert torch.allclose(computed[start : start + tokens], model_TV[row + 1 : row + 1 + tokens], atol=1e-5)
 
 
 def test_a_head_that_is_not_known_is_refused() -> None:
@@ -122,19 +121,19 @@ def test_a_head_that_is_not_known_is_refused() -> None:
         fit_head(model)
 
 
-@pytest.mark.parametrize("asked", [Asked(), Asked(entropy=True)], ids=["nothing", "entropy as a metric"])
-def test_what_is_not_asked_has_no_gradient(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("spec", [OutputSpec(), OutputSpec(entropy=True)], ids=["nothing", "entropy as a metric"])
+def test_numbers_that_are_not_wanted_have_no_gradient(spec: OutputSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = model_of("plain"), batch_of(SAMPLINGS)
     for at_once in (1 << 24, 200):
-        monkeypatch.setattr(vocabulary, "AT_ONCE", at_once)
-        spoken = said(model, batch, asked, {"far": model_of("plain", 1)})
-        assert spoken.logprobs_BT.requires_grad
-        assert spoken.anchors is not None
-        assert not spoken.anchors["far"].requires_grad
-        assert (spoken.entropy_BT is None) == (not asked.entropy)
-        assert spoken.entropy_BT is None or not spoken.entropy_BT.requires_grad
+        monkeypatch.setattr(module, "AT_ONCE", at_once)
+        outputs = token_outputs(model, batch, spec, {"far": model_of("plain", 1)})
+        assert outputs.logprobs_BT.requires_grad
+        assert outputs.anchors is not None
+        assert not outputs.anchors["far"].requires_grad
+        assert (outputs.entropy_BT is None) == (not spec.entropy)
+        assert outputs.entropy_BT is None or not outputs.entropy_BT.requires_grad
         with torch.no_grad():
-            assert torch.equal(said(model, batch).logprobs_BT, spoken.logprobs_BT.detach())
+            assert torch.equal(token_outputs(model, batch).logprobs_BT, outputs.logprobs_BT.detach())
 
 
 def test_no_table_of_all_tokens_by_vocabulary_is_ever_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,9 +150,9 @@ def test_no_table_of_all_tokens_by_vocabulary_is_ever_made(monkeypatch: pytest.M
             return made
 
     model, batch = model_of("plain"), batch_of(SAMPLINGS)
-    monkeypatch.setattr(vocabulary, "AT_ONCE", 4 * 50)
+    monkeypatch.setattr(module, "AT_ONCE", 4 * 50)
     with Largest() as largest:
-        told(model, batch)
+        results_of(model, batch)
     weights = model.get_output_embeddings().weight.numel()  # turned for the product
     assert len(batch.tokens_N) * 50 > weights
     assert largest.numbers == weights

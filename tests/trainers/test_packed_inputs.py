@@ -1,23 +1,26 @@
-"""Models that read lines say what they say of each text alone, and learn the same from it."""
+"""Models that read packed sequences compute what they compute of each text alone, and learn the same from it."""
 
 import random
 from typing import Any
 
 import pytest
 import torch
-from learning_samples import brief, distance, gradient, said, turn
+from learning_samples import context, distance, gradient, log_distributions, read_logprobs, turn
 from packing_samples import CONFIGS, KINDS, SMALL, model_of, rows_of, samples, siblings
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MambaConfig
 
 from marl.config import Sampling
-from trainers.batching.packing import Frame, pack
-from trainers.batching.planner import Planner
+from trainers.batching.packing import PackingLimits, pack
+from trainers.batching.planner import BatchPlanner
 from trainers.batching.rows import Row
-from trainers.forward import flex_attention as flex
-from trainers.forward.model_inputs import Forest, drops_out, in_blocks, masks, obstacle, states
-from trainers.forward.token_outputs import log_distributions
-from trainers.forward.token_outputs import said as spoken
-from trainers.settings import Anchor, Critic, Dpo, Grpo, Ppo, Sft
+from trainers.forward import attention
+from trainers.forward.attention import PrefixForest, attention_masks, has_dropout, packing_obstacle, skips_blocks
+from trainers.forward.model_inputs import hidden_states
+from trainers.forward.token_outputs import token_outputs
+from trainers.settings.actor_critic import CriticSettings, Ppo
+from trainers.settings.optimisation import Anchor
+from trainers.settings.policy_gradient import Grpo
+from trainers.settings.preferences import Dpo, Sft
 
 CUT = Sampling(temperature=1.3, top_p=0.7, top_k=20)
 LAYOUTS = ("packed", "shared")
@@ -29,11 +32,11 @@ def alone_logits(model: Any, row: Row) -> torch.Tensor:
     return model(ids, use_cache=False).logits[0, len(row.prompt_ids) - 1 : -1]
 
 
-def found_alone(model: Any, rows: list[Row]) -> tuple[torch.Tensor, torch.Tensor]:
+def results_alone(model: Any, rows: list[Row]) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities of the tokens, and the gradient of a weighted sum of them and of entropies."""
     logprobs = [alone_logits(model, row).float().log_softmax(-1) for row in rows]
     chosen = torch.cat(
-        [told.gather(1, torch.tensor(row.token_ids)[:, None])[:, 0] for told, row in zip(logprobs, rows, strict=True)]
+        [each.gather(1, torch.tensor(row.token_ids)[:, None])[:, 0] for each, row in zip(logprobs, rows, strict=True)]
     )
     return chosen.detach(), _gradient(model, chosen, torch.cat(logprobs))
 
@@ -43,15 +46,15 @@ def _gradient(model: Any, chosen_N: torch.Tensor, logprobs_NV: torch.Tensor) -> 
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
 
 
-def found_in_lines(model: Any, rows: list[Row], layout: str, micro_tokens: int = 1000):
+def results_packed(model: Any, rows: list[Row], layout: str, micro_tokens: int = 1000):
     """The same, of all micro-batches, in the order of `rows`."""
     spans = torch.tensor([len(row.token_ids) for row in rows])
     starts = dict(zip(map(id, rows), (spans.cumsum(0) - spans).tolist(), strict=True))
     many = int(spans.sum())
     chosen_N, logprobs_NV = torch.zeros(many), torch.zeros(many, 40)
-    for chunk, batch in Planner(model, micro_tokens, layout).batches(rows):
+    for chunk, batch in BatchPlanner(model, micro_tokens, layout).batches(rows):
         where = torch.cat([starts[id(row)] + torch.arange(len(row.token_ids)) for row in chunk])
-        chosen_N = chosen_N.index_add(0, where, spoken(model, batch).logprobs_BT[batch.mask_BT])
+        chosen_N = chosen_N.index_add(0, where, token_outputs(model, batch).logprobs_BT[batch.mask_BT])
         logprobs_NV = logprobs_NV.index_add(0, where, log_distributions(model, batch))
     return chosen_N.detach(), _gradient(model, chosen_N, logprobs_NV)
 
@@ -60,23 +63,23 @@ def found_in_lines(model: Any, rows: list[Row], layout: str, micro_tokens: int =
 @pytest.mark.parametrize("name", CONFIGS)
 def test_log_probabilities_and_gradients_are_those_of_each_text_alone(name, kind):
     model, rows = model_of(CONFIGS[name]), rows_of(kind)
-    assert not obstacle(model)
-    expected, gradients = found_alone(model, rows)
-    ways = (("packed", 1000), ("shared", 1000), ("shared", 40), ("prompted", 1000), ("prompted", 40))
-    for layout, micro_tokens in ways:
-        chosen, found = found_in_lines(model, rows, layout, micro_tokens)
+    assert not packing_obstacle(model)
+    expected, gradients = results_alone(model, rows)
+    layouts = (("packed", 1000), ("shared", 1000), ("shared", 40), ("prompted", 1000), ("prompted", 40))
+    for layout, micro_tokens in layouts:
+        chosen, computed = results_packed(model, rows, layout, micro_tokens)
         assert torch.allclose(chosen, expected, atol=1e-5)
-        assert distance(found, gradients) < 1e-5
+        assert distance(computed, gradients) < 1e-5
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_layers_that_are_recomputed_say_the_same(layout):
+def test_layers_that_are_recomputed_compute_the_same(layout):
     model, rows = model_of(CONFIGS["qwen3_windows"]), rows_of("dialogues")
-    expected, gradients = found_alone(model, rows)
+    expected, gradients = results_alone(model, rows)
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    chosen, found = found_in_lines(model, rows, layout)
+    chosen, computed = results_packed(model, rows, layout)
     assert torch.allclose(chosen, expected, atol=1e-5)
-    assert distance(found, gradients) < 1e-5
+    assert distance(computed, gradients) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3_windows", "gpt2"])
@@ -84,8 +87,8 @@ def test_states_at_the_ends_are_those_of_each_text_alone(name):
     model, rows = model_of(CONFIGS[name]).eval(), rows_of("dialogues") + rows_of("short")
     embedded = model.get_decoder() if name != "gpt2" else model.transformer
     for layout in ("padded", *LAYOUTS):
-        for chunk, batch in Planner(model, 60, layout).batches(rows, ends=True):
-            ends_B2H = states(model, batch.texts).ends_B2H
+        for chunk, batch in BatchPlanner(model, 60, layout).batches(rows, ends=True):
+            ends_B2H = hidden_states(model, batch.inputs).ends_B2H
             for index, row in enumerate(chunk):
                 alone = embedded(torch.tensor([row.prompt_ids + row.token_ids])).last_hidden_state[0]
                 assert torch.allclose(ends_B2H[index], alone[[len(row.prompt_ids) - 1, -1]], atol=1e-5)
@@ -103,8 +106,8 @@ LEARNERS = {
     "minibatches": Grpo(**EVERYTHING, minibatches=2, epochs=2, merge=False),
     "checkpointed": Grpo(**EVERYTHING, gradient_checkpointing=True),
     "sft": Sft(lr=1e-3),
-    "ppo": Ppo(lr=1e-3, critic=Critic(clip=None)),
-    "ppo_trunk": Ppo(lr=1e-3, critic=Critic(where="trunk", clip=None)),
+    "ppo": Ppo(lr=1e-3, critic=CriticSettings(clip=None)),
+    "ppo_trunk": Ppo(lr=1e-3, critic=CriticSettings(where="trunk", clip=None)),
     "dpo": Dpo(lr=1e-3),
 }
 
@@ -112,16 +115,15 @@ LEARNERS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", LEARNERS)
 def test_every_learner_moves_its_weights_to_the_same_place(name, layout):
-    found = []
+    ends = []
     for packing in ("padded", layout):
-        learner = LEARNERS[name].model_copy(update={"packing": packing, "micro_tokens": 400}).build(brief())
+        learner = LEARNERS[name].model_copy(update={"packing": packing, "micro_tokens": 400}).build(context())
         for seed in range(3):
             metrics = learner.update(samples(seed))
-        found.append((torch.cat([tensor.flatten() for _, tensor in learner.publish()]), metrics))
-    (plain, expected), (lined, metrics) = found
-    assert distance(lined, plain) < 5e-6
-    told = metrics.keys() - {"peak_memory_gib"}
-    assert {name: metrics[name] for name in told} == pytest.approx({n: expected[n] for n in told}, rel=1e-4, abs=1e-6)
+        ends.append((torch.cat([tensor.flatten() for _, tensor in learner.publish()]), metrics))
+    (plain, expected), (packed, metrics) = ends
+    assert distance(packed, plain) < 5e-6
+    assert metrics == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
 def test_the_gradient_does_not_depend_on_micro_batches():
@@ -134,8 +136,8 @@ def test_the_gradient_does_not_depend_on_micro_batches():
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_readings_are_the_same(layout):
     turns = [turn(s.prompt_ids, s.token_ids, CUT) for s in samples()]
-    lined, plain = (said(Grpo(packing=packing).build(brief()), *turns) for packing in (layout, "padded"))
-    for one, other in zip(lined, plain, strict=True):
+    packed, plain = (read_logprobs(Grpo(packing=packing).build(context()), *turns) for packing in (layout, "padded"))
+    for one, other in zip(packed, plain, strict=True):
         assert one == pytest.approx(other, abs=1e-5)
 
 
@@ -146,7 +148,7 @@ def group(prompts: int, completions: int, prompt: int, answer: int) -> list[Row]
 
 
 def test_the_layout_is_the_one_that_saves_more_than_it_costs():
-    planner = Planner(model_of(CONFIGS["llama"]), 32768, "auto")
+    planner = BatchPlanner(model_of(CONFIGS["llama"]), 32768, "auto")
     assert planner.fastest(group(2, 3, 20, 4)).name == "padded", "too little work to lay anything out"
     assert planner.fastest(group(64, 1, 100, 16)).name == "padded", "nothing to share, all of one length"
     assert planner.fastest(group(16, 8, 400, 50)).name == "prompted", (
@@ -158,58 +160,58 @@ def test_the_layout_is_the_one_that_saves_more_than_it_costs():
 
 def test_predicted_flops_of_a_shared_prompt_are_those_counted_by_hand():
     rows = [Row((9,) * 64, (n, *range(8))) for n in range(8)]
-    planner = Planner(model_of(CONFIGS["llama"]), 32768, "shared")
-    made = {name: planner.lined(rows, name).flops for name in LAYOUTS}
+    planner = BatchPlanner(model_of(CONFIGS["llama"]), 32768, "shared")
+    made = {name: planner.packed(rows, name).flops for name in LAYOUTS}
     # 3 layers of q, o 32x32; k, v 32x16; three of 32x64; norms of 2x32, and one of 32. Head 40x32 at 72 tokens.
-    token, pair, said_ = 2 * (3 * (2 * 1024 + 2 * 512 + 3 * 2048 + 64) + 32), 4 * 3 * 32, 2 * 40 * 32 * 72
-    assert made["packed"] == 8 * 72 * token + 8 * 72**2 * pair + said_
-    assert made["shared"] == 128 * token + 128**2 * pair + said_
+    token, pair, outputs = 2 * (3 * (2 * 1024 + 2 * 512 + 3 * 2048 + 64) + 32), 4 * 3 * 32, 2 * 40 * 32 * 72
+    assert made["packed"] == 8 * 72 * token + 8 * 72**2 * pair + outputs
+    assert made["shared"] == 128 * token + 128**2 * pair + outputs
 
 
 def test_with_dropout_completions_have_their_own_noise_and_readings_share():
     model = model_of(LlamaConfig(**SMALL, attention_dropout=0.3))
-    assert drops_out(model)
-    planner, rows = Planner(model, 32768, "auto"), group(16, 8, 400, 50)
+    assert has_dropout(model)
+    planner, rows = BatchPlanner(model, 32768, "auto"), group(16, 8, 400, 50)
     assert planner.fastest(rows).name not in ("shared", "prompted")
     model.eval()
     assert planner.fastest(rows).name in ("shared", "prompted")
     with pytest.raises(ValueError, match=r"packing='shared'.*dropout.*auto"):
-        Planner(model, 32768, "shared")
+        BatchPlanner(model, 32768, "shared")
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_models_with_another_memory_keep_their_texts_apart():
+def test_models_with_another_memory_are_given_padded_texts():
     sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
     mamba = AutoModelForCausalLM.from_config(MambaConfig(**sizes))
-    assert obstacle(mamba)
-    ((_, batch),) = Planner(mamba, 32768, "auto").batches(group(16, 8, 40, 5))
-    assert batch.texts.forest is None
+    assert packing_obstacle(mamba)
+    ((_, batch),) = BatchPlanner(mamba, 32768, "auto").batches(group(16, 8, 40, 5))
+    assert batch.inputs.forest is None
     with pytest.raises(ValueError, match="packing='packed' is not for MambaForCausalLM"):
-        Planner(mamba, 32768, "packed")
+        BatchPlanner(mamba, 32768, "packed")
 
 
 def test_positions_that_depend_on_the_length_of_the_text_are_noticed():
     rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
-    assert obstacle(model_of(LlamaConfig(**SMALL, max_position_embeddings=8, rope_parameters=rope)))
+    assert packing_obstacle(model_of(LlamaConfig(**SMALL, max_position_embeddings=8, rope_parameters=rope)))
 
 
 def test_dropout_is_noticed():
-    assert drops_out(AutoModelForCausalLM.from_config(GPT2Config(vocab_size=40, n_embd=32, n_layer=1, n_head=2)))
-    assert not drops_out(model_of(CONFIGS["llama"]))
+    assert has_dropout(AutoModelForCausalLM.from_config(GPT2Config(vocab_size=40, n_embd=32, n_layer=1, n_head=2)))
+    assert not has_dropout(model_of(CONFIGS["llama"]))
 
 
-def lined_forest(block: int) -> Forest:
+def packed_forest(block: int) -> PrefixForest:
     """All in one line."""
     texts = [prompt + answer for prompt, answer in siblings(random.Random(0))]
-    frame = Frame(100 * block, lambda widths: widths.astype(float), long=True, block=block)
-    (lines,) = pack(texts, range(len(texts)), frame)
-    return Forest(torch.from_numpy(lines.depths_LW), torch.from_numpy(lines.last_LW))
+    frame = PackingLimits(100 * block, lambda widths: widths.astype(float), long=True, block=block)
+    (packed,) = pack(texts, range(len(texts)), frame)
+    return PrefixForest(torch.from_numpy(packed.depths_LW), torch.from_numpy(packed.last_LW))
 
 
 @pytest.mark.parametrize("window", [None, 5])
 def test_blocks_hold_all_that_is_seen_and_skip_what_is_hidden(window):
-    forest, block = lined_forest(8), 8
-    made = flex.block_mask(forest.depths_US, forest.last_US, window, block)
+    forest, block = packed_forest(8), 8
+    made = attention.block_mask(forest, window, block)
     here = torch.arange(forest.last_US.shape[1])
     seen = (here[:, None] >= here) & (here[:, None] < forest.last_US[0])
     if window is not None:
@@ -226,14 +228,14 @@ def test_blocks_hold_all_that_is_seen_and_skip_what_is_hidden(window):
 
 @pytest.mark.parametrize("name", ["llama", "qwen3_windows"])
 @torch.no_grad()
-def test_flex_attention_says_what_a_written_mask_says(name):
+def test_flex_attention_computes_what_an_explicit_mask_gives(name):
     # There is no backward pass of it on a CPU: tests/test_gpu.py has the whole.
-    model, forest = model_of(CONFIGS[name]), lined_forest(128)
+    model, forest = model_of(CONFIGS[name]), packed_forest(128)
     ids = torch.randint(40, forest.last_US.shape, generator=torch.Generator().manual_seed(0))
     logits = []
-    for kind in ("sdpa", flex.NAME):
+    for kind in ("sdpa", attention.NAME):
         model.set_attn_implementation(kind)
-        assert in_blocks(model) == (kind == flex.NAME)
-        seen = masks(model, forest)
+        assert skips_blocks(model) == (kind == attention.NAME)
+        seen = attention_masks(model, forest)
         logits.append(model(ids, attention_mask=seen, position_ids=forest.depths_US, use_cache=False).logits)
     assert torch.allclose(*logits, atol=1e-5)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from by_hand import Paid, episode
-from spoken_by_hand import spoken
+from detailed_episodes import episode_of
 
 from marl.graph import Trajectory
 from marl.judging.judge import Judge
@@ -17,9 +17,9 @@ from marl.types import Reading
 Floats = Sequence[float]
 
 
-def said(name: str, agents: str, lengths: Sequence[int], paid: Paid = (), **more: Any) -> Trajectory:
+def token_episode(name: str, agents: str, lengths: Sequence[int], paid: Paid = (), **more: Any) -> Trajectory:
     """Turns of so many tokens, and what was paid after which."""
-    made = spoken(name, agents, lengths=lengths, **more)
+    made = episode_of(name, agents, lengths=lengths, **more)
     made.rewards, made.end = episode(name, agents, paid).rewards, "terminated"
     return made
 
@@ -28,9 +28,9 @@ def far(trajectories: Sequence[Trajectory], distances: Sequence[Floats | None], 
     """Turns whose tokens are so many nats likelier under the policy than under its reference; None: nobody read it."""
     turns = [turn.id for trajectory in trajectories for turn in trajectory.turns]
     readings = {
-        turn: Reading(tuple(-1.0 for _ in own), reference=tuple(-1.0 - d for d in own), **more)
-        for turn, own in zip(turns, distances, strict=True)
-        if own is not None
+        turn: Reading(tuple(-1.0 for _ in row), reference=tuple(-1.0 - d for d in row), **more)
+        for turn, row in zip(turns, distances, strict=True)
+        if row is not None
     }
     return Evidence(trajectories, "a_game", readings)
 

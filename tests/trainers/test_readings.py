@@ -1,13 +1,12 @@
 import pytest
 import torch
-from learning_samples import Plan, alone, brief, make, said, turn
+from learning_samples import Plan, alone, context, log_distributions, make, read_logprobs, turn
 from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, Qwen3Config
 
 from marl.config import Sampling
 from trainers.batching.batches import collate
 from trainers.batching.rows import Row
-from trainers.forward.token_outputs import log_distributions
-from trainers.settings import Grpo
+from trainers.settings.policy_gradient import Grpo
 
 SMALL = {
     "vocab_size": 40,
@@ -25,13 +24,13 @@ FAMILIES = [
 
 def test_readings_of_ragged_turns_equal_unpadded_forward_passes():
     samples = make(Plan(distinct=9, count=9))
-    learner = Grpo(micro_tokens=40).build(brief())
+    learner = Grpo(micro_tokens=40).build(context())
     turns = [turn(s.prompt_ids, s.token_ids) for s in samples] * 2
-    for one, got in zip(turns, said(learner, *turns), strict=True):
+    for one, got in zip(turns, read_logprobs(learner, *turns), strict=True):
         c = one.completion
         logprobs = alone(learner.model, c.prompt_ids, c.token_ids).log_softmax(-1)
         assert got == pytest.approx(logprobs.gather(1, torch.tensor(c.token_ids)[:, None])[:, 0].tolist(), abs=1e-5)
-    assert said(learner, turn((1,), ())) == [()]
+    assert read_logprobs(learner, turn((1,), ())) == [()]
 
 
 @pytest.mark.parametrize("config", FAMILIES, ids=lambda config: config.model_type)
@@ -47,11 +46,11 @@ def test_models_of_other_families_are_read_as_they_speak(config):
 
 
 def test_the_temperature_of_each_row_is_respected():
-    learner = Grpo().build(brief())
+    learner = Grpo().build(context())
     hot, cold = (turn((1, 2), (3,), Sampling(temperature=t)) for t in (2.0, 0.5))
     logits = alone(learner.model, (1, 2), (3,))
     expected = [(logits / t).log_softmax(-1)[0, 3].item() for t in (2.0, 0.5)]
-    assert [lp for (lp,) in said(learner, hot, cold)] == pytest.approx(expected, abs=1e-6)
+    assert [lp for (lp,) in read_logprobs(learner, hot, cold)] == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("cut", [{"top_p": 0.6}, {"top_k": 5}, {"top_p": 0.6, "top_k": 7, "temperature": 1.5}])
@@ -59,28 +58,28 @@ def test_truncated_readings_match_the_sampling_distribution(cut):
     from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
     sampling = Sampling(**cut)
-    learner = Grpo(truncated="recompute").build(brief())
+    learner = Grpo(truncated="recompute").build(context())
     scores = alone(learner.model, (1, 2), (0,)) / 1
     scores = TemperatureLogitsWarper(float(sampling.temperature))(None, scores)
     scores = TopKLogitsWarper(sampling.top_k)(None, scores) if sampling.top_k else scores
     expected = TopPLogitsWarper(sampling.top_p)(None, scores).log_softmax(-1)[0]
-    kept = expected.isfinite().nonzero().flatten().tolist()
-    got = [lp for (lp,) in said(learner, *(turn((1, 2), (token,), sampling) for token in kept))]
-    assert 1 < len(kept) < 30
-    assert got == pytest.approx(expected[kept].tolist(), abs=1e-5)
-    dropped = next(token for token in range(40) if token not in kept)
-    ((kept_after_all,),) = said(learner, turn((1, 2), (dropped,), sampling))
+    nucleus = expected.isfinite().nonzero().flatten().tolist()
+    got = [lp for (lp,) in read_logprobs(learner, *(turn((1, 2), (token,), sampling) for token in nucleus))]
+    assert 1 < len(nucleus) < 30
+    assert got == pytest.approx(expected[nucleus].tolist(), abs=1e-5)
+    dropped = next(token for token in range(40) if token not in nucleus)
+    ((logprob,),) = read_logprobs(learner, turn((1, 2), (dropped,), sampling))
     whole = alone(learner.model, (1, 2), (0,))[0].div(sampling.temperature).softmax(-1)
-    assert kept_after_all == pytest.approx((whole[dropped] / whole[[*kept, dropped]].sum()).log().item(), abs=1e-5)
+    assert logprob == pytest.approx((whole[dropped] / whole[[*nucleus, dropped]].sum()).log().item(), abs=1e-5)
 
 
 def test_reading_is_without_dropout_and_learning_with_it():
-    learner = Grpo().build(brief(attention_dropout=0.5))
+    learner = Grpo().build(context(attention_dropout=0.5))
     one = turn((1, 2, 3, 4), (5, 6))
-    assert said(learner, one) == said(learner, one) == said(Grpo().build(brief()), one)
+    assert read_logprobs(learner, one) == read_logprobs(learner, one) == read_logprobs(Grpo().build(context()), one)
     assert learner.model.training
 
 
 def test_reading_asks_for_log_probabilities_only_if_they_are_used():
-    assert Grpo(old="read", fidelity=None).build(brief()).needs == {"logprobs"}
-    assert Grpo(fidelity=None).build(brief()).needs == frozenset()
+    assert Grpo(old="read", fidelity=None).build(context()).needs == {"logprobs"}
+    assert Grpo(fidelity=None).build(context()).needs == frozenset()

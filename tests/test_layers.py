@@ -12,13 +12,15 @@ from paths import ROOT
 from source_tree import PACKAGES, definitions, imports, sources
 
 PARTS = PACKAGES[1:]
-VOCABULARY = frozenset("config data_files errors graph parts seeds state statistics templating types".split())
+VOCABULARY = frozenset(
+    ["config", "data_files", "errors", "graph", "parts", "seeds", "state", "statistics", "templating", "types"]
+)
 ORDER = (
     *("vocabulary", "protocols", "models", "engines", "sandbox", "part packages", "rollout", "experience", "scenario"),
     *("judging", "runs", "metrics", "evaluation", "view", "training", "commands", "top"),
 )
-"""Rooms of `marl` from the lowest to the highest. `part packages` are games, roles, credit and trainers; `top` is what users
-import or start: `marl` itself, `python -m marl`, and commands that packages of parts add."""
+"""Rooms of `marl` from the lowest to the highest. `part packages` are games, roles, credit and trainers; `top` is what
+users import or start: `marl` itself, `python -m marl`, and commands that packages of parts add."""
 COMMANDS_OF_PARTS = ("credit.validation",)
 HEAVY = ("torch", "transformers", "vllm", "ray")
 LIGHT_ROOMS = (
@@ -62,9 +64,7 @@ def test_packages_of_parts_never_import_each_other() -> None:
         f"{module} imports {name}"
         for module, tree in sources().items()
         for name in imports(tree, in_functions=True)
-        if module.split(".")[0] in PARTS
-        and name.split(".")[0] in PARTS
-        and name.split(".")[0] != module.split(".")[0]
+        if module.split(".")[0] in PARTS and name.split(".")[0] in PARTS and name.split(".")[0] != module.split(".")[0]
     ]
     assert not crossings
 
@@ -92,8 +92,9 @@ def test_no_modules_import_each_other_in_a_circle(in_functions: bool) -> None:
 
 
 def test_no_file_is_longer_than_450_lines() -> None:
-    files = {path: len(path.read_text().splitlines()) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
-    assert not {str(path.relative_to(ROOT)): lines for path, lines in files.items() if lines > 450}
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in paths}
+    assert not {name: lines for name, lines in lengths.items() if lines > 450}
 
 
 def test_functions_are_short_and_take_few_parameters() -> None:

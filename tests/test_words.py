@@ -14,10 +14,11 @@ from source_tree import definitions, sources
 from marl.parts import GROUPS, RENAMED, names
 
 BANNED = frozenset(
-    """
-    said told found given own beside others asked ways purse inquiry masters kept wording bonus sides modes pace purity
-    signs charges pots tried repaid inherited spoken laid teller heard_of others_too
-    """.split()
+    (
+        *("said", "told", "found", "given", "own", "beside", "others", "asked", "ways", "purse", "inquiry", "masters"),
+        *("kept", "wording", "bonus", "sides", "modes", "pace", "purity", "signs", "charges", "pots", "tried"),
+        *("repaid", "inherited", "spoken", "laid", "teller", "heard_of", "others_too"),
+    )
 )
 """Words of the private dialect that this code once had. They say how something came about, not what it holds."""
 RIDDLES = re.compile(r"(What|Whether|Who|Whose|Whoever|Whatever|How|Those|Where|Which|Why|When)\b")

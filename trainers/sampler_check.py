@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -76,7 +76,8 @@ class FidelityGate:
         gap = _summary(worst)
         if gap.max > self._max or gap.mean > self._mean:
             alike = [sample for _, sample in worst if sample.sampling == worst[0][1].sampling]
-            turns = WorstTurns(self._model, self._planner, alike[:SUSPECTS], update, newest, before)
+            rows = [Row(s.prompt_ids, s.token_ids, s.sampling, samples=(s,)) for s in alike[:SUSPECTS]]
+            turns = WorstTurns(self._model, self._planner, rows, update, newest, before)
             limits = {"max": self._max, "mean": self._mean}
             allowed = ", ".join(f"{name} {limit:g}" for name, limit in limits.items() if limit < math.inf)
             raise Unfaithful(self._policy, gap, allowed, find_cause(turns))
@@ -104,8 +105,9 @@ def _gaps(learner: Sequence[float], sampler: Sequence[float]) -> Floats:
 
 def _summary(worst: Sequence[tuple[Floats, Sample]]) -> Gap:
     every = [gap for gaps, _ in worst for gap in gaps]
-    mean, ratio = sum(map(abs, every)), math.fsum(math.exp(min(gap, 700.0)) for gap in every)
-    return Gap(max(map(abs, worst[0][0])), mean / len(every), ratio / len(every), worst[0][1].id)
+    mean = sum(map(abs, every)) / len(every)
+    ratio = math.fsum(math.exp(min(gap, 700.0)) for gap in every) / len(every)
+    return Gap(max(map(abs, worst[0][0])), mean, ratio, worst[0][1].id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +116,13 @@ class WorstTurns:
 
     model: Any
     planner: BatchPlanner
-    samples: Sequence[Sample]
+    rows: list[Row]
+    """One for each sample."""
     update: int
     newest: int
     """Version of the weights that sampled them."""
     before: int | None
     """Version of the newest weights that sampled for the update before."""
-    rows: list[Row] = field(init=False)
-
-    def __post_init__(self) -> None:
-        rows = [Row(s.prompt_ids, s.token_ids, s.sampling, samples=(s,)) for s in self.samples]
-        object.__setattr__(self, "rows", rows)
 
     def distance(self, rows: Sequence[Row]) -> float:
         """Return the mean size of the differences (nats) if `rows` were what was sampled."""
@@ -178,7 +176,7 @@ def _offset(turns: WorstTurns) -> str | None:
 
 
 def _sampling(turns: WorstTurns) -> str | None:
-    stated = turns.samples[0].sampling
+    stated = turns.rows[0].sampling
     trials = [Sampling(), Sampling(temperature=stated.temperature)]
     trials += [stated.model_copy(update={"top_p": p, "top_k": 0}) for p in TOP_P]
     trials += [stated.model_copy(update={"top_k": k, "top_p": 1.0}) for k in TOP_K]
@@ -239,22 +237,20 @@ def _dropout(turns: WorstTurns) -> str | None:
     with torch.random.fork_rng():
         dropped = turns.read(turns.rows)
     turns.model.eval()
-    noise = _mean_gap(without, dropped)
-    return f"dropout: training mode moves log-probabilities as much ({noise:.1g} nats)" if _alike(now, noise) else None
+    return _compare_noise(now, without, dropped, "dropout: training mode")
 
 
 def _precision(turns: WorstTurns) -> str | None:
     device = next(turns.model.parameters()).device.type
     coarse = turns.read(turns.rows, torch.autocast(device, torch.bfloat16))
-    noise, now = _mean_gap(turns.read(turns.rows), coarse), turns.distance(turns.rows)
-    cause = "bfloat16 in place of the learner's own numbers"
-    return f"precision: {cause} moves log-probabilities as much ({noise:.1g} nats)" if _alike(now, noise) else None
+    now, words = turns.distance(turns.rows), "precision: bfloat16 in place of the learner's own numbers"
+    return _compare_noise(now, turns.read(turns.rows), coarse, words)
 
 
-def _alike(gap: float, noise: float) -> bool:
-    return noise / LIKE <= gap <= noise * LIKE and noise > 0
-
-
-def _mean_gap(rows: Sequence[Floats], other_rows: Sequence[Floats]) -> float:
-    gaps = [abs(gap) for row, other in zip(rows, other_rows, strict=True) for gap in _gaps(row, other)]
-    return sum(gaps) / len(gaps)
+def _compare_noise(now: float, rows: Sequence[Floats], noisy: Sequence[Floats], words: str) -> str | None:
+    """Return `words` as the cause if the difference `now` is about as large as that of rows read in another way."""
+    gaps = [abs(gap) for row, other in zip(rows, noisy, strict=True) for gap in _gaps(row, other)]
+    noise = sum(gaps) / len(gaps)
+    if not (noise / LIKE <= now <= noise * LIKE and noise > 0):
+        return None
+    return f"{words} moves log-probabilities as much ({noise:.1g} nats)"

@@ -58,8 +58,8 @@ class CoalitionAssign(PlayingAssign):
     """
 
     default: str | dict[str, str | None] | None = None
-    """The move of those who are muted; for each role or agent its own, as a mapping. Who has none says nothing, which
-    a game with a list of moves takes for an illegal one."""
+    """The move of muted agents; for each role or agent its own, as a mapping. An agent without one gives an empty
+    answer, which a game with a list of moves takes for an illegal move."""
 
     def check_names(self, evidence: Evidence) -> None:
         """Raises:

@@ -41,7 +41,7 @@ class TeamAssign(AssignConfig):
     teams: tuple[tuple[str, ...], ...] = ()
     """Agents that share rewards; agents in none of them share with nobody. Default: all are one team."""
     common: Literal["sum", "mean"] = "sum"
-    """What a team is paid: its agents' rewards together, or their mean (for games that pay the same to all)."""
+    """A team's reward: its agents' rewards together, or their mean (for games that pay the same to all)."""
 
     @model_validator(mode="after")
     def _check_teams(self) -> Self:

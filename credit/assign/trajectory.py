@@ -78,7 +78,7 @@ def _serialize(value: Any) -> Any:
 
 
 class Hierarchy(TeamAssign):
-    """What a team is paid goes down three levels: to its agents, to their turns, to the turns' tokens.
+    """A team's reward is divided on three levels: among its agents, their turns, and the turns' tokens.
 
     The hierarchical credit assignment of LightningRL (Agent Lightning, arXiv 2508.03680), with weights at every level.
     `copy` gives everyone below all that is above: the default, and what its released code does. Other choices give

@@ -97,8 +97,10 @@ class Vdn(Decomposition):
 
 
 class Qmix(Decomposition):
-    """QMIX (arXiv 1803.11485): Q_tot is a mix that rises with every utility, and whose weights the round's state
-    decides: what its agents knew, who they are, and its place in the graph."""
+    """QMIX (arXiv 1803.11485): Q_tot is a mix of the utilities that rises with each of them.
+
+    The round's state decides its weights: what its agents knew, who they are, and its place in the graph.
+    """
 
     kind: str = "qmix"
     embed: PositiveInt = 32

@@ -22,7 +22,7 @@ class Round:
     turns: Sequence[Turn]
     """In playing order."""
     reward: float
-    """What the team was paid in it."""
+    """The team's reward in it."""
     last: bool
     """True for the team's last round."""
     shape: tuple[float, ...]

@@ -52,8 +52,7 @@ def write(
 ) -> Path:
     """Write checkpoint `step` under `folder`, then remove those that `retention` does not keep; return its folder.
 
-    `save_policies` writes a Hugging Face folder per policy into the folder it is given; `metrics_bytes`: length of
-    metrics.jsonl.
+    `save_policies` writes a Hugging Face folder per policy; `metrics_bytes` is the length of metrics.jsonl.
 
     Raises:
         CheckpointError: if it cannot be written (read-only folder, full disk); older checkpoints are untouched.

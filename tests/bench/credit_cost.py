@@ -23,7 +23,6 @@ from functools import partial
 from typing import Any
 
 from _bench import parser, report
-from marl.judging.map_rewards import repaid
 
 from marl.config import Sampling
 from marl.graph import Trajectory
@@ -125,7 +124,7 @@ def assigning(settings: dict[str, Any], evidence: Evidence, repeat: int) -> dict
 def comparing(settings: dict[str, Any], evidence: Evidence) -> Callable[[], object]:
     rule = CreditRule.model_validate({"assign": ASSIGN["outcome"], "baseline": settings})
     assign, baseline = rule.assign.build(), rule.baseline.build()
-    named = {n: assign(repaid(evidence, lambda t, n=n: t.paid_for(n))) for n in ("step", "outcome")}
+    named = {n: assign(evidence.map_rewards(lambda t, n=n: t.paid_for(n))) for n in ("step", "outcome")}
     told, earned = replace(evidence, named=named), assign(evidence)
     return lambda: baseline(told, earned)
 

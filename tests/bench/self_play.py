@@ -31,7 +31,7 @@ from _bench import ROOT, parser, report, silent, spread
 import marl
 from marl.engines.transformers.settings import Transformers
 from marl.models.chat_template import Prompt
-from marl.protocols import LearnerContext, Source
+from marl.protocols import LearnerContext, ModelSource
 from marl.scenario.schema import Scenario
 from marl.types import Metrics
 from trainers.settings.policy_gradient import Grpo
@@ -81,7 +81,7 @@ class ClockedEngine(Transformers):
     kind: str = f"{__name__}:ClockedEngine"
     share: bool = True
 
-    def build(self, source: Source | None) -> Any:
+    def build(self, source: ModelSource | None) -> Any:
         sampler: Any = super().build(source)
         for name in ("submit", "step", "load_weights"):
             setattr(sampler, name, clocked("engine", getattr(sampler, name)))
@@ -98,8 +98,8 @@ class ClockedLearner(Grpo):
     kind: str = f"{__name__}:ClockedLearner"
     share: bool = True
 
-    def build(self, brief: LearnerContext) -> Any:
-        learner: Any = super().build(brief)
+    def build(self, context: LearnerContext) -> Any:
+        learner: Any = super().build(context)
         learner.update = update = clocked("learner", learner.update)
         if not self.share:
             learner.update = lambda said: update([replace(one, prompt_ids=Apart(one.prompt_ids)) for one in said])

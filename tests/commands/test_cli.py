@@ -118,7 +118,10 @@ def test_a_broken_scenario_is_a_message_and_status_2_and_no_traceback() -> None:
         (["eval", "no_such_run"], "no_such_run: no run here (no scenario.yaml)"),
         (["rerun", "no_such_batch"], "no_such_batch: no kept batch here"),
         (["plot", "no_such_run"], "no_such_run"),
-        (["list", "nonsense"], "no group of parts 'nonsense'; did you mean 'losses'? choices: baselines, credit, engines, experience, games"),
+        (
+            ["list", "nonsense"],
+            "no group of parts 'nonsense'; did you mean 'losses'? choices: baselines, credit, engines",
+        ),
         (["list", "game"], "no group of parts 'game'; did you mean 'games'"),
         (["tiny", "--out", "never", "--hidden", "33"], "hidden: 33 is no multiple of heads: 2; give head_dim"),
         (["tiny", "--out", "never", "--architecture", "lama"], "architecture: unknown; did you mean 'llama'?"),

@@ -31,7 +31,7 @@ MASK = (torch.arange(max(LENGTHS))[None] < torch.tensor(LENGTHS)[:, None]).doubl
 
 
 def paid(seed: int) -> Tensor:
-    """What each answer was paid."""
+    """Return the reward of each answer."""
     return torch.randn(len(LENGTHS), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 

@@ -1,4 +1,4 @@
-"""What every baseline owes: constant groups, turns without peers, numbers that are not finite, shifts and scales."""
+"""Properties of all baselines: constant groups, turns without peers, infinite numbers and NaN, shifts and scales."""
 
 import math
 import random

@@ -64,7 +64,7 @@ def ours(baseline: Baseline, rewards: Tensor, weights: Tensor) -> list[float]:
 
 
 def alone(rewards: Tensor) -> dict[str, Credit]:
-    """What each reward alone would have earned; NaN: it says nothing."""
+    """Return the credit of each reward alone; NaN: it says nothing."""
     columns = enumerate(rewards.T.tolist())
     return {f"r{k}": {(f"{i}", 0): Advantage(v) for i, v in enumerate(column) if v == v} for k, column in columns}
 

@@ -223,7 +223,7 @@ def exact(run: Run) -> dict[tuple[str, str], float]:
     sums: dict[Situation, list[float]] = defaultdict(lambda: [0.0, 0.0])
 
     def walk(node: Node, reach: float, agent: str) -> float:
-        """What `agent` is still paid from here on; fills the sums."""
+        """Return the expected pay of `agent` from here on; fill the sums."""
         paid = node.paid.get(agent, 0.0)
         if node.situation is None:
             return paid

@@ -132,7 +132,7 @@ def test_one_role_can_be_verified_in_two_stages() -> None:
     assert team.team_seats.checks_of == {"solver": ("reward", "correct")}
 
 
-def test_a_team_is_paid_what_the_model_says(
+def test_what_the_model_says_is_a_reward_of_the_team_and_a_process_reward_of_the_turn_that_it_read(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Path
 ) -> None:
     monkeypatch.setenv("MARL_CACHE", str(made))
@@ -142,12 +142,18 @@ def test_a_team_is_paid_what_the_model_says(
     scenario["seats"]["rater"] = "rater"
     scenario["roles"]["rater"] = {"kind": "rater", "policy": "rater"}
     scenario["policies"]["rater"] = {"engine": seat(folder).model_dump(mode="json")}
+    scenario["credit"]["assign"] = {"kind": "process", "scores": {"rater": ["reward"]}, "combine": "prime_paper"}
     marl.train(validate(scenario), tmp_path)
     scorer = Scorer(RewardModelSettings(path=str(folder), max_tokens=256, device="cpu"))
     played = [t for file in (tmp_path / "trajectories").iterdir() for t in read_trajectories(file)]
     assert played
+    payments = []
     for trajectory in played:
         (solution,) = [t for t in trajectory.turns if t.agent == "solver"]
         (liked,) = [reward.value for reward in trajectory.rewards if reward.name == "liked"]
         ((_, chat),) = conversations([solution])
         assert scorer([chat]) == pytest.approx([liked], abs=1e-5)
+        payments.append(liked)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    # Of three turns of players, the planner's and the critic's are not rated.
+    assert rows[-1]["credit/process/reward"] == pytest.approx(sum(payments) / len(payments) / 3)

@@ -12,7 +12,7 @@ from learning_samples import Plan, context, first_step, make
 from torch import Tensor
 
 from marl.types import Reading, Sample
-from trainers.settings.actor_critic import Ppo
+from trainers.settings.policy_gradient import Ppo
 
 
 def valued(samples: Sequence[Sample], *, first: bool = False, same: bool = False, seed: int = 7) -> list[Sample]:

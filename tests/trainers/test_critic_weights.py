@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from marl.models.adapter import Adapter, AdapterSource
 from marl.models.pretrained import Pretrained, PretrainedSource
 from marl.protocols import LearnerContext
-from trainers.settings.actor_critic import CriticSettings, Ppo
+from trainers.settings.policy_gradient import CriticSettings, Ppo
 
 VALUES = frozenset({"values"})
 

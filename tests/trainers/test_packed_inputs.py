@@ -17,9 +17,8 @@ from trainers.forward import attention
 from trainers.forward.attention import PrefixForest, attention_masks, has_dropout, packing_obstacle, skips_blocks
 from trainers.forward.model_inputs import hidden_states
 from trainers.forward.token_outputs import token_outputs
-from trainers.settings.actor_critic import CriticSettings, Ppo
 from trainers.settings.optimisation import Anchor
-from trainers.settings.policy_gradient import Grpo
+from trainers.settings.policy_gradient import CriticSettings, Grpo, Ppo
 from trainers.settings.preferences import Dpo, Sft
 
 CUT = Sampling(temperature=1.3, top_p=0.7, top_k=20)

@@ -12,8 +12,7 @@ from learning_samples import Plan, TinySource, context, distance, flat, make, sa
 from torch import Tensor
 
 from marl.types import Advantage, Reading, Sample
-from trainers.settings.actor_critic import CriticSettings, Ppo, Pspo
-from trainers.settings.policy_gradient import Grpo
+from trainers.settings.policy_gradient import CriticSettings, Grpo, Ppo, Pspo
 
 TRUNK, SEPARATE = CriticSettings(where="trunk"), CriticSettings()
 BOTH = pytest.mark.parametrize("critic", [TRUNK, SEPARATE], ids=["trunk", "separate"])

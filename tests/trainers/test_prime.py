@@ -15,8 +15,7 @@ from credit.assign.process import Process
 from marl.config import Sampling
 from marl.protocols import Evidence
 from marl.types import Advantage, Reading, Sample, TurnId
-from trainers.settings.actor_critic import Prime
-from trainers.settings.policy_gradient import Grpo
+from trainers.settings.policy_gradient import Grpo, Prime
 
 REWARDS = frozenset({"rewards"})
 

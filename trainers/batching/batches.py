@@ -1,7 +1,5 @@
 """Rows -> tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ All is linear in tokens, except for sorting and for the choice of cuts, which co
 fit into a sequence with it. Here B = texts, K = bundles, L = packed sequences, W = their width.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass

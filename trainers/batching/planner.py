@@ -1,11 +1,9 @@
 """Rows -> batches: which rows are computed together, in which layout, and what that costs.
 
-Costs are predicted from a model's shape. FLOPs are those of a forward pass: 2 per weight of a matrix and token, 4 per
-pair of tokens, head and dimension of a head. Time is in FLOPs of matrix products that take as long; a backward pass
-takes twice as much of everything.
+Costs are predicted from a model's shape, for a forward pass; a backward pass takes twice as much. FLOPs: 2 per weight
+of a matrix and token, 4 per pair of tokens, head and dimension of a head. Time: FLOPs of matrix products that take as
+long.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -54,39 +52,46 @@ class CostModel:
         self._head = 2.0 * outer.numel()
         self._pass, self._row = PASS.get(kind, PASS["cuda"]), ROW.get(kind, ROW["cuda"])
 
-    def packing_time(self, rows: int) -> float:
-        """Return the time to pack rows."""
-        return self._row * rows
-
     def worth_packing(self, cost: float, rows: int) -> bool:
         """Return whether packing could save any of `cost` at all: it takes at least a pass, and is not free."""
-        return cost > self._pass + 4 * self.packing_time(rows)
+        return cost > self._pass + 4 * (self._row * rows)
 
-    def padded(self, shapes: Sequence[tuple[int, int]], outputs: int) -> tuple[float, float]:
-        """Return FLOPs and time of passes over (texts, width), with so many completion tokens in all."""
-        tokens = sum(texts * width for texts, width in shapes)
-        pairs = sum(texts * width**2 for texts, width in shapes)
-        base = self._token * tokens + self._head * outputs
+    def padded(self, chunks: Sequence[Sequence[Row]], ends: bool) -> tuple[float, float]:
+        """Return FLOPs and time of a pass for each chunk, padded; with `ends`, identical texts are not merged."""
+        tokens = pairs = 0
+        for chunk in chunks:
+            texts = len(chunk) if ends else len({(row.prompt_ids, row.token_ids[:-1]) for row in chunk})
+            width = _width(chunk) - (not ends)
+            tokens, pairs = tokens + texts * width, pairs + texts * width**2
+        base = self._base(tokens, chunks)
         causal = 0.5 if self.sparse else CAUSAL
-        time = base + causal * ATTENTION * self._pair * pairs + self._pass * len(shapes)
+        time = base + causal * ATTENTION * self._pair * pairs + self._pass * len(chunks)
         return base + self._pair * pairs / 2, time
 
-    def prompted(self, shapes: Sequence[tuple[int, int, int, int]], outputs: int) -> tuple[float, float]:
-        """Return the same for (prompts, width, continuations, width): two passes each, the second with copied keys."""
-        tokens = sum(prompts * wide + texts * later for prompts, wide, texts, later in shapes)
-        pairs = sum(prompts * wide**2 + texts * later * (wide + later) for prompts, wide, texts, later in shapes)
-        copied = sum(texts * wide for _, wide, texts, _ in shapes)
-        base = self._token * tokens + self._head * outputs
-        time = base + ATTENTION * self._pair * pairs + COPY * self._pair * copied + 2 * self._pass * len(shapes)
+    def prompted(self, chunks: Sequence[Sequence[Row]]) -> tuple[float, float]:
+        """Return FLOPs and time of two passes for each chunk: prompts, then continuations with copied keys."""
+        tokens = pairs = copied = 0
+        for chunk in chunks:
+            prompts = {row.prompt_ids for row in chunk}
+            texts = len({(row.prompt_ids, row.token_ids[:-1]) for row in chunk if len(row.token_ids) > 1})
+            wide, later = max(map(len, prompts)), max(len(row.token_ids) for row in chunk) - 1
+            tokens += len(prompts) * wide + texts * later
+            pairs += len(prompts) * wide**2 + texts * later * (wide + later)
+            copied += texts * wide
+        base = self._base(tokens, chunks)
+        time = base + ATTENTION * self._pair * pairs + COPY * self._pair * copied + 2 * self._pass * len(chunks)
         return base + self._pair * pairs, time
 
-    def packed(self, batches: Sequence[PackedBatch], outputs: int) -> tuple[float, float]:
-        """Return the same for packed sequences."""
-        base = self._token * sum(batch.ids_LW.size for batch in batches) + self._head * outputs
+    def packed(self, batches: Sequence[PackedBatch], rows: Sequence[Row]) -> tuple[float, float]:
+        """Return FLOPs and time of packed sequences, packing included."""
+        base = self._base(sum(batch.ids_LW.size for batch in batches), [rows])
         pairs = sum(batch.pairs if self.sparse else batch.ids_LW.size * batch.ids_LW.shape[1] for batch in batches)
         mask = 0.0 if self.sparse else MASK
         time = base + (ATTENTION * self._pair + mask) * pairs + self._pass * len(batches)
-        return base + self._pair * pairs, time
+        return base + self._pair * pairs, time + self._row * len(rows)
+
+    def _base(self, tokens: int, chunks: Sequence[Sequence[Row]]) -> float:
+        return self._token * tokens + self._head * sum(len(row.token_ids) for chunk in chunks for row in chunk)
 
     def forests(self, widths: Ints) -> NDArray[np.float64]:
         """Return the costs, in tokens, of forests of these widths, each in a sequence of its own."""
@@ -160,14 +165,12 @@ class BatchPlanner:
     def prompted(self, rows: Sequence[Row]) -> BatchPlan:
         """Return a layout of distinct prompts in one pass, then completions in another; for rows without units."""
         chunks = by_prompt(rows, self._micro_tokens)
-        costs = self._costs.prompted([_prompted_shape(chunk) for chunk in chunks], _outputs(rows))
-        return BatchPlan("prompted", [(chunk, prompted_inputs) for chunk in chunks], *costs)
+        return BatchPlan("prompted", [(chunk, prompted_inputs) for chunk in chunks], *self._costs.prompted(chunks))
 
     def padded(self, rows: Sequence[Row], *, ends: bool = False) -> BatchPlan:
         """Return a layout of one text a sequence."""
         batches = self._padded_batches(rows, ends)
-        costs = self._costs.padded([_padded_shape(chunk, ends) for chunk, _ in batches], _outputs(rows))
-        return BatchPlan("padded", batches, *costs)
+        return BatchPlan("padded", batches, *self._costs.padded([chunk for chunk, _ in batches], ends))
 
     def packed(self, rows: Sequence[Row], name: str, *, ends: bool = False) -> BatchPlan:
         """Return a layout of several texts a sequence: whole (`packed`), or with their prefixes `shared`."""
@@ -177,9 +180,8 @@ class BatchPlanner:
         block = attention.BLOCK if sparse else 1
         limits = PackingLimits(self._micro_tokens, self._costs.forests, long=sparse, block=block)
         packs = pack(texts, bundles, limits, share=name == "shared")
-        flops, cost = self._costs.packed(packs, _outputs(rows))
         batches: Batches = [([rows[text] for text in each.places], partial(packed_inputs, each)) for each in packs]
-        return BatchPlan(name, batches, flops, cost + self._costs.packing_time(len(rows)))
+        return BatchPlan(name, batches, *self._costs.packed(packs, rows))
 
     def _padded_batches(self, rows: Sequence[Row], ends: bool) -> Batches:
         return [(chunk, ended_inputs if ends else padded_inputs) for chunk in by_length(rows, self._micro_tokens)]
@@ -219,21 +221,3 @@ def by_length(rows: Sequence[Row], micro_tokens: int) -> list[list[Row]]:
 
 def _width(rows: Sequence[Row]) -> int:
     return max(row.length for row in rows)
-
-
-def _outputs(rows: Sequence[Row]) -> int:
-    return sum(len(row.token_ids) for row in rows)
-
-
-def _padded_shape(rows: Sequence[Row], ends: bool) -> tuple[int, int]:
-    """Return the number of distinct texts and their width."""
-    if ends:
-        return len(rows), _width(rows)
-    return len({(row.prompt_ids, row.token_ids[:-1]) for row in rows}), _width(rows) - 1
-
-
-def _prompted_shape(rows: Sequence[Row]) -> tuple[int, int, int, int]:
-    """Return the number of distinct prompts, their width, the number of distinct continuations and theirs."""
-    later = {(row.prompt_ids, row.token_ids[:-1]) for row in rows if len(row.token_ids) > 1}
-    prompts = {row.prompt_ids for row in rows}
-    return len(prompts), max(map(len, prompts)), len(later), max(len(row.token_ids) for row in rows) - 1

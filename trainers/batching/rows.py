@@ -1,7 +1,5 @@
 """Samples -> rows. Identical samples become one row, which is computed once. No tensors yet."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -81,13 +79,12 @@ def plain_rows(samples: Sequence[Sample], merge: bool) -> list[Row]:
 
 
 def policy_rows(samples: Sequence[Sample], old: str, merge: bool, by_row: bool = False) -> list[Row]:
-    """Return rows for a policy gradient, with the columns `advantages`, `sampled` and `old`.
+    """Return rows for a policy gradient, with the columns `advantages`, `sampled` (the sampler's log-probabilities) and
+    `old` (those in the ratio's denominator: of the `sampler`, or `read`).
 
-    `sampled` are the sampler's log-probabilities; `old` those in the ratio's denominator: `sampler` or `read`. Samples
-    of one sign merge exactly where the loss is linear in the advantage for one sign of it (zero goes with the
-    positive). The log-probabilities of merged samples come from the same weights and differ only by float noise of
-    about 1e-6 (the sampler's batches differ): their mean is taken. `by_row`: the loss looks at the mean of a row's
-    advantages, so their sign must agree, too.
+    Samples of one sign merge exactly where the loss is linear in the advantage for one sign (zero goes with the
+    positive). Log-probabilities of merged samples differ only by float noise of about 1e-6, because the sampler's
+    batches differ: their mean is taken. `by_row`: the sign of a row's mean advantage must be equal, too.
     """
     return [_policy_row(group, old) for group in _groups(samples, lambda sample: _merge_key(sample, by_row), merge)]
 
@@ -117,19 +114,17 @@ def _merge_key(sample: Sample, by_row: bool) -> Hashable:
 def _policy_row(group: tuple[Sample, ...], old: str) -> Row:
     first = group[0]
     sampled = mean_of([per_token(s, s.logprobs, "logprobs") for s in group])
+    # Correctly rounded sums: the order of the samples does not matter.
+    advantages = (math.fsum(s.advantage.value for s in group),) * len(first.token_ids)
+    if first.advantage.tokens:
+        tokens = (per_token(s, s.advantage.tokens, "advantage.tokens") for s in group)
+        advantages = tuple(map(math.fsum, zip(*tokens, strict=True)))
     columns = {
-        "advantages": _summed_advantages(group),
+        "advantages": advantages,
         "sampled": sampled,
         "old": sampled if old == "sampler" else mean_of([_read_logprobs(s) for s in group]),
     }
     return Row(first.prompt_ids, first.token_ids, first.sampling, len(group), columns=columns, samples=group)
-
-
-def _summed_advantages(group: Sequence[Sample]) -> Floats:
-    if not group[0].advantage.tokens:
-        return (math.fsum(s.advantage.value for s in group),) * len(group[0].token_ids)
-    columns = zip(*(per_token(s, s.advantage.tokens, "advantage.tokens") for s in group), strict=True)
-    return tuple(map(math.fsum, columns))  # correctly rounded: the order of the samples does not matter
 
 
 def _read_logprobs(sample: Sample) -> Floats:

@@ -4,8 +4,6 @@ FlexAttention skips masked blocks, so a packed sequence costs no more than its t
 width, Q = blocks of a sequence.
 """
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import dataclass
 from functools import cache

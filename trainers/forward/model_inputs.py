@@ -79,16 +79,12 @@ def prompted_inputs(rows: Sequence[Row], rows_N: Tensor, t_N: Tensor, device: to
     later_B = len(prompt_of) + torch.tensor([number_of.get(key, 0) for key in keys]) * ids_US.shape[1]
     states_N = torch.where(t_N == 0, owner_B[rows_N], later_B[rows_N] + t_N - 1)
     owner_U = torch.tensor([owner for owner, _ in number_of], dtype=torch.long)
-    return ModelInputs(ids_US.to(device), states_N.to(device), prompts=_prompts(list(prompt_of), owner_U, device))
-
-
-def _prompts(prompts: Sequence[tuple[int, ...]], owner_U: Tensor, device: torch.device) -> PromptBatch:
-    lengths_P = torch.tensor([len(prompt) for prompt in prompts])
+    lengths_P = torch.tensor([len(prompt) for prompt in prompt_of])
     width = int(lengths_P.max())
-    mask_PL = torch.arange(width) >= width - lengths_P[:, None]
-    ids_PL = torch.tensor([[*[0] * (width - len(prompt)), *prompt] for prompt in prompts])
-    padded = bool((lengths_P < width).any())
-    return PromptBatch(ids_PL.to(device), mask_PL.to(device) if padded else None, owner_U.to(device))
+    ids_PL = torch.tensor([[*[0] * (width - len(prompt)), *prompt] for prompt in prompt_of]).to(device)
+    mask_PL = (torch.arange(width) >= width - lengths_P[:, None]).to(device) if (lengths_P < width).any() else None
+    prompts = PromptBatch(ids_PL, mask_PL, owner_U.to(device))
+    return ModelInputs(ids_US.to(device), states_N.to(device), prompts=prompts)
 
 
 def packed_inputs(packed: PackedBatch, rows: Sequence[Row], _: Tensor, __: Tensor, device: torch.device) -> ModelInputs:

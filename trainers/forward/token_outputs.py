@@ -1,7 +1,5 @@
 """Outputs of a model at completion tokens: hidden states -> distributions over the vocabulary -> numbers of tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Masked sums, and how per-token losses become the loss of a minibatch. Denominators are the whole minibatch's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

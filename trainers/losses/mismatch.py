@@ -5,8 +5,6 @@ two are at a token: `old_BT` are the learner's log-probabilities before the upda
 multiply a token's loss and are 0 at masked tokens; nothing here has a gradient.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
@@ -70,7 +68,12 @@ def rejected(
     """
     d_BT = difference(old_BT, sampled_BT, mask_BT)
     each_BT = {"k1": d_BT, "k2": d_BT.square() / 2, "k3": torch.expm1(d_BT) - d_BT}[divergence]
-    measured_BT = _over(each_BT, mask_BT, span)
+    if span == "max":
+        measured_BT = torch.where(mask_BT, each_BT, -torch.inf).amax(1, keepdim=True)
+    elif span == "token":
+        measured_BT = each_BT
+    else:
+        measured_BT = (masked_sum if span == "sum" else masked_mean)(each_BT, mask_BT)[:, None]
     if divergence == "k1":
         measured_BT = measured_BT.exp()
     return mask_BT & (measured_BT >= bounds[0]) & (measured_BT <= bounds[1])
@@ -89,15 +92,3 @@ def opsm(logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Te
 
 def _zero_outside(ratios_BT: Tensor, bounds: Bounds) -> Tensor:
     return torch.where((ratios_BT >= bounds[0]) & (ratios_BT <= bounds[1]), ratios_BT, 0.0)
-
-
-def _over(values_BT: Tensor, mask_BT: Tensor, span: Span) -> Tensor:
-    match span:
-        case "token":
-            return values_BT
-        case "sum":
-            return masked_sum(values_BT, mask_BT)[:, None]
-        case "mean":
-            return masked_mean(values_BT, mask_BT)[:, None]
-        case "max":
-            return torch.where(mask_BT, values_BT, -torch.inf).amax(1, keepdim=True)

@@ -1,7 +1,5 @@
 """KL divergences and entropy: penalties that keep a policy near another, or spread out."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -2,10 +2,8 @@
 
 Every loss is linear in the (constant) advantage for one sign of it, so an advantage may be the sum over merged samples
 of one sign. Losses of whole rows hold the row's value at every unmasked token: `seq_mean_token_mean` makes them the
-mean over rows. `clipped_BT` is True where a bound changed the ratio (CISPO) or removed the gradient (the others).
+mean over rows.
 """
-
-from __future__ import annotations
 
 import math
 
@@ -14,6 +12,9 @@ from torch import Tensor
 
 from trainers.losses.aggregation import difference, masked_mean, masked_sum, widened
 
+Range = tuple[float, float]
+Clipped = tuple[Tensor, Tensor]
+"""loss_BT and clipped_BT, True where a bound changed the ratio (CISPO) or removed the gradient (the others)."""
 UNBOUNDED = (1.0, math.inf)
 """Clip range that contains every ratio."""
 FLAT = 20.0
@@ -31,9 +32,9 @@ def clipped_surrogate(
     old_BT: Tensor,
     advantages_BT: Tensor,
     mask_BT: Tensor,
-    clip: tuple[float, float],
+    clip: Range,
     dual: float | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> Clipped:
     """Return loss_BT = -min(r A, clip(r, 1 - low, 1 + high) A) and clipped_BT; r = π / π_old, clip = (low, high).
 
     PPO (arXiv 1707.06347), with a bound for either side (clip-higher, DAPO, 2503.14476). `dual` > 1 bounds the ratio of
@@ -43,9 +44,7 @@ def clipped_surrogate(
     return _surrogate(gap_BT, _masked(advantages_BT, mask_BT), clip, dual)
 
 
-def gspo(
-    logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, clip: tuple[float, float]
-) -> tuple[Tensor, Tensor]:
+def gspo(logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, clip: Range) -> Clipped:
     """Return loss_BT and clipped_BT of PPO's surrogate with the row's ratio exp(mean_t log r) (GSPO, 2507.18071).
 
     A row's advantage is the mean of its tokens'.
@@ -54,9 +53,7 @@ def gspo(
     return _row_surrogate(gap_B1, advantages_BT, mask_BT, clip)
 
 
-def gspo_token(
-    logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, clip: tuple[float, float]
-) -> tuple[Tensor, Tensor]:
+def gspo_token(logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, clip: Range) -> Clipped:
     """Return loss_BT and clipped_BT of PPO's surrogate whose ratio has the row's value and the token's gradient.
 
     GSPO-token (2507.18071). Equal to `gspo` in value and gradient where all tokens of a row have one advantage.
@@ -67,8 +64,8 @@ def gspo_token(
 
 
 def sequence_surrogate(
-    logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, clip: tuple[float, float]
-) -> tuple[Tensor, Tensor]:
+    logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, clip: Range
+) -> Clipped:
     """Return loss_BT and clipped_BT of PPO's surrogate with the row's ratio Π_t r (RLOO, 2402.14740, as in TRL).
 
     A row's advantage is the mean of its tokens'.
@@ -77,9 +74,7 @@ def sequence_surrogate(
     return _row_surrogate(gap_B1, advantages_BT, mask_BT, clip)
 
 
-def cispo(
-    logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, bounds: tuple[float, float]
-) -> tuple[Tensor, Tensor]:
+def cispo(logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, bounds: Range) -> Clipped:
     """Return loss_BT = -clip(r, *bounds) A log π with a constant ratio r, and clipped_BT (CISPO, 2506.13585).
 
     No token loses its gradient. The bounds are ratios, not distances from 1.
@@ -90,9 +85,7 @@ def cispo(
     return reinforce(logprobs_BT, weights_BT, mask_BT), clipped_BT
 
 
-def sapo(
-    logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, temperatures: tuple[float, float]
-) -> Tensor:
+def sapo(logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, temperatures: Range) -> Tensor:
     """Return loss_BT = -(4 / τ) sigmoid(τ (r - 1)) A, τ = temperatures[0] where A > 0, else [1] (SAPO, 2511.20347)."""
     advantages_BT = _masked(advantages_BT, mask_BT)
     tau_BT = torch.where(advantages_BT > 0, *advantages_BT.new_tensor(temperatures))
@@ -101,9 +94,7 @@ def sapo(
     return -advantages_BT * (4 / tau_BT) * torch.sigmoid(tau_BT * (ratio_BT - 1))
 
 
-def gmpo(
-    logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, clip: tuple[float, float]
-) -> tuple[Tensor, Tensor]:
+def gmpo(logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, clip: Range) -> Clipped:
     """Return loss_BT = -A exp(mean_t log r) of the row, and clipped_BT (GMPO, 2507.20673).
 
     A token's log r is clipped to [-low, high] on the side that PPO clips. A row's advantage is the mean of its tokens'.
@@ -116,7 +107,7 @@ def gmpo(
 
 def value_loss(
     values_BT: Tensor, targets_BT: Tensor, old_BT: Tensor, mask_BT: Tensor, clip: float | None = None
-) -> tuple[Tensor, Tensor]:
+) -> Clipped:
     """Return loss_BT = ½ max((v - R)², (v_near - R)²), and where the second term, without gradient, is the greater.
 
     v_near is v brought within `clip` of `old_BT` (as in OpenAI's `baselines`); without `clip`, the loss is ½ (v - R)².
@@ -145,9 +136,7 @@ def _masked(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     return torch.where(mask_BT, widened(values_BT), 0.0)
 
 
-def _surrogate(
-    gap: Tensor, advantages: Tensor, clip: tuple[float, float], dual: float | None = None
-) -> tuple[Tensor, Tensor]:
+def _surrogate(gap: Tensor, advantages: Tensor, clip: Range, dual: float | None = None) -> Clipped:
     """Return -min(exp(gap) A, clip(exp(gap)) A) of each element, and where it was clipped."""
     low, high = 1 - clip[0], 1 + clip[1]
     ratio = gap.detach().exp()
@@ -161,9 +150,7 @@ def _surrogate(
     return -advantages * torch.where(clipped, near, live), clipped
 
 
-def _row_surrogate(
-    gap_B1: Tensor, advantages_BT: Tensor, mask_BT: Tensor, clip: tuple[float, float]
-) -> tuple[Tensor, Tensor]:
+def _row_surrogate(gap_B1: Tensor, advantages_BT: Tensor, mask_BT: Tensor, clip: Range) -> Clipped:
     """Return `_surrogate` of whole rows, repeated at their unmasked tokens."""
     loss_B1, clipped_B1 = _surrogate(gap_B1, masked_mean(advantages_BT, mask_BT)[:, None], clip)
     return torch.where(mask_BT, loss_B1, 0.0), mask_BT & clipped_B1

@@ -1,7 +1,5 @@
 """Losses that compare answers: preferences, reward models, implicit rewards. Tensors in, tensors out."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from torch import Tensor

@@ -22,8 +22,7 @@ from trainers.objectives.objective import LossTerms
 from trainers.objectives.policy_gradient import Surrogate
 
 if TYPE_CHECKING:
-    from marl.models.pretrained import Pretrained
-    from trainers.settings.actor_critic import Ppo
+    from trainers.settings.policy_gradient import Ppo
 
 TARGETS, OLD_VALUES = "targets", "values"
 
@@ -77,28 +76,24 @@ class ValueHead(nn.Module):
 
 
 def build_critic(settings: Ppo, context: LearnerContext, model: Any) -> ValueHead:
-    """Return the critic of the policy `model`; a separate body runs with the policy's settings for layers."""
-    chosen = settings.critic
-    if chosen.where == "trunk":
-        return ValueHead(model, detach=chosen.detach)
-    body = context.source.model() if chosen.model is None else _load_body(chosen.model, context)
-    prepare_layers(body, settings)
-    return ValueHead(model, body)
-
-
-def _load_body(settings: Pretrained, context: LearnerContext) -> Any:
-    """Return other weights than the policy's.
+    """Return the critic of the policy `model`; a separate body runs with the policy's settings for layers.
 
     Raises:
-        ValueError: if they have another tokenizer.
+        ValueError: if other weights than the policy's have another tokenizer.
     """
-    source = settings.source(context.policy, settings.path, trust_remote_code=settings.trust_remote_code)
-    if source.tokenizer().get_vocab() != context.source.tokenizer().get_vocab():
-        raise ValueError(
-            f"policy {context.policy!r}: critic.model: {settings.path!r} has another tokenizer than the policy; "
-            "choices: a model with the same one, or none: the policy's own weights"
-        )
-    return source.model()
+    critic, source = settings.critic, context.source
+    if critic.where == "trunk":
+        return ValueHead(model, detach=critic.detach)
+    if (other := critic.model) is not None:
+        source = other.source(context.policy, other.path, trust_remote_code=other.trust_remote_code)
+        if source.tokenizer().get_vocab() != context.source.tokenizer().get_vocab():
+            raise ValueError(
+                f"policy {context.policy!r}: critic.model: {other.path!r} has another tokenizer than the policy; "
+                "choices: a model with the same one, or none: the policy's own weights"
+            )
+    body = source.model()
+    prepare_layers(body, settings)
+    return ValueHead(model, body)
 
 
 class ActorCritic(Surrogate):
@@ -147,7 +142,13 @@ class ActorCritic(Surrogate):
     def policy_terms(self, outputs: TokenOutputs, batch: Batch, totals: Totals) -> LossTerms:
         """Return the policy's loss and the critic's."""
         terms = super().policy_terms(outputs, batch, totals)
-        value_B, clipped_B = self._value_loss(outputs, batch, totals)
+        targets_BT = batch.columns[TARGETS]
+        mask_BT = batch.loss_mask_BT & ~targets_BT.isnan()
+        values_BT = self.critic.values(outputs.states, batch)
+        old_BT = batch.columns.get(OLD_VALUES, targets_BT)
+        loss_BT, clipped_BT = value_loss(values_BT, targets_BT, old_BT, mask_BT, self._settings.clip)
+        scale_B = batch.counts_B / max(totals.columns[TARGETS], 1)
+        value_B, clipped_B = scale_B * masked_sum(loss_BT, mask_BT), scale_B * masked_sum(clipped_BT, mask_BT)
         parts = {**terms.parts, "value_loss": value_B.sum(), "value_clip_fraction": clipped_B.sum()}
         return LossTerms(terms.loss_B + self._settings.coefficient * value_B, parts, terms.stats)
 
@@ -156,31 +157,16 @@ class ActorCritic(Surrogate):
         return fields | (self.critic.read(outputs.states, batch) if "values" in wanted else {})
 
     def _add_targets(self, row: Row) -> Row:
-        """Return the row with value targets, and with the values read before the update if they bound the new ones."""
-        columns = {TARGETS: _targets(row)}
+        """Return the row with the value targets of its tokens in the loss, which merged samples have in common, and with
+        the values read before the update if they bound the new ones."""
+        sample, returns = row.samples[0], row.samples[0].advantage.returns
+        if len(returns) > 1:
+            per_token(sample, returns, "advantage.returns")
+        mask = enumerate(row.loss_mask or (True,) * len(row.token_ids))
+        columns = {TARGETS: tuple(returns[t] if in_loss and t < len(returns) else ABSENT for t, in_loss in mask)}
         if self._settings.clip is not None:
             columns[OLD_VALUES] = mean_of([_read_values(sample) for sample in row.samples])
         return replace(row, columns={**row.columns, **columns})
-
-    def _value_loss(self, outputs: TokenOutputs, batch: Batch, totals: Totals) -> tuple[Tensor, Tensor]:
-        """Return two [B]: each row's share of the mean loss, and of the mean of clipped tokens."""
-        targets_BT = batch.columns[TARGETS]
-        mask_BT = batch.loss_mask_BT & ~targets_BT.isnan()
-        values_BT = self.critic.values(outputs.states, batch)
-        old_BT = batch.columns.get(OLD_VALUES, targets_BT)
-        loss_BT, clipped_BT = value_loss(values_BT, targets_BT, old_BT, mask_BT, self._settings.clip)
-        scale_B = batch.counts_B / max(totals.columns[TARGETS], 1)
-        return scale_B * masked_sum(loss_BT, mask_BT), scale_B * masked_sum(clipped_BT, mask_BT)
-
-
-def _targets(row: Row) -> Floats:
-    """Return the value target of each token in the loss, which merged samples have in common."""
-    sample = row.samples[0]
-    returns = sample.advantage.returns
-    if len(returns) > 1:
-        per_token(sample, returns, "advantage.returns")
-    mask = row.loss_mask or (True,) * len(row.token_ids)
-    return tuple(returns[t] if in_loss and t < len(returns) else ABSENT for t, in_loss in enumerate(mask))
 
 
 def _read_values(sample: Sample) -> Floats:

@@ -1,7 +1,5 @@
 """Base of objectives: the interface between a loss and the learner's loop."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,8 +38,7 @@ class Objective:
     """Name among `modules` -> factor of its learning rate; 1 where there is none."""
 
     def sample_units(self, samples: Sequence[Sample]) -> list[Sequence[Sample]]:
-        """Return the units that minibatches are dealt from: samples that are learned from together, such as a pair.
-        Samples in no unit are left out of the update."""
+        """Return samples in the units that minibatches are dealt from, such as pairs; others are not learned from."""
         return [(sample,) for sample in samples]
 
     def rows(self, samples: Sequence[Sample]) -> list[Row]:
@@ -53,8 +50,7 @@ class Objective:
         raise NotImplementedError
 
     def read(self, outputs: TokenOutputs, batch: Batch, wanted: frozenset[str]) -> dict[str, Tensor]:
-        """Return further fields of `Reading` among `wanted`, by name: [B, T], or [B] where a turn has one number.
-        `outputs` are those of the policy on the batch."""
+        """Return further `wanted` fields of `Reading` from the policy's outputs: [B, T], or [B] if one a turn."""
         return {}
 
     def modules(self) -> Mapping[str, nn.Module]:
@@ -65,7 +61,7 @@ class Objective:
         """Prepare an update; `update` counts those before it."""
 
     def finish(self, done: int, model: nn.Module, metrics: Metrics) -> Metrics:
-        """Return further metrics after an update; `metrics` are those of the update, `done` counts updates."""
+        """Return further metrics than the update's `metrics`; `done` counts updates, this one included."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:

@@ -77,7 +77,11 @@ class Surrogate(Objective):
             policy_BT, corrected = policy_BT * weights_BT, (weights_BT, (weights_BT == 0).float())
         scale_B = row_scale(self.settings.aggregation, batch.lengths_B, totals, self.settings.norm)
         policy_B = scale_B * masked_sum(policy_BT, mask_BT)
-        kl = {name: self._kl(name, anchor_BT, outputs, batch) for name, anchor_BT in (outputs.anchors or {}).items()}
+        kl: dict[str, Tensor] = {}
+        for name, kl_BT in (outputs.anchors or {}).items():
+            if (anchor := self.settings.anchors[name]).estimator != "exact":  # then it is the anchor's log-probability
+                kl_BT = sampled_kl(logprobs_BT, kl_BT, old_BT, mask_BT, anchor.estimator, anchor.clamp)
+            kl[name] = kl_BT
         loss_B = policy_B + scale_B * batch.counts_B * self._penalty(outputs, kl, mask_BT)
         assert outputs.entropy_BT is not None
         sampler_kl_BT = sampler_kl(batch.columns["sampled"], logprobs_BT, mask_BT)
@@ -137,13 +141,6 @@ class Surrogate(Objective):
         if self.entropy_bonus.coefficient and outputs.entropy_BT is not None:
             penalty_B = penalty_B - self.entropy_bonus.coefficient * masked_sum(outputs.entropy_BT, mask_BT)
         return penalty_B
-
-    def _kl(self, name: str, anchor_BT: Tensor, outputs: TokenOutputs, batch: Batch) -> Tensor:
-        """Return [B, T], the KL divergence to an anchor: as it is if exact, else estimated from log-probabilities."""
-        anchor, old_BT = self.settings.anchors[name], batch.columns["old"]
-        if anchor.estimator == "exact":
-            return anchor_BT
-        return sampled_kl(outputs.logprobs_BT, anchor_BT, old_BT, batch.loss_mask_BT, anchor.estimator, anchor.clamp)
 
 
 def mismatch_weights(settings: Mismatch, old_BT: Tensor, sampled_BT: Tensor, mask_BT: Tensor) -> Tensor:

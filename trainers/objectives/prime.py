@@ -22,7 +22,7 @@ from trainers.optim.optimizer import named_tensors, restore, snapshot
 from trainers.optim.regularizers import learnable_copy
 
 if TYPE_CHECKING:
-    from trainers.settings.actor_critic import Prime
+    from trainers.settings.policy_gradient import Prime
 
 CORRECT = "correct"
 
@@ -48,7 +48,9 @@ class ImplicitRewards(Surrogate):
 
     def rows(self, samples: Sequence[Sample]) -> list[Row]:
         """Return rows with the fact `correct`: the share of merged samples whose episodes were."""
-        return [replace(row, facts={**row.facts, CORRECT: self._correct(row)}) for row in super().rows(samples)]
+        least, rows = self._settings.threshold, super().rows(samples)
+        correct = [fmean(sample.paid >= least for sample in row.samples) for row in rows]
+        return [replace(row, facts={**row.facts, CORRECT: share}) for row, share in zip(rows, correct, strict=True)]
 
     def policy_terms(self, outputs: TokenOutputs, batch: Batch, totals: Totals) -> LossTerms:
         """Return the policy's loss and φ's."""
@@ -84,6 +86,3 @@ class ImplicitRewards(Surrogate):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         restore(self._reference_tensors, state["prm_reference"])
-
-    def _correct(self, row: Row) -> float:
-        return fmean(sample.paid >= self._settings.threshold for sample in row.samples)

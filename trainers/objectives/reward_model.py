@@ -102,15 +102,14 @@ class Rating(Objective):
         if self.settings.objective == "bradley_terry":
             rows = paired_rows(samples, self.settings)
             return [self._chat_row(row, worth=worth(row.samples, self.settings.label)) for row in rows]
-        return [self._chat_row(row, label=fmean(map(self._good, row.samples))) for row in plain_rows(samples, True)]
+        by, least = self.settings.label, self.settings.threshold
+        rows = plain_rows(samples, merge=True)
+        return [self._chat_row(row, label=fmean(worth((s,), by) >= least for s in row.samples)) for row in rows]
 
     def _chat_row(self, row: Row, **facts: float) -> Row:
         token_ids = self._chat_text(row.samples[0])
         loss_mask = (*(False,) * len(token_ids), True)
         return replace(row, token_ids=(*token_ids, _NEXT), loss_mask=loss_mask, facts={**row.facts, **facts})
-
-    def _good(self, sample: Sample) -> bool:
-        return worth((sample,), self.settings.label) >= self.settings.threshold
 
     def scores(self, model: Any, batch: Batch) -> Tensor:
         """Return [B]."""
@@ -182,8 +181,16 @@ class RewardLearner(GradientLearner):
         self.model.train()
 
     def save(self, folder: Path) -> None:
-        """Write a Hugging Face folder with a sequence classifier of one label, and the tokenizer."""
-        save_classifier(folder, self.model, self.objective.head.weight, self.context.source.tokenizer())
+        """Write a Hugging Face folder with a sequence classifier of one label, adapters merged, and the tokenizer."""
+        tokenizer = self.context.source.tokenizer()
+        # Classifiers are read at the last token that is no padding: none may stand at the end of a text.
+        pad = None if tokenizer.pad_token_id == tokenizer.eos_token_id else tokenizer.pad_token_id
+        classifier = empty_classifier(self.model, pad).to_empty(device="cpu")
+        with torch.no_grad():
+            classifier.base_model.load_state_dict(_merged(self.model).base_model.state_dict())
+            _head_parameters(classifier)[0].copy_(self.objective.head.weight)
+        classifier.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "held_out": [self._right, self._many]}
@@ -208,18 +215,6 @@ def empty_classifier(model: Any, pad: int | None = None) -> Any:
             f"{type(classifier).__name__} is not {type(model).__name__} with a head of nothing but weights"
         )
     return classifier
-
-
-def save_classifier(folder: Path, model: Any, head_1H: Tensor, tokenizer: Any) -> None:
-    """Write weights in safetensors, settings and tokenizer. An adapter is added to the weights that it adapts."""
-    # Classifiers are read at the last token that is no padding: none may stand at the end of a text.
-    pad = None if tokenizer.pad_token_id == tokenizer.eos_token_id else tokenizer.pad_token_id
-    classifier = empty_classifier(model, pad).to_empty(device="cpu")
-    with torch.no_grad():
-        classifier.base_model.load_state_dict(_merged(model).base_model.state_dict())
-        _head_parameters(classifier)[0].copy_(head_1H)
-    classifier.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
 
 
 def _head_parameters(classifier: Any) -> list[Tensor]:

@@ -1,7 +1,5 @@
 """Metrics of an update, and the samples to blame when a number is not finite."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -59,11 +57,8 @@ def update_metrics(steps: Sequence[StepMetrics], parts: Sequence[str], stats: Se
 
 
 def memory_metrics(device: torch.device) -> Metrics:
-    """Return `memory_gib`, the peak on a GPU since `reset_peak_memory_stats`, of all tensors of this process.
-
-    Elsewhere nothing: on a CPU only the peak since the process started is known, which is no update's, and would make
-    a resumed run's metrics differ from those of one that was not stopped.
-    """
+    """Return `memory_gib`, the peak on a GPU since `reset_peak_memory_stats`. Nothing on a CPU, where only the peak
+    since the process started is known: a resumed run's metrics would differ."""
     return {"memory_gib": torch.cuda.max_memory_allocated(device) / 2**30} if device.type == "cuda" else {}
 
 

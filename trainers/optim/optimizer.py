@@ -53,10 +53,10 @@ class Optimizer:
     def state_dict(self) -> dict[str, Any]:
         """Return parameter -> its moments and step count (none before the first step), and its master if it has one."""
         moments = self._adam.state_dict()["state"]
-        state: dict[str, Any] = {self._names[i]: _copied(values) for i, values in moments.items()}
+        state: dict[str, Any] = {self._names[i]: snapshot(values) for i, values in moments.items()}
         for name, parameter in zip(self._names, self.parameters, strict=True):
             if (master := self._master_weights.of(parameter)) is not parameter:
-                state[name] = {**state.get(name, {}), "master": _copied(master.detach())}
+                state[name] = {**state.get(name, {}), "master": snapshot(master.detach())}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -78,35 +78,34 @@ class Optimizer:
 class MasterWeights:
     """Float32 copies of parameters in half precision, which an optimizer steps in their place.
 
-    A bfloat16 number has 8 bits of mantissa: a step of a thousandth of it is rounded away. The steps are taken on the
-    copies, and the model, which computes with the sampler's own arithmetic, is given what they round to. Gradients move
-    to the copy as soon as a backward pass is done with the parameter, so those of several passes add up in float32 and
-    are not held twice. Wider parameters are their own masters.
+    A bfloat16 number has 8 bits of mantissa: a step of a thousandth of it would be rounded away. The model, which
+    computes with the sampler's own arithmetic, is given what the copies round to. Gradients move to them as soon as a
+    backward pass is done with the parameter, so they add up in float32. Wider parameters are their own masters.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        self._master_weights = {p: nn.Parameter(p.detach().float()) for p in parameters if p.dtype in HALVES}
-        for parameter in self._master_weights:
+        self._masters = {p: nn.Parameter(p.detach().float()) for p in parameters if p.dtype in HALVES}
+        for parameter in self._masters:
             parameter.register_post_accumulate_grad_hook(self._move_gradient)
 
     def of(self, parameter: nn.Parameter) -> nn.Parameter:
         """Return the parameter that is stepped in place of `parameter`."""
-        return self._master_weights.get(parameter, parameter)
+        return self._masters.get(parameter, parameter)
 
     @torch.no_grad()
     def write_back(self) -> None:
         """Round the masters into the model."""
-        for parameter, master in self._master_weights.items():
+        for parameter, master in self._masters.items():
             parameter.copy_(master)
 
     @torch.no_grad()
     def restore(self, saved: Mapping[nn.Parameter, Tensor]) -> None:
         """Put back the saved masters; for the others, the model's weights."""
-        for parameter, master in self._master_weights.items():
+        for parameter, master in self._masters.items():
             master.copy_(saved.get(parameter, parameter))
 
     def _move_gradient(self, parameter: Tensor) -> None:
-        master = self._master_weights[parameter]  # type: ignore[index]  # hooks are typed for tensors of any kind
+        master = self._masters[parameter]  # type: ignore[index]  # hooks are typed for tensors of any kind
         assert parameter.grad is not None
         if master.grad is None:
             master.grad = parameter.grad.float()
@@ -125,13 +124,6 @@ def _adam(settings: Optimisation, groups: list[dict[str, Any]]) -> torch.optim.O
     return kinds[settings.optimizer](groups, **common)
 
 
-def _copied(value: Any) -> Any:
-    """Return a copy in main memory of a nest of tensors and numbers."""
-    if isinstance(value, Mapping):
-        return {name: _copied(inner) for name, inner in value.items()}
-    return value.to("cpu", copy=True) if isinstance(value, Tensor) else value
-
-
 def _trained(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Parameter]]:
     return [(f"{prefix}{name}", p) for name, p in module.named_parameters() if p.requires_grad]
 
@@ -146,13 +138,11 @@ def learning_rate(settings: Optimisation, update: int, steps: int) -> float:
     if update < settings.warm_up:
         return settings.lr * (update + 1) / (settings.warm_up + 1)
     done, end = run_progress(update, steps, settings.warm_up), settings.lr_end or 0.0
-    match settings.schedule:
-        case "constant":
-            return settings.lr
-        case "linear":
-            return settings.lr + (end - settings.lr) * done
-        case "cosine":
-            return end + (settings.lr - end) * (1 + math.cos(math.pi * done)) / 2
+    if settings.schedule == "linear":
+        return settings.lr + (end - settings.lr) * done
+    if settings.schedule == "cosine":
+        return end + (settings.lr - end) * (1 + math.cos(math.pi * done)) / 2
+    return settings.lr
 
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -166,9 +156,11 @@ def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield from ((name, tensor) for name, tensor in model.state_dict().items() if name in buffers)
 
 
-def snapshot(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies in main memory."""
-    return {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+def snapshot(value: Any) -> Any:
+    """Return a copy in main memory of a nest of tensors and numbers."""
+    if isinstance(value, Mapping):
+        return {name: snapshot(inner) for name, inner in value.items()}
+    return value.to("cpu", copy=True) if isinstance(value, Tensor) else value
 
 
 @torch.no_grad()

@@ -1,7 +1,5 @@
 """Settings that every learner has, and those of the fidelity check and of KL anchors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal, Self
@@ -130,16 +128,12 @@ class Optimisation(LearnerConfig):
             )
 
     @model_validator(mode="after")
-    def _check_norm(self) -> Self:
+    def _check_effects(self) -> Self:
         if (self.aggregation == "seq_mean_token_sum_norm") != (self.norm is not None):
             raise ValueError(
                 "norm must be given for aggregation 'seq_mean_token_sum_norm' and for no other, "
                 f"got norm={self.norm} with aggregation={self.aggregation!r}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_schedule(self) -> Self:
         if self.schedule == "constant" and self.lr_end is not None:
             raise ValueError(f"lr_end={self.lr_end} has no effect with schedule='constant'; choose linear or cosine")
         return self

@@ -1,7 +1,5 @@
 """Settings of learners that compare or select samples: preferences, reward models, imitation."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
@@ -37,9 +35,14 @@ class Pairing(Optimisation):
     """The most pairs of turns with the same prompt, or of episodes with the same start: the clearest first."""
 
     @property
+    def label(self) -> Worth:
+        """Return what better, or good, means."""
+        return self.by
+
+    @property
     def uses_credit(self) -> bool:
         """Return whether it needs credit; rewards are known without."""
-        return self.by == "earned"
+        return self.label == "earned"
 
     def supports(self, sampling: Sampling) -> bool:
         """Return True: a comparison does not depend on how tokens were sampled."""
@@ -80,7 +83,7 @@ class Dpo(Pairing):
 
     def build(self, context: LearnerContext) -> Learner:
         from trainers.learner import GradientLearner
-        from trainers.objectives.preference import Preference
+        from trainers.objectives.preferences import Preference
 
         model = context.source.model()
         return GradientLearner(self, context, model, Preference(self, model, context.steps))
@@ -113,13 +116,7 @@ class RewardModeling(Pairing):
     """Updates between reports of `held_out_accuracy`, over all that was held out since the last one."""
 
     @property
-    def uses_credit(self) -> bool:
-        """Return whether it needs credit; rewards are known without."""
-        return self.label == "earned"
-
-    @property
     def label(self) -> Worth:
-        """Return what better, or good, means."""
         return "earned" if self.objective == "prm" else self.by
 
     @model_validator(mode="after")
@@ -176,6 +173,6 @@ class Sft(Optimisation):
 
     def build(self, context: LearnerContext) -> Learner:
         from trainers.learner import GradientLearner
-        from trainers.objectives.imitation import Imitation
+        from trainers.objectives.preferences import Imitation
 
         return GradientLearner(self, context, context.source.model(), Imitation(self))

@@ -17,7 +17,7 @@ from games.stopping import StoppingConfig
 from marl.evaluation.game_tree import Situation, grow, values
 
 SKEWED = {"red": {"one": 0.8, "two": 0.2}, "green": {"one": 0.3, "two": 0.7}, "one": {"red": 0.9, "green": 0.1}}
-"""How agents of the hint game play; what `two` means, the guesser does not know."""
+"""Policies of the hint game; the guesser does not know the meaning of `two`."""
 
 
 @pytest.mark.parametrize(

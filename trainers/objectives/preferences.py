@@ -1,25 +1,25 @@
-"""Direct preference optimisation (2305.18290) and its relatives, on pairs taken from the trajectory graph."""
+"""Objectives without advantages: DPO (2305.18290) and its relatives on pairs of turns, and imitation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from marl.types import Metrics, Sample
 from trainers.batching.batches import Batch
-from trainers.batching.pairs import ContestBatch, contest_batch, contests, paired_rows
-from trainers.batching.rows import Row
-from trainers.forward.token_outputs import token_outputs
-from trainers.losses.aggregation import Totals, masked_sum
+from trainers.batching.pairs import contest_batch, contests, distinct, paired_rows, select_samples
+from trainers.batching.rows import Row, plain_rows
+from trainers.forward.token_outputs import OutputSpec, token_outputs
+from trainers.losses.aggregation import Totals, masked_sum, row_scale
 from trainers.losses.preferences import dpo
 from trainers.objectives.objective import LossTerms, Objective
 from trainers.optim.regularizers import Anchors
 from trainers.settings.optimisation import Anchor
 
 if TYPE_CHECKING:
-    from trainers.settings.preferences import Dpo
+    from trainers.settings.preferences import Dpo, Sft
 
 
 class Preference(Objective):
@@ -27,7 +27,8 @@ class Preference(Objective):
     the worse one since the reference; the mean over all pairs of a minibatch.
 
     Log-probabilities are those of the model's own distribution at temperature 1. Every turn is computed once, however
-    many pairs it is in; all turns that are compared with one another are in one pass.
+    many pairs it is in; all turns that are compared with one another are in one pass. The implied reward of an entry is
+    β times its gain.
     """
 
     parts = ("pairs", "accuracy", "margin", "reward_better", "reward_worse", "nll")
@@ -60,22 +61,11 @@ class Preference(Objective):
         nll_U = -(logprobs_S / tokens_S)[entries.better_U]
         if settings.nll:
             loss_U = loss_U + settings.nll * nll_U
-        figures = {"nll": nll_U, **self._implied_rewards(gained_S, entries)}
-        pairs = totals.facts["pairs"]
-        parts = {name: value_U.sum() / pairs for name, value_U in figures.items()}
-        parts["pairs"] = h_U.new_tensor(float(len(h_U)))
-        return LossTerms(entries.shares(loss_U / pairs), {name: parts[name] for name in self.parts})
-
-    def _implied_rewards(self, gained_S: Tensor, entries: ContestBatch) -> Mapping[str, Tensor]:
-        """Return [U] each: implied rewards β h of either entry, and whether they agree with the pair."""
-        reward_S = self.settings.beta * gained_S.detach()
-        better_U, worse_U = reward_S[entries.better_U], reward_S[entries.worse_U]
-        return {
-            "accuracy": (better_U > worse_U).float(),
-            "margin": better_U - worse_U,
-            "reward_better": better_U,
-            "reward_worse": worse_U,
-        }
+        reward_S = settings.beta * gained_S.detach()
+        better_U, worse_U, pairs = reward_S[entries.better_U], reward_S[entries.worse_U], totals.facts["pairs"]
+        figures = ((better_U > worse_U).float(), better_U - worse_U, better_U, worse_U, nll_U)
+        parts = [h_U.new_tensor(float(len(h_U))), *(figure_U.sum() / pairs for figure_U in figures)]
+        return LossTerms(entries.shares(loss_U / pairs), dict(zip(self.parts, parts, strict=True)))
 
     def finish(self, done: int, model: nn.Module, metrics: Metrics) -> Metrics:
         """Refresh the reference if that is due; no metrics."""
@@ -87,3 +77,34 @@ class Preference(Objective):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.anchors.load_state_dict(state["anchors"])
+
+
+class Imitation(Objective):
+    """Loss of one token: -log p, under the model's own distribution at temperature 1."""
+
+    stats = ("entropy",)
+
+    def __init__(self, settings: Sft) -> None:
+        self.settings = settings
+        self._selected = 0
+
+    def sample_units(self, samples: Sequence[Sample]) -> list[Sequence[Sample]]:
+        """Return the selected samples, each alone; selected from the whole step, before minibatches split groups."""
+        selection = self.settings.keep
+        chosen = select_samples(samples, selection) if selection else samples
+        chosen = chosen if self.settings.duplicates else distinct(chosen)
+        self._selected = len(chosen)
+        return [(sample,) for sample in chosen]
+
+    def rows(self, samples: Sequence[Sample]) -> list[Row]:
+        return plain_rows(samples, self.settings.merge)
+
+    def terms(self, model: nn.Module, batch: Batch, totals: Totals) -> LossTerms:
+        outputs = token_outputs(model, batch, OutputSpec(entropy=True))
+        scale_B = row_scale(self.settings.aggregation, batch.lengths_B, totals, self.settings.norm)
+        loss_B = scale_B * batch.counts_B * masked_sum(-outputs.logprobs_BT, batch.loss_mask_BT)
+        assert outputs.entropy_BT is not None
+        return LossTerms(loss_B, {}, (outputs.entropy_BT,))
+
+    def finish(self, done: int, model: nn.Module, metrics: Metrics) -> Metrics:
+        return {"kept": float(self._selected)}

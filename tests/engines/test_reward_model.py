@@ -1,4 +1,4 @@
-"""A trained process reward model reads what was said, and what came before."""
+"""A trained reward model reads what was said, and what came before."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from by_hand import episode, evidence, worths
+from by_hand import episode
 from transformers import (
     AutoModelForSequenceClassification,
     LlamaConfig,
@@ -16,9 +16,8 @@ from transformers import (
     LlamaForSequenceClassification,
 )
 
-from credit.assign.process import Process
 from marl.engines.reward_model.engine import Scorer
-from marl.engines.reward_model.settings import RewardModelSettings
+from marl.engines.reward_model.settings import RewardModelSettings, RewardSeat
 from marl.graph import conversations
 from marl.models.tiny_build import make_tokenizer
 from marl.types import Message
@@ -77,9 +76,9 @@ def test_scores_are_those_of_transformers_own_forward(folders: dict[int, Path], 
         logits[0] if labels == 1 else torch.tensor(logits).softmax(-1)[1].item()
         for logits in by_transformers(folders[labels])
     ]
-    found = Scorer(settings)([*CHATS, CHATS[0]])
-    assert found == pytest.approx([*expected, expected[0]], abs=1e-5)
-    assert max(found) - min(found) > 1e-2
+    scores = Scorer(settings)([*CHATS, CHATS[0]])
+    assert scores == pytest.approx([*expected, expected[0]], abs=1e-5)
+    assert max(scores) - min(scores) > 1e-2
 
 
 def test_a_model_that_knows_no_padding_reads_one_text_at_a_time(tmp_path: Path) -> None:
@@ -96,16 +95,6 @@ def test_too_long_a_text_loses_its_beginning(folders: dict[int, Path]) -> None:
     many = Scorer(RewardModelSettings(path=str(folders[1]), max_tokens=128, device="cpu"))(chats)
     assert few[0] == few[1]
     assert many[0] != many[1]
-
-
-def test_turns_are_paid_what_the_model_says(folders: dict[int, Path]) -> None:
-    t = episode("e", "aba", [("a", 1.0, 2)])
-    settings = RewardModelSettings(path=str(folders[1]), max_tokens=128, device="cpu")
-    rule = Process(model=settings, discount=0.0, weights={"model": 2.0})
-    said = [(*turn.request.messages, Message("assistant", turn.completion.text)) for turn in t.turns]
-    expected = [2 * score + 1 for score in Scorer(settings)(said)]
-    assert list(rule.missing()) == []
-    assert worths(rule.build()(evidence(t)), t) == pytest.approx(expected, abs=1e-5)
 
 
 def test_it_reads_an_agents_whole_conversation_where_prompts_go_on_from_earlier_ones() -> None:
@@ -127,9 +116,10 @@ def test_what_is_no_reward_model_is_refused(folders: dict[int, Path], tmp_path: 
     make_tokenizer(64, CORPUS).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"has no weights for score.weight"):
         Scorer(RewardModelSettings(path=str(tmp_path)))
-    assert [*Process(model=RewardModelSettings(path=str(tmp_path / "none"))).missing()] == [
-        f"model.path: '{tmp_path}{os.sep}none' there is no such folder"
+    assert [*RewardSeat(path=str(tmp_path / "none")).missing()] == [
+        f"path: '{tmp_path}{os.sep}none' there is no such folder"
     ]
+    assert [*RewardSeat(path=str(folders[1])).missing()] == []
 
 
 def test_weights_that_are_pickled_are_not_read(folders: dict[int, Path], tmp_path: Path) -> None:

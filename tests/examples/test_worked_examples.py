@@ -1,0 +1,155 @@
+"""The worked examples of CONTRIBUTING.md and the loss of trainers/README.md, used in small runs."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from pettingzoo.test import api_test
+from readme_blocks import BLOCKS, Block, write_modules
+from real_runs import tiny
+
+import marl
+from marl.graph import read_trajectories
+from marl.runs.judgements import read_judgement
+from marl.scenario.load import validate
+from marl.types import Metrics
+
+EXAMPLES = [block for block in BLOCKS if block.document == "CONTRIBUTING.md" and block.module]
+LOSSES = [block for block in BLOCKS if block.module == "my_loss"]
+STEPS = 3
+
+
+@pytest.fixture(autouse=True)
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Path) -> None:
+    """A folder with the modules of CONTRIBUTING.md, where commands look for parts."""
+    monkeypatch.setenv("MARL_CACHE", str(made))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    monkeypatch.chdir(tmp_path)
+    write_modules("CONTRIBUTING.md", tmp_path)
+
+
+def train(**changes: Any) -> tuple[Path, list[Metrics]]:
+    """Train Nim with a tiny model, or what `changes` make of it; the run's folder, and its metrics by step."""
+    learner = {"kind": "grpo", "lr": 3e-3, "epochs": 2}
+    scenario = {
+        "game": {"kind": "nim"},
+        "seats": {"player_0": "player", "player_1": "player"},
+        "roles": {"player": {"kind": "player", "policy": "actor", "sampling": {"max_tokens": 6}}},
+        "policies": {"actor": {"model": tiny(), "learner": learner}},
+        "schedule": {"steps": STEPS, "groups": 8, "group_size": 4, "threads": 1},
+        "checkpoint": {"every": STEPS, "trajectories": 1.0},
+    }
+    rows: list[Metrics] = []
+    run = Path("run").absolute()
+    assert marl.train(validate(scenario | changes), run, overwrite=True, on_step=lambda _, row: rows.append(row))
+    assert len(rows) == STEPS + 1
+    assert all(row["policy/actor/samples"] > 0 for row in rows[1:])
+    return run, rows
+
+
+def test_there_are_five_examples_of_at_most_25_lines() -> None:
+    modules = [block.module for block in EXAMPLES]
+    assert modules == ["my_game", "my_credit", "my_loss", "my_engine", "my_experience"]
+    assert all(len(block.text.splitlines()) <= 25 for block in EXAMPLES)
+
+
+def test_the_loss_in_the_readme_of_trainers_has_at_most_15_lines() -> None:
+    (block,) = (block for block in LOSSES if block.document == "trainers/README.md")
+    assert len(block.text.splitlines()) <= 15
+
+
+def test_the_game_passes_pettingzoos_checks_and_is_played_and_learned() -> None:
+    game = importlib.import_module("my_game").MeetConfig().build()
+    api_test(game, num_cycles=40)
+    for second, reward in (("park", 1.0), ("cafe", 0.0)):
+        game.reset(seed=0)
+        game.step("park")
+        game.step(second)
+        assert game.rewards == {"ann": reward, "bob": reward}
+
+    run, _ = train(game={"kind": "my_game:MeetConfig"}, seats={"ann": "player", "bob": "player"})
+    met = {True: 0, False: 0}
+    for trajectory in read_trajectories(run / "trajectories" / "000001.jsonl.zst"):
+        moves = [turn.action for turn in trajectory.turns]
+        if len(moves) == 2 and None not in moves:
+            assert not list(trajectory.graph.edges), "they do not hear each other"
+            assert trajectory.returns.get("ann", 0.0) == float(moves[0] == moves[1])
+            met[moves[0] == moves[1]] += 1
+    assert all(met.values())
+
+
+def test_the_credit_rule_shares_every_return_equally() -> None:
+    run, _ = train(credit={"assign": {"kind": "my_credit:EqualShares"}})
+    judged = read_judgement(run / "judgements" / "000001.jsonl.zst").turns()
+    shared = 0
+    for trajectory in read_trajectories(run / "trajectories" / "000001.jsonl.zst"):
+        assigned = defaultdict(list)
+        for turn in trajectory.turns:
+            assigned[turn.agent].append(judged[turn.id].assigned)
+        for agent, shares in assigned.items():
+            assert len(set(shares)) == 1
+            assert sum(shares) == pytest.approx(trajectory.returns.get(agent, 0.0))
+            shared += len(shares) > 1
+    assert shared, "some agents had several turns"
+
+
+@pytest.mark.parametrize("block", LOSSES, ids=lambda block: block.document.replace("/", " "))
+def test_the_losses_learn(block: Block, tmp_path: Path) -> None:
+    write_modules(block.document, tmp_path)
+    name = "StayClose" if block.document.startswith("trainers") else "SimplePolicyOptimization"
+    loss = getattr(importlib.import_module("my_loss"), name)()
+    logprobs_BT = torch.tensor([[-1.0, -2.0]], requires_grad=True)
+    old_BT, advantages_BT, mask_BT = (
+        logprobs_BT.detach(),
+        torch.tensor([[1.0, -2.0]]),
+        torch.ones(1, 2, dtype=torch.bool),
+    )
+    loss(logprobs_BT, old_BT, advantages_BT, mask_BT).sum().backward()
+    assert torch.equal(logprobs_BT.grad, -advantages_BT), "before the first step it is the policy gradient"
+
+    learner = {"kind": "grpo", "lr": 3e-3, "epochs": 2, "loss": {"kind": f"my_loss:{name}"}}
+    _, rows = train(policies={"actor": {"model": tiny(), "learner": learner}})
+    assert all(row["policy/actor/grad_norm"] > 0 for row in rows[1:])
+
+
+def test_the_engine_plays_the_first_move_and_is_never_learned_from() -> None:
+    player = {"kind": "player", "policy": "actor", "sampling": {"max_tokens": 6}}
+    run, rows = train(
+        seats={"player_0": "player", "player_1": "fixed"},
+        roles={"player": player, "fixed": player | {"policy": "fixed"}},
+        policies={
+            "actor": {"model": tiny(), "learner": {"kind": "grpo", "lr": 3e-3}},
+            "fixed": {"engine": {"kind": "my_engine:FirstMove"}},
+        },
+    )
+    turns = [turn for t in read_trajectories(run / "trajectories" / "000001.jsonl.zst") for turn in t.turns]
+    assert {turn.action for turn in turns if turn.role == "fixed"} == {"1"}
+    assert rows[1]["policy/actor/samples"] == sum(turn.role == "player" for turn in turns)
+
+
+def test_the_experience_leaves_out_episodes_with_unreadable_answers() -> None:
+    untaught = {"kind": "tiny", "hidden": 16, "layers": 1, "warm_up": {"steps": 12, "episodes": 64, "lr": 2e-2}}
+    policies = {"actor": {"model": untaught, "learner": {"kind": "grpo", "lr": 1e-4}}}
+    run, rows = train(policies=policies, experience={"kind": "my_experience:CleanPlay"})
+    for step, row in enumerate(rows[1:], 1):
+        kept = list(read_trajectories(run / "trajectories" / f"{step:06d}.jsonl.zst"))
+        assert row["clean_play/left_out"] == 1 - len(kept) / 32
+        assert all(turn.action is not None for trajectory in kept for turn in trajectory.turns)
+    assert max(row["clean_play/left_out"] for row in rows[1:]) > 0
+
+
+def test_the_scenario_with_all_five_trains() -> None:
+    (block,) = (block for block in BLOCKS if block.document == "CONTRIBUTING.md" and block.language == "yaml")
+    scenario = yaml.safe_load(block.text)
+    kinds = json.dumps(scenario)
+    assert all(f"{example.module}:" in kinds for example in EXAMPLES)
+    scenario["schedule"]["steps"] = 2
+    assert marl.train(validate(scenario), "run")

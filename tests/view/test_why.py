@@ -1,0 +1,92 @@
+"""`marl why`: the chain from rewards to a turn's advantage, from a run's folder alone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small_teams import small
+
+import marl
+from marl.runs.run_folder import RunFolder
+from marl.scenario.load import ScenarioError
+from marl.view.why import why
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two steps of planner, solver and critic, of which every episode is recorded."""
+    folder = tmp_path_factory.mktemp("why")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MARL_CACHE", str(folder / "cache"))
+        assert marl.train(small("team_arithmetic"), folder / "run")
+    return folder / "run"
+
+
+def number(pattern: str, text: str) -> float:
+    found = re.search(pattern, text)
+    assert found, text
+    return float(found.group(1))
+
+
+def test_every_judged_turn_has_a_chain_whose_numbers_are_those_on_disk(run: Path) -> None:
+    home = RunFolder(run)
+    assert home.recorded() == [1, 2]
+    record = home.judgement(2)
+    for episode in record.episodes:
+        for turn in episode.turns:
+            text = why(run, f"{turn.turn[0]}:{turn.turn[1]}")
+            assert number(r"in all (\S+)", text) == pytest.approx(turn.pool_reward, abs=1e-3)
+            assert number(r"gave this turn (\S+)", text) == pytest.approx(turn.assigned, abs=1e-3)
+            assert number(r"= (\S+)\n", text) == pytest.approx(turn.advantage, abs=2e-3)
+            paid = [reward.value for reward in episode.rewards if reward.agent == turn.agent]
+            assert text.count(f" to {turn.agent} after turn ") == len(paid)
+            assert "3 peers with the same start" in text
+
+
+def test_a_reward_names_its_rule_its_turn_and_the_check_behind_it(run: Path) -> None:
+    for episode in RunFolder(run).judgement(1).episodes:
+        reward = next((r for r in episode.rewards if (r.agent, r.name) == ("solver", "format")), None)
+        if reward:
+            text = why(run, f"{episode.episode}:1")
+            assert f"+{reward.value:.4g} format to solver after turn {reward.turn[1]}: 0.1 * own.readable" in text
+            assert re.search(r"scored correct = [01] by verifier \(turn \d\)", text)
+            return
+    pytest.fail("no answer of the solver was readable in a whole step")
+
+
+def test_a_turn_that_is_not_judged_says_why(run: Path) -> None:
+    text = why(run, "000000.0.0:3")
+    assert text.endswith("not judged: role 'verifier' answers by rule")
+
+
+def test_it_needs_no_model(run: Path, tmp_path: Path) -> None:
+    for name in ("scenario.yaml", "trajectories", "judgements", "metrics.jsonl"):
+        (tmp_path / name).symlink_to(run / name)
+    code = (
+        "import sys; from marl.commands.cli import main; sys.argv[1:] = sys.argv[2:]\n"
+        "try: main()\nfinally: assert not {'torch', 'transformers'} & sys.modules.keys()"
+    )
+    command = [sys.executable, "-c", code, "", "why", str(tmp_path), "000001.0.0:1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == why(run, "000001.0.0:1").splitlines()[0]
+
+
+def test_what_cannot_be_explained_is_named(run: Path, tmp_path: Path) -> None:
+    refusals = {
+        "000001.0.0": "write a turn as EPISODE:INDEX",
+        "000009.0.0:1": r"no episode 000009.0.0 among the recorded steps \(1, 2\)",
+        "000001.0.0:77": "episode 000001.0.0 has 5 turns",
+    }
+    for turn, message in refusals.items():
+        with pytest.raises(ScenarioError, match=message):
+            why(run, turn)
+    shutil.copytree(run, tmp_path / "older")
+    shutil.rmtree(tmp_path / "older" / "judgements")
+    with pytest.raises(ScenarioError, match="step 2 was recorded without its judgement, by an older version"):
+        why(tmp_path / "older", "000001.0.0:1")

@@ -151,6 +151,8 @@ class Part:
     def _validate(self, value: Any) -> Component | str | None:
         if isinstance(value, self.base) or (value is None and self.optional) or value in self.words:
             return value
+        if self.words and isinstance(value, str) and ":" not in value and value not in names(self.group):
+            raise ValueError(f"unknown; {nearest(value, {*choices(self.group, self.base), *self.words})}")
         if isinstance(value, str):
             value = {"kind": self.path, "path": value} if self.path else {"kind": value}
         if not isinstance(value, Mapping):

@@ -86,9 +86,8 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Path) -> Path:
-    """A folder to work in that looks like the checkout to a command, without being it."""
-    for name in ("scenarios", "tests"):
-        (tmp_path / name).symlink_to(ROOT / name)
+    """A folder to work in that has the scenarios, and nothing else of the checkout: no command writes there."""
+    (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     monkeypatch.setenv("MARL_CACHE", str(made))
@@ -241,7 +240,9 @@ def test_every_block_is_in_a_language_that_is_checked() -> None:
         f"{b.document}:{b.line} {b.language!r}" for b in BLOCKS if b.language not in ("yaml", "python", "bash", "text")
     ]
     assert not unknown
-    assert {block.document for block in BLOCKS} == set(DOCUMENTS) - {""}
+    assert {block.document for block in BLOCKS} == set(DOCUMENTS)
+    for document in DOCUMENTS:
+        assert not re.search(r"~~~|<pre|<code", (ROOT / document).read_text()), "code stands in ``` blocks"
 
 
 @pytest.mark.parametrize("block", in_language("text"))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from marl.errors import NonFinite
 from marl.protocols import LearnerContext
 from marl.types import Metrics, Reading, Sample, Turn
 from trainers.batching.batches import collate
@@ -49,9 +50,8 @@ class GradientLearner:
         self._layout: str | None = None
         """Layout of the update's first minibatch, used for all: they are alike, and comparing layouts takes time."""
         self._planner = BatchPlanner(model, settings.micro_tokens, settings.packing)
-        self._gate = (
-            FidelityGate(settings.fidelity, context.policy, model, self._planner) if settings.fidelity else None
-        )
+        fidelity = settings.fidelity
+        self._gate = FidelityGate(fidelity, context.policy, model, self._planner) if fidelity else None
         self._optimizer = Optimizer(model, objective.modules(), settings, objective.lr_scale)
 
     @property
@@ -150,22 +150,20 @@ class GradientLearner:
             metrics.add(terms, batch)
         norm = self._optimizer.clip()
         loss_B = torch.cat(losses)
-        loss, grad_norm, finite = torch.stack([loss_B.sum(), norm, (loss_B.sum() + norm).isfinite()]).tolist()
+        figures = torch.stack([loss_B.sum(), norm, (loss_B.sum() + norm).isfinite()]).tolist()
+        metrics.loss, metrics.grad_norm, finite = figures
         if not finite:
-            self._raise_non_finite(ordered, loss_B, totals)
+            self._optimizer.zero_grad()
+            raise self._non_finite(ordered, loss_B, totals)
         self._optimizer.step(lr)
-        metrics.means |= {"loss": loss, "grad_norm": grad_norm}
         return metrics
 
-    def _raise_non_finite(self, rows: list[Row], loss_B: Tensor, totals: Totals) -> None:
-        self._optimizer.zero_grad()
-        if not bool(loss_B.sum().isfinite()):
-            raise diagnostics.loss_error(self.context.policy, rows, loss_B.tolist())
-
+    def _non_finite(self, rows: list[Row], loss_B: Tensor, totals: Totals) -> NonFinite:
         def loss_of(rows: list[Row]) -> Tensor:
             return self.objective.terms(self.model, collate(rows, self.device), totals).loss_B.sum()
 
-        raise diagnostics.gradient_error(self.context.policy, rows, loss_of, self._optimizer.parameters)
+        what, bad = diagnostics.find_non_finite(rows, loss_B, loss_of, self._optimizer.parameters)
+        return NonFinite(self.context.policy, what, [sample for row in bad for sample in row.samples])
 
     @torch.no_grad()
     def read(self, turns: Sequence[Turn], wanted: frozenset[str] = LOGPROBS) -> list[Reading]:
@@ -177,23 +175,20 @@ class GradientLearner:
         rows = {_row_key(row): row for turn in reversed(turns) if (row := _turn_row(turn)).token_ids}
         training = self.model.training
         self.model.eval()
-        readings = dict(self._readings(list(reversed(rows.values())), wanted))
-        self.model.train(training)
-        return [readings.get(_row_key(_turn_row(turn)), Reading(())) for turn in turns]
-
-    def _readings(self, rows: list[Row], wanted: frozenset[str]) -> Iterator[tuple[Hashable, Reading]]:
-        for chunk, batch in self._planner.batches(rows, ends=bool(wanted & ENDS)):
+        readings: dict[Hashable, Reading] = {}
+        for chunk, batch in self._planner.batches(list(reversed(rows.values())), ends=bool(wanted & ENDS)):
             outputs = token_outputs(self.model, batch)
             fields: dict[str, Any] = {"logprobs": outputs.logprobs_BT.tolist()}
             if "hidden" in wanted and outputs.states.ends_B2H is not None:
                 fields["hidden"] = outputs.states.ends_B2H.float().cpu()
             fields |= {name: t.tolist() for name, t in self.objective.read(outputs, batch, wanted).items()}
             for index, row in enumerate(chunk):
-                values = {name: column[index] for name, column in fields.items()}
-                tokens: dict[str, Any] = {
-                    n: tuple(v[: len(row.token_ids)]) for n, v in values.items() if isinstance(v, list)
-                }
-                yield _row_key(row), Reading(**values | tokens)
+                reading = {name: values[index] for name, values in fields.items()}
+                padded = {name: values for name, values in reading.items() if isinstance(values, list)}
+                reading |= {name: tuple(values[: len(row.token_ids)]) for name, values in padded.items()}
+                readings[_row_key(row)] = Reading(**reading)
+        self.model.train(training)
+        return [readings.get(_row_key(_turn_row(turn)), Reading(())) for turn in turns]
 
 
 def _turn_row(turn: Turn) -> Row:

@@ -151,10 +151,8 @@ class ProcessRule(StatelessRule):
         seated = {role for trajectory in evidence.trajectories for role in trajectory.deal.seats.values()}
         for role in self._settings.scores if seated else ():
             if role not in seated & evidence.rules:
-                raise ValueError(
-                    f"credit.assign.scores: {role!r} does not answer by rule here; "
-                    f"{nearest(role, seated & evidence.rules)}"
-                )
+                hint = nearest(role, seated & evidence.rules)
+                raise ValueError(f"credit.assign.scores: {role!r} does not answer by rule here; {hint}")
 
     def _combined(self, rows: Sequence[AgentRewards]) -> dict[Step, float]:
         combined = FORMS[self._settings.combine](rows, self._settings.source_weights)

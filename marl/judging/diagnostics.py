@@ -80,7 +80,7 @@ def conservation(ruling: Ruling, roles: Collection[str]) -> dict[str, Metrics]:
             if seats[agent] in earned:
                 earned[seats[agent]] += total
         for agents, worth in reward_pools:
-            total = sum([sums.get(agent, 0.0) for agent in agents])
+            total = sum([sums.get(agent, 0.0) for agent in sorted(agents)])  # a set has no order of its own
             for role in {seats[agent] for agent in agents if seats[agent] in paid}:
                 shared[role] += total if worth > 0 else -total if worth else 0.0
                 paid[role] += abs(worth)

@@ -28,7 +28,12 @@ class Simulator(Protocol):
     def start(self, work: Sequence[Deal | Fork], rewards: Rewards | None = None) -> list[Ticket]:
         """Begin episodes and return a ticket for each: one for a deal, `n` for a fork.
 
-        `rewards` is applied to each of them when it has finished.
+        A fork replays its start from seed and recorded moves; inherited turns keep their ids. A fork that is started
+        again plays other continuations. `rewards` is applied to each episode when it has finished.
+
+        Raises:
+            ValueError: if a fork's trajectory has no such turn.
+            GameError: if a game raised and no more episodes may be dropped; nothing of `work` is in flight then.
         """
         ...
 
@@ -40,6 +45,7 @@ class Simulator(Protocol):
 
         Raises:
             TimeoutError: if open requests got no answer within the deadline; names the policies that owe one.
+            GameError: if a game raised and no more episodes may be dropped.
         """
         ...
 

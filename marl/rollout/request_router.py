@@ -35,7 +35,7 @@ class RequestRouter:
         self._open: dict[Ticket, _Open] = {}
         self._busy: Counter[int] = Counter()
         self._tickets = count()
-        self._last_answer = 0.0
+        self._last_answer = self._last_pump = 0.0
 
     def submit(self, engine: Engine, request: Request, deliver: Callable[[Answer], None]) -> Ticket:
         """Put a request to an engine; `deliver` is called with the answer, from `pump`.
@@ -58,8 +58,11 @@ class RequestRouter:
         Raises:
             TimeoutError: if no request has been answered for `deadline_s`; names the policies that owe an answer.
         """
+        began = time.monotonic()
+        if began - self._last_pump > self.deadline_s:
+            self._last_answer = began  # nobody looked for so long, so no answer could be taken
         answers = self._step(min(wait_s, self.deadline_s))
-        now = time.monotonic()
+        self._last_pump = now = time.monotonic()
         if answers:
             self._last_answer = now
         elif self._open and now - self._last_answer > self.deadline_s:

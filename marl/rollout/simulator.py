@@ -31,7 +31,10 @@ class _Play:
 
 
 class RolloutSimulator:
-    """A game, the roles at its seats, and the engines that speak for them. Reads weights, never writes them."""
+    """The `Simulator` of a game, the roles at its seats, and the engines that speak for them.
+
+    Methods of the protocol are described there.
+    """
 
     def __init__(
         self, game: GameConfig, casting: RoleCasting, engines: Mapping[str, Engine], deadline_s: float = 600.0
@@ -60,19 +63,9 @@ class RolloutSimulator:
         return other
 
     def greedy(self) -> RolloutSimulator:
-        """Return a simulator whose players always say what is most likely."""
         return self.variant(self.casting.greedy())
 
     def start(self, work: Sequence[Deal | Fork], rewards: Rewards | None = None) -> list[Ticket]:
-        """Begin episodes: one for a deal, `n` for a fork. Return their tickets, in order.
-
-        A fork replays its start from seed and recorded moves; inherited turns keep their ids. A fork that is started
-        again plays other continuations, until `release` forgets it.
-
-        Raises:
-            ValueError: if a fork's trajectory has no such turn.
-            GameError: if a game raised and no more episodes may be dropped; nothing of `work` is in flight then.
-        """
         for fork in (item for item in work if isinstance(item, Fork)):
             past = fork.trajectory
             if not 0 <= fork.index < len(past.turns):
@@ -90,30 +83,21 @@ class RolloutSimulator:
         return tickets
 
     def poll(self, wait_s: float) -> list[tuple[Ticket, Trajectory | None]]:
-        """Return the episodes that have finished since the last call; None: dropped. Block for at most `wait_s`.
-
-        Raises:
-            TimeoutError: if no open request was answered within the deadline; names the policies that owe one.
-            GameError: if a game raised and no more episodes may be dropped.
-        """
         if not self._finished and self._plays:
             self._router.pump(wait_s)
         finished, self._finished = list(self._finished.items()), {}
         return finished
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
-        """Give up episodes; their open requests are taken back."""
         for ticket in tickets:
             self._finished.pop(ticket, None)
             if play := self._plays.pop(ticket, None):
                 self._router.cancel(play.requests)
 
     def play(self, work: Sequence[Deal | Fork], rewards: Rewards | None = None) -> list[Trajectory]:
-        """Play `work` to its end; return trajectories in its order, without those that were dropped."""
         return [trajectory for trajectory in self._drain(self.start(work, rewards)) if trajectory]
 
     def branch(self, forks: Sequence[Fork], rewards: Rewards | None = None) -> list[list[Trajectory]]:
-        """Play all forks at once; return the continuations of each, without those that were dropped."""
         played = iter(self._drain(self.start(forks, rewards)))
         return [[trajectory for trajectory in islice(played, fork.n) if trajectory] for fork in forks]
 
@@ -133,7 +117,6 @@ class RolloutSimulator:
             self._branches.pop(trajectory.id, None)
 
     def ask(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Answer]:
-        """Sample a completion for each request, in order; tokens are counted under `purpose`."""
         answers: dict[int, Answer] = {}
         tickets = [self._put(request, partial(answers.__setitem__, i)) for i, request in enumerate(requests)]
         try:
@@ -146,17 +129,11 @@ class RolloutSimulator:
         return [answers[index] for index in range(len(requests))]
 
     def score(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Answer]:
-        """Return the log-probabilities (nats) of each request's `forced` text, in order; nothing is sampled.
-
-        Raises:
-            ValueError: if a request has no such text.
-        """
         if missing := [i for i, request in enumerate(requests) if request.forced is None]:
             raise ValueError(f"score: request {missing[0]} has no `forced` text; `ask` samples one")
         return self.ask(requests, purpose)
 
     def request_for(self, turn: Turn) -> Request:
-        """Return the request of a recorded turn, addressed to the policy that speaks for its role here."""
         role = self._role(turn.role, f"turn {turn.id}: ")
         return replace(turn.request, policy=role.policy, sampling=role.sampling)
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Protocol
 
 from marl.errors import EndpointError, FolderError, NonFinite
 from marl.evaluation.evaluate import Evaluator
@@ -26,17 +25,7 @@ from marl.seeds import seed_of
 from marl.training.run import Run
 from marl.training.samples import collect
 from marl.types import Metrics, Sample, Turn
-
-
-class Monitor(Protocol):
-    """Follows a run: the console, event files, a tracker."""
-
-    def begin(self, folder: RunFolder) -> None:
-        """Called once, when the folder is as the run will go on from."""
-
-    def log(self, step: int, metrics: Metrics) -> None: ...
-    def say(self, message: str) -> None: ...
-    def close(self) -> None: ...
+from marl.view.console import Monitor
 
 
 class Clock:

@@ -17,10 +17,10 @@ from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 from marl.scenario.schema import Scenario
 from marl.training.build import build
-from marl.training.loop import Interrupt, Monitor, Training
+from marl.training.loop import Interrupt, Training
 from marl.types import Metrics
 from marl.view.closing_report import closing_report
-from marl.view.console import console_monitor
+from marl.view.console import Monitor, console_monitor
 from marl.view.trackers import EventFiles, Tracker
 
 
@@ -130,22 +130,13 @@ class RunStart:
 
 
 @dataclass(frozen=True, slots=True)
-class Callback:
+class Callback(Monitor):
     """Monitor that hands every step's metrics to a function."""
 
     function: Callable[[int, Metrics], None]
 
-    def begin(self, folder: RunFolder) -> None:
-        """Do nothing: steps that were done before are not repeated."""
-
     def log(self, step: int, metrics: Metrics) -> None:
         self.function(step, metrics)
-
-    def say(self, message: str) -> None:
-        """Do nothing: the function gets numbers only."""
-
-    def close(self) -> None:
-        """Do nothing: nothing was opened."""
 
 
 def session(

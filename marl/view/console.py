@@ -30,7 +30,23 @@ def notable(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: metrics[name] for name in names}
 
 
-class PlainLines:
+class Monitor:
+    """Follows a run: the console, event files, a tracker. What it does not override is ignored."""
+
+    def begin(self, folder: RunFolder) -> None:
+        """Take note of the folder; called once, when it is as the run goes on from it."""
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        """Take the metrics of a step."""
+
+    def say(self, message: str) -> None:
+        """Show a message to whoever watches the run."""
+
+    def close(self) -> None:
+        """Release what is open."""
+
+
+class PlainLines(Monitor):
     """A line at most every few seconds, and one for every evaluation."""
 
     def __init__(self, console: Console, steps: int) -> None:
@@ -51,11 +67,8 @@ class PlainLines:
     def say(self, message: str) -> None:
         self._console.print(message, markup=False, highlight=False, soft_wrap=True)
 
-    def close(self) -> None:
-        """Close nothing: there is nothing open."""
 
-
-class LiveTable:
+class LiveTable(Monitor):
     """A progress bar, and the notable metrics with their recent history."""
 
     def __init__(self, console: Console, steps: int, title: str) -> None:
@@ -91,7 +104,7 @@ class LiveTable:
         self._live.stop()
 
 
-class WarmUpProgress:
+class WarmUpProgress(Monitor):
     """Progress of the warm-up of a new tiny model: one line, and a bar on a terminal."""
 
     def __init__(self, policy: str, steps: int) -> None:
@@ -106,9 +119,6 @@ class WarmUpProgress:
 
     def log(self, step: int, metrics: Metrics) -> None:
         self._progress.update(self._task, completed=step)
-
-    def say(self, message: str) -> None:
-        """Show no messages of the warm-up's run."""
 
     def close(self) -> None:
         self._progress.stop()

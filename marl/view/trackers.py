@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from marl.errors import Writing
 from marl.types import Metrics
+from marl.view.console import Monitor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from marl.runs.run_folder import RunFolder
 
 
-class EventFiles:
+class EventFiles(Monitor):
     """TensorBoard event files. They follow from metrics.jsonl, so a resumed run writes them anew from its rows."""
 
     _folder: Path
@@ -54,15 +55,12 @@ class EventFiles:
             self._writer.write(event.SerializeToString())
             self._writer.flush()
 
-    def say(self, message: str) -> None:
-        """Write no messages: event files hold numbers only."""
-
     def close(self) -> None:
         with Writing(self._folder):
             self._writer.close()
 
 
-class Tracker:
+class Tracker(Monitor):
     """Client of wandb, mlflow or trackio, which gets the metrics under the run folder's name.
 
     Raises:
@@ -94,9 +92,6 @@ class Tracker:
             self._library.log_metrics(metrics, step=step)
         else:
             self._library.log(metrics, step=step)
-
-    def say(self, message: str) -> None:
-        """Send no messages: trackers get numbers only."""
 
     def close(self) -> None:
         (self._library.end_run if self._run is None else self._library.finish)()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -106,6 +107,19 @@ def test_a_cancelled_episode_never_finishes_and_its_requests_are_taken_back() ->
     assert engine._due == {}
 
 
+def test_the_deadline_counts_from_when_somebody_looks_for_answers() -> None:
+    engine = RandomLatency(seed=3)
+    simulator = table(GAME, engine)
+    simulator._router.deadline_s = 0.05
+    simulator.start([deal("e", GAME)])
+    time.sleep(0.1)
+    simulator.poll(wait_s=0.0)
+    engine._due = dict.fromkeys(engine._due, 10**9)
+    with pytest.raises(TimeoutError, match=r"within 0\.05 s .*: actor: 1$"):
+        while True:
+            simulator.poll(wait_s=0.01)
+
+
 def test_rewards_are_mapped_as_episodes_finish() -> None:
     simulator = table(GAME, FunctionEngine(random_move))
     [plain] = simulator.play([deal("e", GAME)])
@@ -141,6 +155,7 @@ def test_a_deal_may_say_which_policy_speaks_for_a_role() -> None:
 
 FORK = """
 import sys
+import time
 from pathlib import Path
 from games.kuhn_poker import KuhnPokerConfig
 from marl.engines.scripted import Random

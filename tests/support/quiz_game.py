@@ -12,9 +12,9 @@ from real_runs import rows, tiny
 
 from games.base import TextGame, TextGameConfig
 from marl.scenario.load import validate
-from marl.training.loop import Monitor
 from marl.training.session import RunStart, train
 from marl.types import Findings, Metrics
+from marl.view.console import Monitor
 
 SPLITS = {"train": range(12), "held_out": range(12, 18)}
 SEATS = ("solver", "critic")

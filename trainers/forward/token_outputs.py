@@ -111,7 +111,8 @@ def _by_chunk(head: _Head, inputs: Sequence[Tensor | None]) -> list[Tensor]:
     """Return the outputs of all tokens, computed a few at a time if all are too many."""
     first_NH, output = inputs[0], head.model.get_output_embeddings()
     assert first_NH is not None
-    pieces = -(-len(first_NH) * _vocabulary(head.model) // AT_ONCE)
+    vocabulary = head.model.config.get_text_config(decoder=True).vocab_size
+    pieces = -(-len(first_NH) * vocabulary // AT_ONCE)
     if pieces <= 1:
         return list(head(*inputs))  # type: ignore[arg-type]  # only sampling_N3 may be None
     # An adapter on the head may have dropout, which must be the same when it is recomputed.
@@ -122,10 +123,6 @@ def _by_chunk(head: _Head, inputs: Sequence[Tensor | None]) -> list[Tensor]:
         chunk = [None if each is None else each[start : start + size] for each in inputs]
         chunks.append(checkpoint(head, *chunk, use_reentrant=False, preserve_rng_state=random))
     return [torch.cat(column) for column in zip(*chunks, strict=True)]
-
-
-def _vocabulary(model: Any) -> int:
-    return model.config.get_text_config(decoder=True).vocab_size
 
 
 def _tempered(logits_NV: Tensor, sampling_N3: Tensor | None) -> Tensor:
@@ -210,7 +207,8 @@ def _candidates(model: Any) -> Iterator[Callable[[Tensor], Tensor]]:
 def _probe(model: Any) -> tuple[Tensor, Tensor]:
     """Return the output of the embeddings at a few tokens, and the model's own logits."""
     outputs: list[Tensor] = []
-    ids_1L = torch.tensor([[token % _vocabulary(model) for token in (3, 5, 7, 11)]], device=model.device)
+    vocabulary = model.config.get_text_config(decoder=True).vocab_size
+    ids_1L = torch.tensor([[token % vocabulary for token in (3, 5, 7, 11)]], device=model.device)
     training = model.training
     model.eval()
     with model.get_output_embeddings().register_forward_hook(lambda _, __, output: outputs.append(output)):

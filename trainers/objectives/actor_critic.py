@@ -157,8 +157,8 @@ class ActorCritic(Surrogate):
         return fields | (self.critic.read(outputs.states, batch) if "values" in wanted else {})
 
     def _add_targets(self, row: Row) -> Row:
-        """Return the row with the value targets of its tokens in the loss, which merged samples have in common, and with
-        the values read before the update if they bound the new ones."""
+        """Return the row with the value targets of its tokens in the loss, which merged samples have in common, and
+        with the values read before the update if they bound the new ones."""
         sample, returns = row.samples[0], row.samples[0].advantage.returns
         if len(returns) > 1:
             per_token(sample, returns, "advantage.returns")

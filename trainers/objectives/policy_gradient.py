@@ -39,7 +39,8 @@ class Surrogate(Objective):
         self.needs = frozenset({"logprobs"} if settings.old == "read" else ())
         penalties = self.anchors.penalties
         exact = frozenset(name for name in penalties if settings.anchors[name].estimator == "exact")
-        self._spec = OutputSpec(entropy=True, differentiable=self.entropy_bonus.possible, kl=exact)
+        has_bonus = bool(settings.entropy) or settings.entropy_control is not None
+        self._spec = OutputSpec(entropy=True, differentiable=has_bonus, kl=exact)
         self._leaves_out = settings.filter_cut or (settings.mismatch and settings.mismatch.denominator == "kept")
         self._update, self._tokens, self._learned = 0, 0, 0
         corrected = ("weight", "rejected") if settings.mismatch or settings.opsm is not None else ()
@@ -145,19 +146,12 @@ class Surrogate(Objective):
 
 def mismatch_weights(settings: Mismatch, old_BT: Tensor, sampled_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """Return [B, T], a constant factor of each token's loss, which corrects `old_BT` over `sampled_BT`; 0 rejects."""
-    tensors = old_BT, sampled_BT, mask_BT
-    match settings.kind:
-        case "tis":
-            return tis(*tensors, settings.level or "token", settings.bounds)
-        case "mis":
-            return mis(*tensors, settings.level or "token", settings.bounds)
-        case "icepop":
-            return icepop(*tensors, settings.bounds)
-        case "geometric":
-            return geometric(*tensors, settings.bounds)
-        case "reject":
-            divergence, span = settings.divergence or "k3", settings.span or "token"
-            return rejected(*tensors, divergence, span, settings.bounds).float()
+    tensors, bounds = (old_BT, sampled_BT, mask_BT), settings.bounds
+    if settings.kind == "reject":
+        return rejected(*tensors, settings.divergence or "k3", settings.span or "token", bounds).float()
+    if settings.kind in ("icepop", "geometric"):
+        return (icepop if settings.kind == "icepop" else geometric)(*tensors, bounds)
+    return (tis if settings.kind == "tis" else mis)(*tensors, settings.level or "token", bounds)
 
 
 def add_weights(rows: Sequence[Row], settings: Mismatch) -> list[Row]:

@@ -119,7 +119,12 @@ class Rating(Objective):
     def terms(self, model: nn.Module, batch: Batch, totals: Totals) -> LossTerms:
         """Return the loss of all pairs, or of all labels, of one forward pass; means over the minibatch."""
         scores_B = self.scores(model, batch)
-        loss_B, right = self._pair_loss(scores_B, batch) if "pairs" in batch.facts else _label_loss(scores_B, batch)
+        if "pairs" in batch.facts:
+            loss_B, right = self._pair_loss(scores_B, batch)
+        else:  # right are the samples whose score is on the label's side of even odds
+            labels_B = batch.facts["label"]
+            right = (batch.counts_B * torch.where(scores_B > 0, labels_B, 1 - labels_B)).sum()
+            loss_B = batch.counts_B * orm(scores_B, labels_B)
         many = totals.facts.get("pairs", totals.samples)
         mean = (scores_B.detach() * batch.counts_B).sum() / totals.samples
         return LossTerms(loss_B / many, {"accuracy": right / many, "score": mean})
@@ -132,13 +137,6 @@ class Rating(Objective):
         margin_U = self.settings.spread * (worth_S[entries.better_U] - worth_S[entries.worse_U])
         loss_U = bradley_terry(better_U, worse_U, margin_U, self.settings.centre)
         return entries.shares(loss_U), (better_U > worse_U).sum()
-
-
-def _label_loss(scores_B: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return [B], the loss, and [], the number of samples whose score is on the right side of even odds."""
-    labels_B = batch.facts["label"]
-    right_B = torch.where(scores_B > 0, labels_B, 1 - labels_B)
-    return batch.counts_B * orm(scores_B, labels_B), (batch.counts_B * right_B).sum()
 
 
 class RewardLearner(GradientLearner):

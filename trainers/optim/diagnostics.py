@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +25,8 @@ class StepMetrics:
     """Figures of one optimizer step, summed on the device and read once."""
 
     rows: int
-    means: dict[str, float] = field(default_factory=dict)
-    """Figures whose mean over steps is reported."""
+    loss: float = 0.0
+    grad_norm: float = 0.0
     sums_S: Tensor | float = 0.0
     """Sums over tokens of the statistics, then the parts of the loss, then the number of tokens."""
 
@@ -48,7 +49,8 @@ def update_metrics(steps: Sequence[StepMetrics], parts: Sequence[str], stats: Se
         start[i] / max(start[-1], 1) if name in AT_START else sums[i] / max(sums[-1], 1) for i, name in enumerate(stats)
     ]
     return {
-        **{name: sum(step.means[name] for step in steps) / len(steps) for name in steps[0].means},
+        "loss": sum(step.loss for step in steps) / len(steps),
+        "grad_norm": sum(step.grad_norm for step in steps) / len(steps),
         **{name: value / len(steps) for name, value in zip(parts, sums[len(stats) : -1], strict=True)},
         "tokens": sums[-1],
         "rows": float(sum(step.rows for step in steps)),
@@ -73,23 +75,19 @@ def check_finite(policy: str, rows: Iterable[Row]) -> None:
         raise NonFinite(policy, "loss", [sample for sample in bad if not _sample_finite(sample)] or bad)
 
 
-def loss_error(policy: str, rows: Sequence[Row], losses: Sequence[float]) -> NonFinite:
-    """Return an error that names the rows whose own loss is not finite."""
-    bad = [row for row, loss in zip(rows, losses, strict=True) if not math.isfinite(loss)]
-    return NonFinite(policy, "loss", [sample for row in bad for sample in row.samples])
-
-
-def gradient_error(
-    policy: str, rows: Sequence[Row], loss_of: Callable[[list[Row]], Tensor], parameters: Sequence[nn.Parameter]
-) -> NonFinite:
-    """Return an error that names the units whose own gradient is not finite; takes a backward pass a unit."""
+def find_non_finite(
+    rows: Sequence[Row], loss_B: Tensor, loss_of: Callable[[list[Row]], Tensor], parameters: Sequence[nn.Parameter]
+) -> tuple[Literal["loss", "gradient"], list[Row]]:
+    """Return the rows whose loss is not finite; if there are none, the units whose gradient is not, which takes a
+    backward pass for each unit."""
 
     def explodes(unit: list[Row]) -> bool:
         gradients = torch.autograd.grad(loss_of(unit), parameters, allow_unused=True)
         return not math.isfinite(sum(float(g.square().sum()) for g in gradients if g is not None))
 
-    bad = [row for unit in units_of(rows) if explodes(unit) for row in unit]
-    return NonFinite(policy, "gradient", [sample for row in bad for sample in row.samples])
+    if not bool(loss_B.sum().isfinite()):
+        return "loss", [row for row, loss in zip(rows, loss_B.tolist(), strict=True) if not math.isfinite(loss)]
+    return "gradient", [row for unit in units_of(rows) if explodes(unit) for row in unit]
 
 
 def _row_finite(row: Row) -> bool:

@@ -84,28 +84,28 @@ class MasterWeights:
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        self._masters = {p: nn.Parameter(p.detach().float()) for p in parameters if p.dtype in HALVES}
-        for parameter in self._masters:
+        self._copies = {p: nn.Parameter(p.detach().float()) for p in parameters if p.dtype in HALVES}
+        for parameter in self._copies:
             parameter.register_post_accumulate_grad_hook(self._move_gradient)
 
     def of(self, parameter: nn.Parameter) -> nn.Parameter:
         """Return the parameter that is stepped in place of `parameter`."""
-        return self._masters.get(parameter, parameter)
+        return self._copies.get(parameter, parameter)
 
     @torch.no_grad()
     def write_back(self) -> None:
         """Round the masters into the model."""
-        for parameter, master in self._masters.items():
+        for parameter, master in self._copies.items():
             parameter.copy_(master)
 
     @torch.no_grad()
     def restore(self, saved: Mapping[nn.Parameter, Tensor]) -> None:
         """Put back the saved masters; for the others, the model's weights."""
-        for parameter, master in self._masters.items():
+        for parameter, master in self._copies.items():
             master.copy_(saved.get(parameter, parameter))
 
     def _move_gradient(self, parameter: Tensor) -> None:
-        master = self._masters[parameter]  # type: ignore[index]  # hooks are typed for tensors of any kind
+        master = self._copies[parameter]  # type: ignore[index]  # hooks are typed for tensors of any kind
         assert parameter.grad is not None
         if master.grad is None:
             master.grad = parameter.grad.float()

@@ -105,8 +105,6 @@ class EntropyBonus:
 
     def __init__(self, coefficient: float, control: EntropyControl | None) -> None:
         self._coefficient, self._control, self._wanted = coefficient, control, True
-        self.possible = bool(coefficient) or control is not None
-        """Whether there can be a bonus."""
 
     @property
     def coefficient(self) -> float:

@@ -42,7 +42,7 @@ class Mismatch(Config):
     divergence: Literal["k1", "k2", "k3"] | None = None
     """Measure of `reject` (default k3): k1 is the ratio (verl: its inverse); k2, k3 estimate KL(μ ‖ π_old)."""
     span: Literal["token", "sum", "mean", "max"] | None = None
-    """What `reject` measures: the token (default), or its row's sum, mean or maximum."""
+    """Span that `reject` measures: the token (default), or its row's sum, mean or maximum."""
     denominator: Literal["all", "kept"] = "all"
     """Tokens that the loss is divided by: all (as AReaL), or those of a weight above 0 (as verl), in which case the
     others have no part in KL penalties and entropy bonus either."""

@@ -28,7 +28,7 @@ class Pairing(Optimisation):
     """`siblings`: turns with the same prompt, every better one with every worse one. `best_worst`: of those, the
     best with the worst. `episodes`: all turns of an agent in a better episode with all of them in a worse one."""
     by: Worth = "paid"
-    """What better means."""
+    """Measure by which an entry is better."""
     margin: PositiveFloat = 1e-6
     """The least difference that makes a pair."""
     most: PositiveInt | None = None
@@ -137,12 +137,12 @@ class SampleSelection(Config):
     """Turns that are imitated (rejection sampling)."""
 
     at_least: float | None = None
-    """Those worth this."""
+    """Least worth of a selected turn."""
     best: PositiveInt | None = None
     """Of each agent and start, those of so many episodes that went best; by `earned`, the best turns with the same
     prompt."""
     by: Worth = "paid"
-    """What worth means."""
+    """Measure of worth."""
 
     @model_validator(mode="after")
     def _check_selects(self) -> Self:
@@ -160,7 +160,7 @@ class Sft(Optimisation):
     kind: str = "sft"
     keep: SampleSelection | None = None
     duplicates: bool = True
-    """Whether what was said twice counts twice."""
+    """Count a completion that was sampled twice, twice."""
 
     @property
     def uses_credit(self) -> bool:

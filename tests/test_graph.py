@@ -11,7 +11,7 @@ from small_games import CircleConfig, FunctionEngine, PenniesConfig, deal, rando
 from games.base import IllegalMove
 from games.kuhn_poker import KuhnPokerConfig
 from marl.graph import Trajectory, read_trajectories, write_trajectories
-from marl.types import Failure, Request
+from marl.types import Failure, Fork, Request
 
 
 def played(
@@ -81,7 +81,7 @@ def rich() -> list[Trajectory]:
     laid = table(game, FunctionEngine(say))
     episodes = laid.play([deal(f"e/{i}", game, i, cards="KQ") for i in range(10)])
     longest = max(episodes, key=lambda t: len(t.turns))
-    forks = laid.fork(longest.turns[-1].id, 2) + laid.fork(longest.turns[1].id, 1, "check")
+    forks = laid.branch([Fork(longest, len(longest.turns) - 1, n=2)])[0] + laid.branch([Fork(longest, 1, "check")])[0]
     turn = longest.turns[0]
     unlikely = replace(turn, completion=replace(turn.completion, logprobs=(-math.inf, -1e-300)))
     episodes.append(Trajectory(replace(longest.deal, episode="odd"), "KQ"))

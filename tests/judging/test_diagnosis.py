@@ -65,7 +65,7 @@ class ByQuarters(TeamAssign):
 
     def __call__(self, evidence: Evidence) -> Credit:
         return {
-            turn.id: Advantage(team.worth(trajectory) / 4 if turn.nth == 0 else 0.0)
+            turn.id: Advantage(team.total_reward(trajectory) / 4 if turn.nth == 0 else 0.0)
             for trajectory in evidence.trajectories
             for team in self.teams_of(trajectory, evidence)
             for turn in team.turns(trajectory)

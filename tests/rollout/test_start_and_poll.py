@@ -116,8 +116,7 @@ def test_the_deadline_counts_from_when_somebody_looks_for_answers() -> None:
     simulator.poll(wait_s=0.0)
     engine._due = dict.fromkeys(engine._due, 10**9)
     with pytest.raises(TimeoutError, match=r"within 0\.05 s .*: actor: 1$"):
-        while True:
-            simulator.poll(wait_s=0.01)
+        list(iter(lambda: simulator.poll(wait_s=0.01), None))
 
 
 def test_rewards_are_mapped_as_episodes_finish() -> None:

@@ -14,6 +14,7 @@ WRITING = [
     Kill("open", "metrics.jsonl", 6),
     Kill("open", "jsonl.zst.part", 2),
     Kill("os.rename", "jsonl.zst.part", 2),
+    Kill("open", "judgements", 3),
     Kill("open", "state/state.json", 1),
     Kill("open", "policies", 2),
     Kill("open", "manifest.json", 1),
@@ -30,20 +31,20 @@ LEARNING = [
     Kill("call", "Optimizer.clip", 2),
     Kill("call", "Optimizer.clip", 15),
     Kill("call", "Run.publish", 4),
-    Kill("call", "against", 2),
+    Kill("call", "Evaluator._against", 2),
 ]
 BUILDING = [
     Kill("tempfile.mkdtemp", "", 1),
     Kill("open", "tokenizer", 1),
     Kill("open", "random.jsonl.zst", 1),
     Kill("call", "Optimizer.clip", 12),
-    Kill("call", "publish", 1),
+    Kill("call", "publish_folder", 1),
 ]
 RESUMING = [
     Kill("call", "set_aside", 1),
     Kill("os.truncate", "metrics.jsonl", 1),
-    Kill("call", "RunFolder._forget_trajectories", 1),
-    Kill("call", "Learner.load_state_dict", 1),
+    Kill("call", "_remove_after", 1),
+    Kill("call", "GradientLearner.load_state_dict", 1),
     Kill("shutil.rmtree", "events", 1),
 ]
 

@@ -17,12 +17,16 @@ _IDLE_S = 2e-4
 Answer = Completion | Failure
 
 
+Deliver = Callable[[Ticket, Answer], None]
+"""Take the answer to the request with this ticket."""
+
+
 class _Open(NamedTuple):
     """A request in flight."""
 
     policy: str
     engine: int
-    deliver: Callable[[Answer], None]
+    deliver: Deliver
 
 
 class RequestRouter:
@@ -33,11 +37,12 @@ class RequestRouter:
         self.deadline_s = deadline_s
         self._engines = {id(engine): engine for engine in engines}
         self._open: dict[Ticket, _Open] = {}
-        self._busy: Counter[int] = Counter()
+        self._busy = dict.fromkeys(self._engines, 0)
+        """Engine -> number of its requests in flight."""
         self._tickets = count()
         self._last_answer = self._last_pump = 0.0
 
-    def submit(self, engine: Engine, request: Request, deliver: Callable[[Answer], None]) -> Ticket:
+    def submit(self, engine: Engine, request: Request, deliver: Deliver) -> Ticket:
         """Put a request to an engine; `deliver` is called with the answer, from `pump`.
 
         The policy's name may carry a version or an owner, as in `actor@000120`: the engine is asked for `actor`.
@@ -45,11 +50,13 @@ class RequestRouter:
         ticket, number = next(self._tickets), id(engine)
         if not self._open:
             self._last_answer = time.monotonic()
-        self._engines.setdefault(number, engine)
+        if number not in self._engines:
+            self._engines[number], self._busy[number] = engine, 0
         self._open[ticket] = _Open(request.policy, number, deliver)
         self._busy[number] += 1
-        name, versioned, _ = request.policy.partition("@")
-        engine.submit(ticket, replace(request, policy=name) if versioned else request)
+        if "@" in request.policy:
+            request = replace(request, policy=request.policy.partition("@")[0])
+        engine.submit(ticket, request)
         return ticket
 
     def pump(self, wait_s: float) -> None:
@@ -73,7 +80,7 @@ class RequestRouter:
         for ticket, answer in answers:
             # Cancelled meanwhile, if another answer of this batch ended its episode.
             if entry := self._close(ticket):
-                entry.deliver(answer)
+                entry.deliver(ticket, answer)
 
     def _owing(self) -> Iterator[str]:
         owing = Counter((entry.policy, entry.engine) for entry in self._open.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, islice
@@ -13,7 +13,7 @@ from marl.graph import Trajectory
 from marl.protocols import Engine, Game, GameConfig, Rewards, RoleConfig, Service, View
 from marl.rollout.casting import RoleCasting
 from marl.rollout.episode import Episode, GameError
-from marl.rollout.request_router import Answer, RequestRouter
+from marl.rollout.request_router import Answer, Deliver, RequestRouter
 from marl.types import Completion, Deal, Fork, Purpose, Request, Ticket, Turn, Usage
 
 _WAIT_S = 1.0
@@ -91,7 +91,8 @@ class RolloutSimulator:
     def cancel(self, tickets: Iterable[Ticket]) -> None:
         for ticket in tickets:
             self._finished.pop(ticket, None)
-            if play := self._plays.pop(ticket, None):
+            play = self._plays.pop(ticket, None)
+            if play and play.requests:
                 self._router.cancel(play.requests)
 
     def play(self, work: Sequence[Deal | Fork], rewards: Rewards | None = None) -> list[Trajectory]:
@@ -117,8 +118,8 @@ class RolloutSimulator:
             self._branches.pop(trajectory.id, None)
 
     def ask(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Answer]:
-        answers: dict[int, Answer] = {}
-        tickets = [self._put(request, partial(answers.__setitem__, i)) for i, request in enumerate(requests)]
+        answers: dict[Ticket, Answer] = {}
+        tickets = [self._put(request, answers.__setitem__) for request in requests]
         try:
             while len(answers) < len(requests):
                 self._router.pump(_WAIT_S)
@@ -126,7 +127,7 @@ class RolloutSimulator:
             self._router.cancel(tickets)
         for answer in answers.values():
             self._count(answer, purpose)
-        return [answers[index] for index in range(len(requests))]
+        return [answers[ticket] for ticket in tickets]
 
     def score(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Answer]:
         if missing := [i for i, request in enumerate(requests) if request.forced is None]:
@@ -197,18 +198,14 @@ class RolloutSimulator:
             self._finish(play)
             return
         for agent, request in questions:
-            self._submit(play, agent, request)
+            play.requests.add(self._put(request, partial(self._deliver, play, agent)))
 
-    def _submit(self, play: _Play, agent: str, request: Request) -> None:
-        def deliver(answer: Answer) -> None:
-            play.requests.discard(ticket)
-            self._count(answer, play.episode.trajectory.deal.purpose)
-            self._advance(play, (agent, answer))
+    def _deliver(self, play: _Play, agent: str, ticket: Ticket, answer: Answer) -> None:
+        play.requests.discard(ticket)
+        self._count(answer, play.episode.trajectory.deal.purpose)
+        self._advance(play, (agent, answer))
 
-        ticket = self._put(request, deliver)
-        play.requests.add(ticket)
-
-    def _put(self, request: Request, deliver: Callable[[Answer], None]) -> Ticket:
+    def _put(self, request: Request, deliver: Deliver) -> Ticket:
         return self._router.submit(self.engines[request.policy], request, deliver)
 
     def _finish(self, play: _Play) -> None:

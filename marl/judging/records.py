@@ -151,6 +151,7 @@ def _judged_turns(ruling: Ruling) -> Iterator[tuple[Turn, Pool]]:
 
 def _chain(turn: Turn, ruling: Ruling, policy: str, pool: Pool) -> TurnRecord:
     assigned, advantage = ruling.assigned.get(turn.id), ruling.credit[turn.id]
+    agents, amount = pool
     return TurnRecord(
         turn=turn.id,
         agent=turn.agent,
@@ -158,8 +159,8 @@ def _chain(turn: Turn, ruling: Ruling, policy: str, pool: Pool) -> TurnRecord:
         policy=policy,
         version=turn.completion.versions,
         rule=0,
-        pool=pool[0],
-        pool_reward=pool[1],
+        pool=agents,
+        pool_reward=amount,
         assigned=assigned.value if assigned else None,
         penalties={name: sums[turn.id] for name, sums in ruling.penalties.items() if turn.id in sums},
         earned=ruling.earned[turn.id].value,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from marl.protocols import Evidence
+from marl.state import expect_alike
 from marl.types import TurnId
 
 WIDTH = 128
@@ -102,8 +103,13 @@ class Ridge:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Ridge:
-        """Return the regression whose `state_dict` this is."""
-        fit = cls(0)
+        """Return the regression whose `state_dict` this is.
+
+        Raises:
+            ValueError: if it is none.
+        """
+        fit = cls(len(state["moments"]) - 2)
+        expect_alike(state, fit.state_dict(), "state of a regression")
         fit._moments, fit._range = state["moments"].clone(), state["range"].clone()
         return fit
 

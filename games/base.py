@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
+import reprlib
 from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, SupportsFloat
 
 import numpy as np
 from gymnasium.spaces import Dict, MultiBinary, Space, Text
@@ -18,6 +20,18 @@ from marl.types import Findings, Info, Observation
 
 _API_TEST_OPTIONS = {"options": 1}
 """Options without meaning, with which PettingZoo's `api_test` resets."""
+
+
+def finite(value: Any, field: str) -> float:
+    """Return a number (numpy's and a tensor's as well) as a float; raise ValueError that names `field` for others."""
+    try:
+        # Text that spells a number does not count as one.
+        number = float(value) if isinstance(value, SupportsFloat) else math.nan
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # an array or a tensor with several numbers
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{field}: {reprlib.repr(value)} is no finite number")
+    return number
 
 
 class IllegalMove(Config):
@@ -215,8 +229,12 @@ class TextGame(AECEnv[str, Observation, str]):
             self._accumulate_rewards()
 
     def pay(self, payments: Mapping[str, float], name: str = "outcome", cause: str = "") -> None:
-        """Add to the rewards of this step, under a component's name; `cause` says which rule paid it."""
-        for agent, value in payments.items():
+        """Add to the rewards of this step, under a component's name; `cause` says which rule paid it.
+
+        Raises ValueError if a payment is no finite number.
+        """
+        for agent, payment in payments.items():
+            value = finite(payment, f"{self.name}: reward {name!r} of {agent!r}")
             components = self.reward_components.setdefault(agent, {})
             components[name] = components.get(name, 0.0) + value
             self.rewards[agent] += value

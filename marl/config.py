@@ -7,11 +7,19 @@ from typing import Any, ClassVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+_LONGEST_COMPARED = 200
+"""Characters of a name that are looked at for similar ones."""
+
+
+def cut(text: str, length: int = 80) -> str:
+    """Return `text`, or its beginning and `...` if it has more than `length` characters."""
+    return text if len(text) <= length else f"{text[: length - 3]}..."
+
 
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Return 'did you mean ...?' and the choices, for error messages."""
     known = sorted(choices)
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(name[:_LONGEST_COMPARED], known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
     return f"{hint}choices: {', '.join(known) or 'none'}"
 
@@ -38,7 +46,7 @@ class Config(BaseModel):
         problems: dict[str, str] = {}
         for key, value in data.items() if isinstance(data, Mapping) else ():
             if key not in cls.model_fields:
-                problems[str(key)] = f"unknown field {key!r}; {nearest(str(key), cls.model_fields)}"
+                problems[cut(str(key))] = f"unknown field {cut(repr(key))}; {nearest(str(key), cls.model_fields)}"
             elif isinstance(value, bool) and _number(cls.model_fields[key].annotation):
                 # Pydantic would take `warm_up: true` for 1.
                 problems[key] = f"must be a number (got {value})"

@@ -7,15 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 import networkx as nx
 import zstandard
+from pydantic import ConfigDict, FailFast, TypeAdapter, with_config
 
+from marl.data_files import problems, read_lines, write_whole
 from marl.types import Deal, End, Findings, Message, Reward, Turn, TurnId
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 
 class Trajectory:
@@ -83,9 +82,9 @@ class _Record:
     start: str
     parent: TurnId | None
     end: End
-    turns: list[Turn]
-    edges: list[tuple[TurnId, TurnId]]
-    rewards: list[Reward]
+    turns: Annotated[list[Turn], FailFast()]
+    edges: Annotated[list[tuple[TurnId, TurnId]], FailFast()]
+    rewards: Annotated[list[Reward], FailFast()]
     findings: Findings = field(default_factory=Findings)
 
 
@@ -95,6 +94,10 @@ def _record(trajectory: Trajectory) -> _Record:
 
 
 def _trajectory(record: _Record) -> Trajectory:
+    position = {turn.id: index for index, turn in enumerate(record.turns)}
+    for source, reader in record.edges:
+        if not position.get(source, len(position)) < position.get(reader, -1):
+            raise ValueError(f"turn {reader} cannot have read turn {source}: a turn reads earlier ones of its episode")
     trajectory = Trajectory(record.deal, record.start, record.parent)
     for turn in record.turns:
         trajectory.add(turn, ())
@@ -107,8 +110,6 @@ def _trajectory(record: _Record) -> Trajectory:
 
 @cache
 def _codec() -> TypeAdapter[_Record]:
-    from pydantic import ConfigDict, TypeAdapter, with_config
-
     # A log-probability may be -inf (a token that truncated sampling cannot say); JSON needs it spelled.
     return TypeAdapter(with_config(ConfigDict(ser_json_inf_nan="constants"))(_Record))
 
@@ -117,26 +118,27 @@ def write_trajectories(path: Path, trajectories: Sequence[Trajectory]) -> None:
     """Write JSON lines, compressed (`.jsonl.zst`); nothing is lost. The file appears whole or not at all."""
     lines = b"".join(_codec().dump_json(_record(t)) + b"\n" for t in trajectories)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(lines))
-    part.replace(path)
+    write_whole(path, zstandard.ZstdCompressor(write_checksum=True).compress(lines))
 
 
 def read_trajectories(path: Path) -> Iterator[Trajectory]:
     """Yield what `write_trajectories` wrote.
 
     Raises:
-        ValueError: if the file is damaged or is no trajectory file.
+        ValueError: if the file is damaged, is no trajectory file, or exceeds a limit of `marl/data_files.py`.
     """
-    try:
-        lines = zstandard.decompress(path.read_bytes()).splitlines()
-    except zstandard.ZstdError as error:
-        raise ValueError(f"{path}: not a whole trajectory file ({error})") from error
-    for number, line in enumerate(lines, 1):
+    lines = enumerate(read_lines(path), 1)
+    while True:
+        try:
+            number, line = next(lines)
+        except StopIteration:
+            return
+        except ValueError as error:
+            raise ValueError(f"{path}: not a whole trajectory file ({error})") from error
         try:
             trajectory = _trajectory(_codec().validate_json(line))
         except ValueError as error:
-            raise ValueError(f"{path}: line {number} is no trajectory ({error})") from error
+            raise ValueError(f"{path}: line {number} is no trajectory ({problems(error)})") from error
         yield trajectory
 
 

@@ -7,8 +7,10 @@ my_package.my_module:MyLearner` is imported. Nothing else knows which parts exis
 from __future__ import annotations
 
 import importlib
+import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -17,7 +19,7 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from marl.config import Component, nearest, wrong
+from marl.config import Component, cut, nearest, wrong
 
 GROUPS = (
     *("games", "tasks", "verifiers", "tools", "roles", "models", "engines"),
@@ -36,6 +38,8 @@ class RenamedKind(FutureWarning):
     """A scenario uses the old name of a part."""
 
 
+import_gate: ContextVar[Callable[[str], None] | None] = ContextVar("import_gate", default=None)
+"""Called with each import path before it is imported; raises ValueError to prevent that."""
 _registered: dict[str, dict[str, type[Component]]] = {group: {} for group in GROUPS}
 
 
@@ -102,7 +106,12 @@ def find(group: str, kind: str, base: type[Component] = Component) -> type[Compo
 
 
 def _imported(group: str, kind: str, base: type[Component]) -> Any:
-    module, name = _place(group, kind, base).split(":")
+    place = _place(group, kind, base)
+    module, name = place.split(":")
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        raise ValueError(f"kind {kind!r}: {module} is in Python's standard library, which holds no parts")
+    if check := import_gate.get():
+        check(place)
     try:
         loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -119,12 +128,12 @@ def _place(group: str, kind: str, base: type[Component]) -> str:
     if not places:
         near, elsewhere = nearest(kind, choices(group, base)), [g for g in GROUPS if kind in names(g)]
         of = f" (it is one of {', '.join(elsewhere)})" if elsewhere else ""
-        raise ValueError(f"unknown kind {kind!r}{of}; {near}, or an import path 'package.module:Name'")
+        raise ValueError(f"unknown kind {cut(repr(kind))}{of}; {near}, or an import path 'package.module:Name'")
     if len(places) > 1:
         raise ValueError(f"kind {kind!r}: two installed packages claim this name; choices: {', '.join(places)}")
     module, _, name = places[0].partition(":")
     if not all(word.isidentifier() for word in (*module.split("."), name)):
-        raise ValueError(f"kind {kind!r}: an import path is written 'package.module:Name'")
+        raise ValueError(f"kind {cut(repr(kind))}: an import path is written 'package.module:Name'")
     return places[0]
 
 
@@ -159,7 +168,7 @@ class Part:
             raise ValueError(f"must be a mapping with `kind:`; choices: {self._choices()}")
         kind = value.get("kind")
         if not isinstance(kind, str):
-            problem = f"must be a name, got {kind!r}" if "kind" in value else "missing"
+            problem = f"must be a name, got {cut(repr(kind))}" if "kind" in value else "missing"
             raise wrong({"kind": f"{problem}; choices: {self._choices()}"})
         try:
             part = find(self.group, kind, self.base)

@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from jinja2 import FileSystemLoader, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError, meta
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import FileSystemLoader, TemplateError, TemplateNotFound, TemplateSyntaxError, meta
 from pydantic import BeforeValidator, WithJsonSchema, field_validator
 
 from marl.config import nearest
 from marl.protocols import RoleConfig, View
-from marl.templating import CompiledTemplate
+from marl.templating import BoundedEnvironment, CompiledTemplate
 from marl.types import Message, Turn
 from roles.parsing import without_thoughts
 
 _PRESENT_NAMES = ("agent", "observation", "legal", "attempt", "continued", "tools")
 _PAST_NAMES = ("heard", "before", "mine", "last")
 
-# Scenario files are shared, so their templates run in a sandbox; an unknown name is an error, not an empty string.
-_environment = ImmutableSandboxedEnvironment(
+_BACKTICKS = re.compile("`{3,}+")
+
+
+def fenced(text: str) -> str:
+    """Return what somebody wrote between two lines of backticks; `(nothing)` if that is blank.
+
+    There are more of them than stand together anywhere in the text. So it cannot close them, and whatever it lists or
+    demands is seen to be its own.
+    """
+    fence = "`" * max([3, *(len(run) + 1 for run in _BACKTICKS.findall(text))])
+    return f"{fence}\n{text}\n{fence}" if text.strip() else "(nothing)"
+
+
+_environment = BoundedEnvironment(
+    {"spoken": without_thoughts, "fenced": fenced},
     loader=FileSystemLoader(Path(__file__).parent / "prompts"),
-    undefined=StrictUndefined,
     trim_blocks=True,
     keep_trailing_newline=False,
     auto_reload=False,
 )
-_environment.filters["spoken"] = without_thoughts
 
 
 @lru_cache(maxsize=256)
@@ -151,7 +162,9 @@ class BaseRole(RoleConfig):
     - `heard`: the turns that this agent can hear since its own last one: a list of `agent`, `role`, `text` and `move`
       (parsed from the text, or none); `before`: the same of what it had heard by then from agents that it still hears;
     - `mine`: the texts of this agent's own turns; `last`: the latest of them, or none;
-    - the role's own settings that `template_fields` names.
+    - the role's own settings that `template_fields` names;
+    - the filters `spoken`, which leaves thoughts out, and `fenced`, for what others wrote: between lines of backticks,
+      which it cannot close.
     """
 
     template_fields: ClassVar[tuple[str, ...]] = ()

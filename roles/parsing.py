@@ -1,24 +1,23 @@
 """Readers of model output: pure functions of a text.
 
-They return None for text that is unreadable: nothing there, or more than one thing. No text makes them raise, and their
-time grows linearly with its length.
+They return None for text that is unreadable: nothing there, or more than one thing. What stands in thoughts, is denied
+or is taken back afterwards is not there (`marl/answer_text.py`). No text makes them raise, and their time grows
+linearly with its length.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from marl import answer_text
+from marl.answer_text import Mark, standing, without_thoughts
+from marl.json_text import last_structure, read_json
 from roles.schemas import fits_schema
 
-_THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
-_BRACKETED = re.compile(r"\[([^\[\]\n]+)\]")
-_BRACES = re.compile(r"\\boxed\s?\{|\\[{}]|[{}]")
 _FENCE = re.compile(r" {0,3}(`{3,}+)([^`]*+)")
-_JSON_MARK = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|\\.|[{}\[\]]', re.DOTALL)
 _UNSAFE = re.compile(r"<(?=/?(?:think|tool_call)>)|[\ud800-\udfff]")
 _EDGES = " \t\r\n.,;:!?\"'`*_()[]{}<>$"
 """Characters that may stand around a choice."""
@@ -30,17 +29,6 @@ _LABELLED = re.compile(
     r"(?!\w|[.,]\d|\s{0,2}[-\u2013/]\s{0,2}\d|\s{1,2}(?:or|to)\s{1,2}\d)",
     re.ASCII | re.IGNORECASE,
 )
-_DEEPEST = 32
-"""Greatest nesting of JSON; Python's own reader gives up at a depth that depends on its caller's stack."""
-
-
-def without_thoughts(text: str) -> str:
-    """Return the text without `<think>` blocks, one that is not closed, and all before a lone `</think>` (chat
-    templates may open the block in the prompt)."""
-    if "think>" not in text:
-        return text.strip()
-    # A blank, so that what stood before and after a block does not join into a new mark.
-    return _THOUGHT.sub(" ", text).rpartition("</think>")[2].strip()
 
 
 def whole(text: str) -> str | None:
@@ -55,48 +43,31 @@ def last_line(text: str) -> str | None:
 
 def tag(text: str, name: str) -> str | None:
     """Return the content of `<name>...</name>`; several must be equal, and none may be open or nested."""
-    return _single(_contents(without_thoughts(text), name))
+    text = without_thoughts(text)
+    return _single(standing(text, answer_text.tags(text, name) or ()))
 
 
 def bracketed(text: str) -> str | None:
     """Return the content of square brackets on one line; several must be equal."""
-    return _single(brackets(without_thoughts(text)))
+    return _single(_brackets(text))
 
 
 def brackets(text: str) -> list[str]:
     """Return the contents of all innermost square brackets, without empty ones."""
-    return [content.strip() for content in _BRACKETED.findall(text) if content.strip()]
+    return [mark.content for mark in _brackets(text)]
 
 
 def boxed(text: str) -> str | None:
-    r"""Return the content of the `\boxed{...}` that is closed last, LaTeX's mark of an answer; None if it is empty."""
+    r"""Return the content of `\boxed{...}`, LaTeX's mark of an answer; several must be equal."""
     text = without_thoughts(text)
-    opened: list[re.Match[str]] = []
-    start = end = 0
-    for mark in _BRACES.finditer(text):
-        if mark[0] == "}" and opened:
-            brace = opened.pop()
-            if brace[0] != "{":
-                start, end = brace.end(), mark.start()
-        elif mark[0].endswith("{") and mark[0] != r"\{":
-            opened.append(mark)
-    answer = text[start:end].strip()
-    return answer if answer and not answer.endswith("\\") else None
+    answer = _single(answer_text.certain(text, standing(text, answer_text.boxes(text))))
+    # A backslash at the end would hide the brace when the answer is said again.
+    return None if answer is None or answer.endswith("\\") else answer
 
 
 def code_block(text: str, language: str = "") -> str | None:
     """Return the last block between lines of backticks labelled `language` or not at all; with "", any block."""
-    block, fence, label, lines = None, "", "", []
-    for line in without_thoughts(text).split("\n"):
-        mark = _FENCE.fullmatch(line.rstrip())
-        if mark and not fence:
-            fence, label, lines = mark[1], mark[2].strip().lower(), []
-        elif mark and len(mark[1]) >= len(fence) and not mark[2]:
-            block = "\n".join(lines) if not language or label in ("", language.lower()) else block
-            fence = ""
-        elif fence:
-            lines.append(line)
-    return (block or "").strip("\n").rstrip() or None
+    return answer_text.last_code_block(without_thoughts(text), language)
 
 
 def fenced(code: str, language: str = "") -> str:
@@ -124,33 +95,35 @@ def score(text: str, low: float, high: float) -> float | None:
     Shares ("7/10", "7 out of 10", "70 %") are shares of `high`. A number out of range is unreadable.
     """
     text = without_thoughts(text)
-    if (contents := _contents(text, "score")) != []:
-        marks = [_ALONE.fullmatch(content) for content in contents or [""]]
+    tags = answer_text.tags(text, "score")
+    labels = [Mark(*label.span(), label[0]) for label in _LABELLED.finditer(text)] if tags == [] else []
+    if tags is None or tags:
+        ratings = [_ALONE.fullmatch(mark.content) for mark in standing(text, tags or ())]
+    elif labels:
+        ratings = [_LABELLED.match(text, mark.start) for mark in standing(text, labels)]
     else:
-        marks = list(_LABELLED.finditer(text)) or [_ALONE.fullmatch(text)]
-    values = {_rating(mark, high) if mark else None for mark in marks}
+        ratings = [_ALONE.fullmatch(text)]
+    values = {_value(rating, high) if rating else None for rating in ratings} or {None}
     value = values.pop()
     return value if not values and value is not None and low <= value <= high else None
 
 
 def json_object(text: str, schema: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """Return the first JSON object, if it fits `schema`, which `check_schema` has passed.
+    """Return the last JSON object, if it fits `schema`, which `check_schema` has passed.
 
-    An object inside other braces does not count.
+    Earlier ones are examples or drafts. An object inside other brackets does not count.
     """
-    for candidate in _objects(without_thoughts(text)):
-        value = json_value(candidate)
-        if isinstance(value, dict):
-            return value if schema is None or fits_schema(value, schema) else None
-    return None
+    try:
+        value = last_structure(without_thoughts(text))
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and (schema is None or fits_schema(value, schema)) else None
 
 
 def json_value(text: str) -> Any:
-    """Return the text read as JSON (RFC 8259): no NaN or infinity, no key twice, nested at most 32 deep."""
-    if _depth(text) > _DEEPEST:
-        return None
+    """Return the text read as JSON (RFC 8259), or None: no NaN or infinity, no key twice, nested at most 32 deep."""
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_finite, parse_float=_finite)
+        return read_json(text)
     except ValueError:
         return None
 
@@ -167,13 +140,13 @@ def compact(value: Any) -> str:
 
 def calls_tool(text: str) -> bool:
     """Return whether a tool is called, readably or not."""
-    return _contents(without_thoughts(text), "tool_call") != []
+    return answer_text.tags(without_thoughts(text), "tool_call") != []
 
 
 def tool_call(text: str) -> dict[str, Any] | None:
     """Return name and arguments of the one `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`."""
-    contents = _contents(without_thoughts(text), "tool_call") or []
-    call = json_value(contents[0]) if len(contents) == 1 else None
+    calls = answer_text.tags(without_thoughts(text), "tool_call") or []
+    call = json_value(calls[0].content) if len(calls) == 1 else None
     if not isinstance(call, dict):
         return None
     name, arguments = call.get("name"), call.get("arguments")
@@ -182,62 +155,19 @@ def tool_call(text: str) -> dict[str, Any] | None:
     return {"name": name, "arguments": arguments}
 
 
-def _single(contents: Iterable[str] | None) -> str | None:
-    """Return the one text that all `contents` are, if it is not empty."""
-    texts = {content.strip() for content in contents or ()}
-    return (texts.pop() or None) if len(texts) == 1 else None
+def _brackets(text: str) -> list[Mark]:
+    text = without_thoughts(text)
+    return standing(text, answer_text.brackets(text))
 
 
-def _contents(text: str, name: str) -> list[str] | None:
-    """Return the text between each `<name>` and its `</name>`; None if opening and closing tags do not alternate."""
-    pieces = re.split(rf"(</?{re.escape(name)}>)", text)
-    tags = pieces[1::2]
-    if tags != [f"<{name}>", f"</{name}>"] * (len(tags) // 2):
-        return None
-    return pieces[2::4]
+def _single(marks: Iterable[Mark]) -> str | None:
+    """Return the one content that all `marks` have, if it is not empty."""
+    contents = {mark.content.strip() for mark in marks}
+    return (contents.pop() or None) if len(contents) == 1 else None
 
 
-def _rating(mark: re.Match[str], high: float) -> float | None:
-    value, total = float(mark[1]), 100.0 if mark[3] else float(mark[2] or 0)
-    if not mark[2] and not mark[3]:
-        return value
-    return value / total * high if total > 0 else None
-
-
-def _objects(text: str) -> Iterator[str]:
-    """Return the texts in balanced braces, outermost, in order; braces within strings do not count."""
-    spans: list[tuple[int, int]] = []
-    opened: list[int] = []
-    first = text.find("{")
-    for mark in _JSON_MARK.finditer(text, first) if first >= 0 else ():
-        if mark[0] == "{":
-            opened.append(mark.start())
-        elif mark[0] == "}" and opened:
-            start = opened.pop()
-            while spans and spans[-1][0] > start:
-                spans.pop()
-            spans.append((start, mark.end()))
-    return (text[start:end] for start, end in spans)
-
-
-def _depth(text: str) -> int:
-    depth = deepest = 0
-    for mark in _JSON_MARK.finditer(text):
-        depth += (mark[0] in "{[") - (mark[0] in "}]")
-        deepest = max(deepest, depth)
-    return deepest
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    entries = dict(pairs)
-    if len(entries) != len(pairs):
-        raise ValueError("a key is given twice")
-    return entries
-
-
-def _finite(number: str) -> float:
-    """Return a number as a float; Python's reader calls this for `NaN` and the infinities as well as for 1e999."""
-    value = float(number)
-    if not math.isfinite(value):
-        raise ValueError(f"{number} is no JSON number")
-    return value
+def _value(rating: re.Match[str], high: float) -> float | None:
+    number, total = float(rating[1]), 100.0 if rating[3] else float(rating[2] or 0)
+    if not rating[2] and not rating[3]:
+        return number
+    return number / total * high if total > 0 else None

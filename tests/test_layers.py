@@ -13,7 +13,10 @@ from source_tree import PACKAGES, definitions, imports, sources
 
 PARTS = PACKAGES[1:]
 VOCABULARY = frozenset(
-    ["config", "data_files", "errors", "graph", "parts", "seeds", "state", "statistics", "templating", "text", "types"]
+    (
+        *("answer_text", "config", "data_files", "errors", "graph", "json_text", "parts", "seeds", "state"),
+        *("statistics", "templating", "text", "types"),
+    )
 )
 ORDER = (
     *("vocabulary", "protocols", "models", "engines", "sandbox", "part packages", "rollout", "experience", "scenario"),

@@ -17,6 +17,7 @@ from credit.mixing.networks import Mixture, Networks, RoundBatch
 from credit.mixing.records import Encoder, Kind, Layout, Record, join
 from credit.mixing.rounds import Round, rounds
 from marl.seeds import seed_of
+from marl.state import expect_alike
 from marl.types import Credit, Metrics
 
 if TYPE_CHECKING:
@@ -247,6 +248,8 @@ class Fitted(Generic[N]):
         kinds = [Kind(role, int(hidden)) for role, hidden in state["kinds"]]
         fitted = cls(rule, Layout(tuple(seats), tuple(roles), int(dimensions)), kinds, int(state["seed"]))
         fitter = state["fitter"]
+        for name in ("online", "target"):
+            expect_alike(fitter[name], fitted.networks.state_dict(), f"{name} networks of credit do not fit")
         fitted.networks.load_state_dict(fitter["online"])
         fitted._target.load_state_dict(fitter["target"])
         fitted._moments = {name: dict(moments) for name, moments in fitter["moments"].items()}

@@ -59,6 +59,10 @@ class ArithmeticTask(GeneratedTask):
         fewest, most = self.digits or (1, 2)
         return self.numbers or (10 ** (fewest - 1) if fewest > 1 else 0, 10**most - 1)
 
+    @property
+    def secret_facts(self) -> frozenset[str]:
+        return frozenset({"value", "steps"})
+
     def draw(self, rng: random.Random) -> Draft:
         while True:
             numbers = [rng.randint(*self.range) for _ in range(self.terms)]

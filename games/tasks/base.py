@@ -38,6 +38,13 @@ class Draft:
     """Equal for problems that differ in wording alone."""
     difficulty: float
     write: Callable[[], Problem]
+    alias: str = ""
+    """Equal for problems that may differ in spelling, too. Default: the key."""
+
+    @property
+    def aliases(self) -> set[str]:
+        """Names under which a held-out problem is known again."""
+        return {self.key, self.alias or self.key}
 
 
 class ProblemSource:
@@ -46,11 +53,13 @@ class ProblemSource:
     def __init__(
         self, train: Iterable[Draft], held_out: Iterable[Draft], read: Callable[[str], Draft | None] | None = None
     ) -> None:
+        """Problems of `train` that are held out in another spelling are left out."""
         self._splits = {
             split: sorted(drafts, key=lambda draft: draft.difficulty)
             for split, drafts in (("train", train), ("held_out", held_out))
         }
-        self._held_out_keys = frozenset(draft.key for draft in self._splits["held_out"])
+        self._held_out = frozenset[str]().union(*(draft.aliases for draft in self._splits["held_out"]))
+        self._splits["train"] = [d for d in self._splits["train"] if self._held_out.isdisjoint(d.aliases)]
         self._read = read
         self._written: dict[tuple[str, int], Problem] = {}
 
@@ -68,9 +77,9 @@ class ProblemSource:
         return problem
 
     def posed(self, text: str) -> Problem | None:
-        """Return the problem that `text` poses; None if it poses none, or one that is held out."""
+        """Return the problem that `text` poses; None if it poses none, or one that is held out, however spelled."""
         draft = self._read(text) if self._read else None
-        return None if draft is None or draft.key in self._held_out_keys else draft.write()
+        return draft.write() if draft is not None and self._held_out.isdisjoint(draft.aliases) else None
 
     def _drafts(self, split: str) -> list[Draft]:
         if split not in self._splits:
@@ -108,10 +117,11 @@ class SplitTask(TaskConfig):
 def _build(kind: type[SplitTask], settings_json: str, _edition: int) -> ProblemSource:
     # Cached, since every game of a run builds a source of the same problems.
     settings = kind.model_validate_json(settings_json)
-    train, held_out = settings.splits()
-    if not train:
-        raise ValueError(f"held_out: all {len(held_out)} problems are held out, so there is none to train on")
-    return ProblemSource(train, held_out, settings.read)
+    source = ProblemSource(*settings.splits(), settings.read)
+    if not source.size("train"):
+        count = source.size("held_out")
+        raise ValueError(f"held_out: all {count} problems are held out, so there is none to train on")
+    return source
 
 
 class GeneratedTask(SplitTask):
@@ -172,6 +182,11 @@ class TaskGameConfig(GameConfig):
     def tasks(self) -> Tasks:
         """The problems."""
         return self.task.build()
+
+    @property
+    def secret_facts(self) -> frozenset[str]:
+        """Facts of the problems that give the answer away."""
+        return self.task.secret_facts
 
     def held_out(self, n: int) -> Sequence[Mapping[str, Any]]:
         return [{"split": "held_out", "index": index} for index in _spread(self.tasks, "held_out", n)]

@@ -261,6 +261,10 @@ class CodeTask(GeneratedTask):
     tests: int = Field(8, ge=4, le=12)
     """Number of tests per problem."""
 
+    @property
+    def secret_facts(self) -> frozenset[str]:
+        return frozenset({"tests"})
+
     def draw(self, rng: random.Random) -> Draft:
         name = rng.choice(self.families)
         parameters = FAMILIES[name].draw(rng)

@@ -84,6 +84,10 @@ class LogicGridsTask(GeneratedTask):
             )
         return self
 
+    @property
+    def secret_facts(self) -> frozenset[str]:
+        return frozenset({"grid"})
+
     def draw(self, rng: random.Random) -> Draft:
         puzzle = _draw_puzzle(rng, rng.randint(*self.houses), rng.randint(*self.attributes), self.spare)
         key = digest([puzzle.grid, sorted(puzzle.clues), puzzle.target, puzzle.who])

@@ -57,6 +57,10 @@ class StringsTask(GeneratedTask):
     letters: Annotated[tuple[int, int], within(1, 20)] = (3, 6)
     """Fewest and most letters of a word."""
 
+    @property
+    def secret_facts(self) -> frozenset[str]:
+        return frozenset({"steps"})
+
     def draw(self, rng: random.Random) -> Draft:
         for _ in range(10_000):
             text = " ".join([_random_word(rng, rng.randint(*self.letters)) for _ in range(rng.randint(*self.words))])

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator, model_validator
 
 from games.tasks.base import Draft, SplitTask, digest, divide
+from games.tasks.spelling import spelling
 from marl.config import Config, nearest
 from marl.data_files import Rows, known_format, read_file
 from marl.types import Problem
@@ -33,6 +34,15 @@ class Columns(Config):
     """Contains `train` for training problems; all others are held out."""
     facts: dict[str, str] = Field(default_factory=dict)
     """Name of a fact -> column, for verifiers and prompts."""
+    secret: tuple[str, ...] = ()
+    """Facts that no prompt may use, as they give the answer away; those from its column (or of `wrong`) always do."""
+
+    @model_validator(mode="after")
+    def _check_secret(self) -> Columns:
+        for name in self.secret:
+            if name not in self.facts:
+                raise ValueError(f"secret: no fact {name!r}; {nearest(name, self.facts)}")
+        return self
 
     @property
     def by_setting(self) -> dict[str, str]:
@@ -53,6 +63,12 @@ class TableTask(SplitTask):
     seed: int = 0
     poses: bool = False
     """True: a challenger may pose a problem, as {"question": ..., "answer": ...}."""
+
+    @property
+    def secret_facts(self) -> frozenset[str]:
+        columns = self.columns
+        telling = (name for name, column in columns.facts.items() if column in (columns.answer, columns.wrong))
+        return frozenset((*columns.secret, *telling))
 
     @field_validator("answer_pattern")
     @classmethod
@@ -206,7 +222,7 @@ def _key(question: str) -> str:
 
 
 def _draft(problem: Problem, difficulty: float) -> Draft:
-    return Draft(problem.key, difficulty, lambda: problem)
+    return Draft(problem.key, difficulty, lambda: problem, digest(spelling(problem.question) or problem.question))
 
 
 def _text(value: Any) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
+from games.base import finite
+from games.team.expressions import Unscored
 from games.team.stages import Stage, TeamSeats
 from marl.types import Problem
 
@@ -22,7 +24,12 @@ _ANSWER_FIELDS = {"answer": "answer", "wrong": "wrong"}
 
 
 def score_of(move: str) -> float:
-    """Return a move as a number within [-1e6, 1e6]: yes is 1, and text that is not a number is 0."""
+    """Return a move as a number within [-1e6, 1e6]: yes is 1, and text that is not a number is 0.
+
+    The score of an empty move, which could not be read, is `Unscored`.
+    """
+    if not move:
+        return Unscored()
     try:
         score = _SCORES[move] if move in _SCORES else float(move)
     except ValueError:
@@ -32,6 +39,9 @@ def score_of(move: str) -> float:
 
 class Blackboard:
     """The facts of one episode."""
+
+    RESERVED: ClassVar[frozenset[str]] = frozenset({*_PROBLEM_FIELDS, *_ANSWER_FIELDS, "split", "own", "it"})
+    """Names in expressions that stand for no fixed agent."""
 
     def __init__(self, seats: TeamSeats) -> None:
         self._seats = seats
@@ -59,7 +69,7 @@ class Blackboard:
     def record_verdict(self, agent: str, verdict: str, checks: tuple[str, ...]) -> None:
         """Record the scores of an agent's last move. An unreadable verdict scores 0 on every check.
 
-        Raises ValueError if a readable verdict lacks one of the checks.
+        Raises ValueError if a readable verdict lacks one of the checks, or its score is no finite number.
         """
         scores = _parse_scores(verdict)
         if scores is None:
@@ -67,12 +77,16 @@ class Blackboard:
         for check in checks:
             if check not in scores:
                 raise ValueError(f"the verdict on {agent} has no check {check!r}; checks: {', '.join(scores)}")
-            self._latest[agent][check] = float(scores[check])
+            self._latest[agent][check] = finite(scores[check], f"the verdict on {agent}: check {check!r}")
 
     def names(self, *, with_answer: bool = True) -> frozenset[str]:
         """Return all names that an expression may use; without the answer, none that gives it away."""
-        answers = _ANSWER_FIELDS if with_answer else ()
-        return frozenset({*self._seats.stages, *self._seats.role_of, *_PROBLEM_FIELDS, "split", "own", "it", *answers})
+        known = self.RESERVED if with_answer else self.RESERVED - _ANSWER_FIELDS.keys()
+        return known | self._seats.stages.keys() | self._seats.role_of.keys()
+
+    def agents(self) -> frozenset[str]:
+        """Return all names that stand for an agent in an expression, or for those of a role or a stage."""
+        return frozenset({*self._seats.stages, *self._seats.role_of, "own", "it"})
 
     def facts(self, names: Iterable[str], agent: str | None = None, speaker: str | None = None) -> dict[str, Any]:
         """Return the facts with these names; `own` stands for `agent`, and `it` for `speaker`."""
@@ -97,7 +111,7 @@ class Blackboard:
 
     def _initial_facts(self, agent: str) -> Facts:
         seats, role = self._seats, self._seats.role_of[agent]
-        facts: Facts = {"move": "", "readable": 0.0, "score": 0.0, "spoke": 0}
+        facts: Facts = {"move": "", "readable": 0.0, "score": score_of(""), "spoke": 0}
         facts |= {"index": seats.index_of[agent], "posed": 0.0, **dict.fromkeys(seats.checks_of.get(role, ()), 0.0)}
         stages = (stage for stage in seats.stages.values() if stage.role == role and stage.partner)
         facts["of"] = next((seats.partner(stage, agent) for stage in stages), None)
@@ -107,7 +121,7 @@ class Blackboard:
 def _parse_scores(verdict: str) -> dict[str, Any] | None:
     try:
         parsed = json.loads(verdict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     scores = parsed.get("scores") if isinstance(parsed, dict) else None
     return scores if isinstance(scores, dict) else None

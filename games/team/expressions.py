@@ -1,4 +1,4 @@
-"""Expressions and templates of team workflows: sandboxed jinja2 over the facts of an episode."""
+"""Expressions and templates of team workflows: sandboxed and bounded jinja2 over the facts of an episode."""
 
 from __future__ import annotations
 
@@ -8,21 +8,28 @@ from functools import lru_cache
 from statistics import fmean
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateSyntaxError, UndefinedError, meta
-from jinja2.exceptions import SecurityError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, meta, nodes
 
-from marl.templating import CompiledTemplate
+from marl.templating import BoundedEnvironment, CompiledTemplate, total
+
+_SHOWN = 200
+"""Characters of an expression, or of its value, that a message shows."""
+_LARGEST = 1e300
+"""Bound on numbers; a whole number may be too large for a float."""
+
+
+class Unscored(float):
+    """Score of a move that could not be read, or was not made: 0, but not for `best`."""
 
 
 def majority(moves: Sequence[str]) -> str:
-    """Return the most common move, the first of equally common ones; "" if all are empty."""
+    """Return the most common move, the first of equally common ones; "" if all are empty (unreadable)."""
     counts = Counter(move for move in moves if move)
     return counts.most_common(1)[0][0] if counts else ""
 
 
 def agreement(moves: Sequence[str]) -> float:
-    """Return the share of all moves that equal the majority's; 0 if all are empty."""
+    """Return the share of all moves that equal the majority's, which an empty one never does; 0 if all are empty."""
     most = majority(moves)
     return sum(move == most for move in moves) / len(moves) if most else 0.0
 
@@ -34,8 +41,9 @@ def voted(moves: Sequence[str], values: Sequence[float]) -> float:
 
 
 def best(values: Sequence[float]) -> int:
-    """Return the index of the largest value, the first of equal ones."""
-    return max(range(len(values)), key=values.__getitem__)
+    """Return the index of the largest value, the first of equal ones; unreadable scores count only if all are."""
+    scored = [index for index, value in enumerate(values) if not isinstance(value, Unscored)]
+    return max(scored or range(len(values)), key=values.__getitem__)
 
 
 def clip(value: float, low: float, high: float) -> float:
@@ -44,47 +52,66 @@ def clip(value: float, low: float, high: float) -> float:
 
 
 FUNCTIONS = {
-    **{"mean": fmean, "min": min, "max": max, "sum": sum, "abs": abs, "len": len, "clip": clip},
+    **{"mean": fmean, "min": min, "max": max, "sum": total, "abs": abs, "len": len, "clip": clip},
     **{"majority": majority, "agreement": agreement, "voted": voted, "best": best},
 }
-_EVALUATION_ERRORS = (UndefinedError, SecurityError, TypeError, IndexError, OverflowError)
-# Scenario files are shared, so their expressions run in a sandbox; an unknown name is an error, not an empty string.
-_environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
+_environment = BoundedEnvironment()
 _environment.globals = {**FUNCTIONS}
 
 
+class DivisionError(ValueError):
+    """An expression divides by zero, with the facts that there are now."""
+
+
 @lru_cache(maxsize=2048)
-def _compile(source: str) -> CompiledTemplate:
-    return CompiledTemplate(_environment.from_string(source))
+def _compile(source: str, *, template: bool) -> CompiledTemplate:
+    try:
+        if template:
+            return CompiledTemplate(_environment.from_string(source))
+        return _environment.compile_to_value(source)
+    except TemplateSyntaxError as error:
+        kind = "template" if template else "expression"
+        raise ValueError(f"{shorten(source)} is not a valid jinja2 {kind}: {error.message}") from error
+
+
+@lru_cache(maxsize=1024)
+def tree_of(source: str, *, template: bool = False) -> nodes.Node:
+    """Return the syntax tree of an expression (or a template); raise ValueError if it is not valid jinja2."""
+    _compile(source, template=template)  # finds what the parser does not, such as a filter that there is not
+    return _environment.parse(source) if template else _environment.parse_expression(source)
 
 
 @lru_cache(maxsize=1024)
 def names_in(source: str, *, template: bool = False) -> frozenset[str]:
     """Return the names of facts that an expression (or a template) uses; raise ValueError if it is not valid jinja2."""
-    try:
-        tree = _environment.parse(source if template else "{{ " + source + " }}")
-    except TemplateSyntaxError as error:
-        kind = "template" if template else "expression"
-        raise ValueError(f"{source!r} is not a valid jinja2 {kind}: {error.message}") from error
+    tree = tree_of(source, template=template)
+    if isinstance(tree, nodes.Expr):
+        tree = nodes.Template([nodes.Output([tree])]).set_environment(_environment)
+    assert isinstance(tree, nodes.Template)
     return frozenset(meta.find_undeclared_variables(tree) - FUNCTIONS.keys())
 
 
 def evaluate(source: str, facts: Mapping[str, Any]) -> Any:
-    """Return the value of an expression; raise ValueError if it cannot be evaluated."""
+    """Return the value of an expression.
+
+    Raises:
+        ValueError: if it cannot be evaluated; DivisionError if that may be due to the facts.
+    """
     try:
-        value = _compile("{% set value = (" + source + ") %}").run(facts)[1].vars["value"]
-    except _EVALUATION_ERRORS as error:
-        raise ValueError(f"{source!r} cannot be evaluated: {error}") from error
+        value = _compile(source, template=False).run(facts)[1].vars["value"]
+    except TemplateError as error:
+        kind = DivisionError if isinstance(error.__cause__, ZeroDivisionError) else ValueError
+        raise kind(f"{shorten(source)} cannot be evaluated: {error.message}") from error
     if isinstance(value, StrictUndefined):
-        raise ValueError(f"{source!r} cannot be evaluated: it has no value")
+        raise ValueError(f"{shorten(source)} cannot be evaluated: it has no value")
     return value
 
 
 def evaluate_number(source: str, facts: Mapping[str, Any]) -> float:
-    """Return the value of an expression (true counts as 1); raise ValueError if it is not a number."""
+    """Return the value of an expression (true counts as 1); raise ValueError if it is not a finite number."""
     value = evaluate(source, facts)
-    if not isinstance(value, bool | int | float):
-        raise ValueError(f"{source!r} is {value!r}, which is not a number")
+    if not isinstance(value, bool | int | float) or not -_LARGEST < value < _LARGEST:
+        raise ValueError(f"{shorten(source)} is {shorten(value)}, which is not a finite number")
     return float(value)
 
 
@@ -93,6 +120,12 @@ def render(source: str, facts: Mapping[str, Any]) -> str:
     if "{" not in source:
         return source
     try:
-        return _compile(source).render(facts)
-    except _EVALUATION_ERRORS as error:
-        raise ValueError(f"{source!r} cannot be rendered: {error}") from error
+        return _compile(source, template=True).render(facts)
+    except TemplateError as error:
+        raise ValueError(f"{shorten(source)} cannot be rendered: {error.message}") from error
+
+
+def shorten(value: Any) -> str:
+    """Return a text or another value as Python writes it, cut if it is long."""
+    shown = repr(value)
+    return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."

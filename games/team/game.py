@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from games.base import IllegalMove, TextGame
 from games.tasks.base import deal_problem
+from games.team.analysis import secrets_in
 from games.team.blackboard import Blackboard
 from games.team.expressions import evaluate, evaluate_number, names_in, render
 from games.team.stages import Stage, walk
@@ -75,7 +76,14 @@ class TeamGame(TextGame):
     def examples(self, agent: str) -> tuple[str, ...]:
         if self._call or self.stage.legal is not None:
             return ()
-        return tuple([self._render(example, agent) for example in self.stage.examples])
+        return tuple([self._render(e, agent) for e in self.stage.examples if self._may_show(e)])
+
+    def _may_show(self, example: str) -> bool:
+        """Return True in training; what is measured is shown no example that is made from the right answer."""
+        if self.blackboard.split != "held_out":
+            return True
+        answers = {"answer", "wrong"} & names_in(example, template=True)
+        return not answers and not secrets_in(example, self.config.secret_facts)
 
     def state_of(self, agent: str) -> str:
         if self._call:
@@ -92,6 +100,7 @@ class TeamGame(TextGame):
         agent = self.agent_selection
         if self._call:
             self._call = ""
+            self.blackboard.of(agent)["spoke"] += 1
             return self._caller
         if self.stage.tools and action.startswith(CALL) and self._calls_made < self.stage.calls:
             self._caller, self._call, self._stage_begins = agent, action.removeprefix(CALL), False
@@ -135,19 +144,28 @@ class TeamGame(TextGame):
         self.current_problem = self.blackboard.problem = problem
 
     def _pay_rewards(self, after: str | None, agent: str = "", partner: str | None = None) -> None:
-        """Pay the rewards that are due after a stage (None: at the end), where `agent` spoke about `partner`."""
+        """Pay the rewards that are due after a stage (None: at the end), where `agent` spoke about `partner`.
+
+        An agent that has not spoken yet has earned nothing, so it is neither paid nor charged.
+        """
         for role, payments in self.config.rewards.items():
             agents = self.team_seats.agents_of[role]
             payees = tuple(each for each in (agent, partner) if each in agents) or agents
             for name, payment in payments.items():
                 if payment.after == after:
-                    for payee in payees:
-                        amount = evaluate_number(payment.value, self._facts(payment.value, payee))
+                    for payee in (each for each in payees if self.blackboard.of(each)["spoke"]):
+                        amount = self._number(f"rewards.{role}.{name}", payment.value, payee)
                         self.pay({payee: amount}, name, payment.value)
 
     def findings(self) -> Findings:
-        measures = {name: evaluate_number(source, self._facts(source)) for name, source in self.config.measures.items()}
+        measures = {name: self._number(f"measures.{name}", source) for name, source in self.config.measures.items()}
         return Findings(measures, tuple({"problem": asdict(problem)} for problem in self.kept_problems))
+
+    def _number(self, field: str, source: str, agent: str | None = None) -> float:
+        try:
+            return evaluate_number(source, self._facts(source, agent))
+        except ValueError as error:
+            raise ValueError(f"{field}: {error}") from error
 
     def _facts(self, source: str, agent: str | None = None, speaker: str | None = None) -> Any:
         return self.blackboard.facts(names_in(source), agent, speaker)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
-from games.verifiers.reading import reject
-from marl.protocols import VerifierConfig
-from marl.types import Case, Verdict
+from games.verifiers.reading import AnswerVerifier, quote, reject
+from marl.types import Problem, Verdict
 
 _MAX_LENGTH = 200
 """Characters. An expression of six numbers needs fewer, and text this short is parsed fast."""
 _PLAIN_SIGNS = str.maketrans("×·÷−", "**/-")  # noqa: RUF001 (deliberately ambiguous)
+_LATEX_SIGNS = ((re.compile(r"\\(?:times|cdot)(?![a-z])"), "*"), (re.compile(r"\\div(?![a-z])"), "/"))
+_FORM = re.compile(r"[0-9+\-*/() ]*(?:= ?-?[0-9]+)?")
 _OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -23,28 +25,29 @@ _OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction
 }
 
 
-class CountdownVerifier(VerifierConfig):
+class CountdownVerifier(AnswerVerifier):
     """Accepts an expression of `facts.numbers`, each used at most once, whose value is `facts.target`."""
 
     kind: str = "countdown_expression"
 
-    def __call__(self, case: Case) -> Verdict:
-        if not case.answer:
-            return reject("no answer")
+    def grade(self, answer: str, problem: Problem) -> Verdict:
         try:
-            why = _fault(case.answer, list(case.problem.facts["numbers"]), int(case.problem.facts["target"]))
+            why = _fault(answer, list(problem.facts["numbers"]), int(problem.facts["target"]))
         except (SyntaxError, ValueError, ZeroDivisionError) as error:
-            why = f"not an expression: {type(error).__name__}: {error}"
+            why = f"{quote(answer)} is no expression: {type(error).__name__}"
         return reject(why) if why else Verdict(1.0)
 
 
 def _fault(text: str, numbers: list[int], target: int) -> str:
     """Return the fault of the expression, "" if it is right; errors of parsing and evaluation are raised."""
-    expression, equals, stated = text.strip().translate(_PLAIN_SIGNS).partition("=")
-    if len(text) > _MAX_LENGTH:
-        raise ValueError(f"{len(text)} characters, at most {_MAX_LENGTH}")
-    if equals and stated.strip() != str(target):
-        return f"states the result {stated.strip()!r}, not {target}"
+    text = text.translate(_PLAIN_SIGNS)
+    for pattern, sign in _LATEX_SIGNS:
+        text = pattern.sub(sign, text)
+    if len(text) > _MAX_LENGTH or not _FORM.fullmatch(text):
+        raise ValueError("more than + - * / and whole numbers")
+    expression, _, stated = text.partition("=")
+    if stated and int(stated) != target:
+        return f"states the result {int(stated)}, not {target}"
     used: list[int] = []
     value = _value(ast.parse(expression.strip(), mode="eval").body, used)
     if surplus := Counter(used) - Counter(numbers):
@@ -58,4 +61,4 @@ def _value(node: ast.expr, used: list[int]) -> Fraction:
     if isinstance(node, ast.Constant) and type(node.value) is int:
         used.append(node.value)
         return Fraction(node.value)
-    raise ValueError(f"{ast.unparse(node)!r} is none of + - * / and whole numbers")
+    raise ValueError("more than + - * / and whole numbers")

@@ -11,6 +11,8 @@ import types
 from contextlib import suppress
 
 ANSWER, CALLS = "answer.py", "calls.json"
+RAISED = "raised"
+"""Stands, in a list of its own, for a call that raised an exception."""
 
 
 def plain(value):
@@ -39,7 +41,7 @@ def main():
     answer = sys.modules["answer"] = types.ModuleType("answer")
     exec(compile(code, ANSWER, "exec", dont_inherit=True), answer.__dict__)
     for call in calls:
-        line = '["raised"]'
+        line = f'["{RAISED}"]'
         # An exception is a result too.
         with suppress(Exception):
             line = json.dumps(plain(eval(call, answer.__dict__)))

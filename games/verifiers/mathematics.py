@@ -1,176 +1,71 @@
-"""Verifier of formulas: guards before computer algebra, so that it gets one small formula that is worked out."""
+"""Verifier of numbers, formulas, sets, points, intervals, matrices and equations, in LaTeX or plain text."""
 
 from __future__ import annotations
 
 import re
-from math import prod
 from typing import ClassVar
 
+from games.verifiers.closed_form import is_worked_out, symbols
+from games.verifiers.formulas import read_formula
+from games.verifiers.notation import plain, without_text_commands
 from games.verifiers.numeric import NumericVerifier, measure
-from games.verifiers.reading import HEDGES, AnswerVerifier, closing_brace, is_copied, reject, strip_spaces, unwrap
-from marl.types import Case, Verdict
+from games.verifiers.reading import AnswerVerifier, quote, reject, unwrap
+from games.verifiers.tokens import UnreadableError
+from marl.types import Problem, Verdict
 
-_ASSIGNMENT = re.compile(r"^[A-Za-z]\s*=(?!.*=)\s*")
 _NUMERIC = NumericVerifier()
-_MAX_LENGTH, _MAX_DEPTH, _MAX_TOWER = 400, 20, 2
-"""Bounds on characters, nested brackets and nested exponents."""
-_SYMBOLS = "×times ·cdot ÷div πpi θtheta ∞infty ≤le ≥ge ≠ne ±pm ∪cup ∩cap ∈in"  # noqa: RUF001 (deliberately ambiguous)
-_PLAIN_SIGNS = {"−": "-", "–": "-", "⁄": "/", "²": "^{2}", "³": "^{3}"}  # noqa: RUF001
-_UNICODE = str.maketrans(_PLAIN_SIGNS | {symbol[0]: f"\\{symbol[1:]} " for symbol in _SYMBOLS.split()})
-_NAMES = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp sqrt pi mod max min"
-_FUNCTIONS = frozenset(_NAMES.split())
-_COMMAND = re.compile(r"\\[A-Za-z]+\*?|\\.")
-_TEXT = re.compile(r"\\(?:text|textrm|textbf|mathrm|mbox|operatorname)\s*\{([^{}]*)\}")
-_ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{[a-z]+\*?\}(?:\{[clr|]*\})?")
-_RELATIONS = re.compile(r"\\(?:ne|neq|leq?|geq?|lt|gt|in|notin|pm|mp|to|approx|sim|lor|vee|lnot|neg|mid)\b|[=<>~!?;]")
-_SAME_RELATION: dict[str, str] = {
-    "\\neq": "\\ne",
-    **dict.fromkeys(("<", ">", "\\lt", "\\gt"), "order"),
-    **dict.fromkeys(("\\le", "\\leq", "\\ge", "\\geq"), "weak order"),
-}
-_UNEVALUATED = re.compile(r"\\(?:sum|prod|i*int|oint|lim|limsup|liminf|max|min)(?![a-z])")
-_ARITHMETIC = re.compile(r"(?:\\frac|\\dfrac|\\tfrac|\\times|\\cdot|\\div|\\left|\\right|[\d\s.,+\-*/^(){}])+")
-_TOWER = re.compile(r"\^\s*[\w.]+\s*\^")
+_GROUP = re.compile(r"\\(?:begin|end)group\b")
+_NAME = re.compile(r"([A-Za-z]\w*)\s*=")
+_WORDS = re.compile(r"[^\W\d_]+(?:[\s'-]+[^\W\d_]+)*")
 
 
 class MathVerifier(AnswerVerifier):
-    """Accepts a formula that equals the right answer: numbers as `numeric` does, the rest by `math-verify`.
+    """Accepts what equals the right answer: a number as `numeric` does, a formula, set, point, interval or equation.
 
-    Guards stand before and after it: by itself math-verify accepts "not 5", answers that are copied from the question
-    and lists that hold the right answer, and it may compute for ever.
+    Structures are compared part by part, single formulas at random points. A number must be worked out: 2+3 is not 5.
     """
 
     kind: str = "math"
-    imports: ClassVar[tuple[str, ...]] = ("games.verifiers.symbolic",)
+    imports: ClassVar[tuple[str, ...]] = ("games.verifiers.solutions",)
 
-    def __call__(self, case: Case) -> Verdict:
-        answer, gold = self.answer(case), unwrap(case.problem.answer)
+    def grade(self, answer: str, problem: Problem) -> Verdict:
+        gold = unwrap(problem.answer)
         if not answer or not gold:
             return reject("no answer" if gold else "the problem has no answer to compare with")
-        if _plain_letters(answer) == _plain_letters(gold):
+        if _spelling(answer) == _spelling(gold):
             return Verdict(1.0)
-        if is_copied(answer, case.problem.question, gold):
-            return reject("copied from the question")
-        right, number = measure(gold, case.problem), measure(answer, case.problem)
-        if right and number:
-            equal = not number.quantity.unevaluated and _NUMERIC.agree(right, number)
-            return Verdict(1.0) if equal else reject(f"{answer[:80]!r} is not {gold}")
-        if number and number.quantity.decimal:
-            return reject(f"{answer[:80]!r} is a rounded number; the right answer is {gold}")
-        return _compare_formulas(answer, gold, right is not None)
+        right, number = measure(gold, problem), measure(answer, problem)
+        if not (right and number) or _have_other_names(gold, answer):
+            return _compare_formulas(answer, gold, problem.question)
+        if not is_worked_out(number.formula, right.formula, problem.question):
+            return reject(f"{quote(answer)} is still to be worked out")
+        return Verdict(1.0) if _NUMERIC.agree(right, number, problem) else reject(f"{quote(answer)} is not right")
 
 
-def _plain_letters(text: str) -> str:
-    r"""Return the formula letter by letter: \text{no solution} is "no solution", but "1 1" is not 11."""
-    bare = re.sub(r"\\(?:text|mathrm|textbf)\s*\{([^{}]*)\}", r"\1", text)
-    return strip_spaces(re.sub(r"(?<=\d)\s+(?=\d)", "_", bare))
+def _have_other_names(gold: str, answer: str) -> bool:
+    """Return True for x = 5 and y = 5."""
+    names = [match[1] for match in map(_NAME.match, (gold, answer)) if match]
+    return len(set(names)) == 2
 
 
-def _compare_formulas(answer: str, gold: str, gold_is_number: bool) -> Verdict:
-    answer, gold = _to_latex(answer), _to_latex(gold)
-    if ("=" in answer) != ("=" in gold):
-        answer, gold = _ASSIGNMENT.sub("", answer), _ASSIGNMENT.sub("", gold)
-    if why := _fault(answer, gold, gold_is_number):
-        return reject(why)
-    from games.verifiers.symbolic import difference
-
-    why = difference(gold, answer)
-    return reject(why) if why else Verdict(1.0)
+def _spelling(text: str) -> str:
+    r"""Return a formula letter by letter: \text{no solution} is "No solution", but "1 1" is not 11."""
+    text = without_text_commands(plain(text))
+    words = " ".join(text.split())
+    if len(words) > 1 and _WORDS.fullmatch(words):
+        return words.casefold()
+    return re.sub(r"\s", "", re.sub(r"(?<=[0-9])\s+(?=[0-9])", "_", _GROUP.sub(" ", text)))
 
 
-def _to_latex(text: str) -> str:
-    """Return the formula with its Unicode symbols in LaTeX, and a comma for the "and" between two solutions."""
-    text = re.sub(r"√\s*(\d+|[A-Za-z])", r"\\sqrt{\1}", text.translate(_UNICODE))
-    text = re.sub(r"√\s*\(([^()]*)\)", r"\\sqrt{\1}", text)
-    return re.sub(r"\s+(?:and|\\text\{\s*and\s*\})\s+", ", ", text.replace("**", "^").strip())
+def _compare_formulas(answer: str, gold: str, question: str) -> Verdict:
+    try:
+        right = read_formula(gold)
+    except UnreadableError:
+        return reject("not the right answer letter by letter, which alone can be compared")  # an integral, say
+    try:
+        formula = read_formula(answer, frozenset(name for name in symbols(right) if len(name) == 1))
+    except UnreadableError as error:
+        return reject(f"{quote(answer)} cannot be read: {error}")
+    from games.verifiers.solutions import Solutions
 
-
-def _fault(answer: str, gold: str, gold_is_number: bool) -> str:
-    """Return the reason why `answer` cannot be an answer like `gold`; "" if computer algebra may compare them."""
-    checks = (
-        (not answer, "no answer"),
-        (len(answer) > _MAX_LENGTH or _depth(answer) > _MAX_DEPTH, "too long or too deep to be an answer"),
-        (closing_brace(answer + "}", 0) != len(answer) + 1, "a brace is missing"),
-        ("$" in answer or "\\boxed" in answer, "more than one formula"),
-        (_has_prose(answer, gold), "words beside the formula"),
-        (_relations(answer) != _relations(gold), "another relation than the right answer has"),
-        (_commas(answer) != _commas(gold), "another number of values"),
-        (bool(_UNEVALUATED.search(answer)) and not _UNEVALUATED.search(gold), "still to be worked out"),
-        (gold_is_number and _is_calculation(answer), "still to be worked out"),
-        (_is_huge(answer), "numbers too large to be worked out"),
-    )
-    return next((why for wrong, why in checks if wrong), "")
-
-
-def _depth(text: str) -> int:
-    """Return the depth of nested brackets of any kind."""
-    deepest = level = 0
-    for sign in text:
-        level += (sign in "([{") - (sign in ")]}")
-        deepest = max(deepest, level)
-    return deepest
-
-
-def _has_prose(answer: str, gold: str) -> bool:
-    """Return True if a word is no function, no product of the right answer's variables and not in that answer."""
-    variables = {word for word in _words(gold) if len(word) == 1}
-    known = _FUNCTIONS | set(_words(gold))
-    return any(
-        word.lower() in HEDGES or (word not in known and len(word) > 1 and not set(word) <= variables)
-        for word in _words(answer)
-    )
-
-
-def _words(text: str) -> list[str]:
-    """Return the words and single variables of a formula."""
-    text = _TEXT.sub(r" \1 ", _ENVIRONMENT.sub(" ", text))
-    return re.findall(r"[^\W\d_]+", _COMMAND.sub(" ", text))
-
-
-def _relations(text: str) -> list[str]:
-    """Return the relation symbols, sorted; `<` and `>` count as the same, as computer algebra checks the direction."""
-    text = text.replace("<=", "\\le ").replace(">=", "\\ge ")
-    relations: list[str] = _RELATIONS.findall(text)
-    return sorted([_SAME_RELATION.get(relation, relation) for relation in relations])
-
-
-def _commas(text: str) -> int:
-    return len(re.findall(r",", re.sub(r"\\,|\{,\}|(?<=\d),(?=\d{3}(?!\d))", "", text)))
-
-
-def _is_calculation(text: str) -> bool:
-    """Return True for 2 + 3, but not for -5, 1/2 and 2^10."""
-    body = text.lstrip("-+ ")
-    return bool(_ARITHMETIC.fullmatch(text)) and bool(
-        re.search(r"[-+*]|\\times|\\cdot|\\div", re.sub(r"\^\{?-?\d+\}?", "", body))
-    )
-
-
-def _is_huge(text: str) -> bool:
-    """Return True for towers of powers, huge exponents and factorials, whose evaluation may never end."""
-    exponents = [int(digits[:9]) for digits in re.findall(r"\^\s*[{(]?\s*-?(\d+)", text)]
-    factorials = re.findall(r"(\d*)\s*!", text)
-    binomials = re.findall(r"\\[dt]?binom\s*\{?\s*(\d+)", text)
-    return (
-        bool(_TOWER.search(text))
-        or _exponent_depth(text) > _MAX_TOWER
-        or prod(max(1, exponent) for exponent in exponents) > 1000
-        or any(len(number) > 30 for number in re.findall(r"\d+", text))
-        or len(factorials) > 2
-        or any(not number or int(number[:9]) > 500 for number in factorials)
-        or any(int(number[:9]) > 1000 for number in binomials)
-    )
-
-
-def _exponent_depth(text: str) -> int:
-    """Return the number of nested exponents, 2 in e^{x^2}."""
-    deepest, open_braces = 0, []
-    raised = False
-    for sign in strip_spaces(text):
-        if sign == "{":
-            open_braces.append(raised)
-        elif sign == "}" and open_braces:
-            open_braces.pop()
-        raised = sign == "^"
-        deepest = max(deepest, sum(open_braces) + raised)
-    return deepest
+    return Verdict(1.0) if Solutions(question).same(right, formula) else reject(f"{quote(answer)} is not right")

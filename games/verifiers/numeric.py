@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from pydantic import Field
 
-from games.verifiers.quantities import Quantity, read_quantity
-from games.verifiers.reading import HEDGES, AnswerVerifier, is_copied, reject, unwrap
-from marl.types import Case, Problem, Verdict
+from games.verifiers.closed_form import exact, is_worked_out
+from games.verifiers.formulas import Tree, read_formula
+from games.verifiers.notation import plain
+from games.verifiers.number_words import read_words
+from games.verifiers.quantities import read_quantity
+from games.verifiers.reading import HEDGES, AnswerVerifier, quote, reject, unwrap
+from games.verifiers.tokens import UnreadableError
+from games.verifiers.units import PERCENT, PURE, Unit, read_unit, single_units, units_asked, units_named
+from marl.types import Problem, Verdict
 
+_ARITHMETIC = frozenset(
+    ["squared", "cubed", "factorial", "dozen", "dozens", "times", "plus", "minus", "over", "power", "root", "th"]
+)
+"""Words that change a number, although a question may hold them, too."""
 _ROUNDING = Fraction(1, 10**6)
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """A unit of measurement: `factor` of the base units, each to a power; a pure number has none."""
-
-    factor: Fraction
-    powers: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Measurement:
-    """A number with its unit."""
+    """A number with its unit, and the formula in which it is written."""
 
-    quantity: Quantity
+    value: Fraction
     unit: Unit
+    formula: Tree
+    unit_name: str = ""
 
 
 class NumericVerifier(AnswerVerifier):
@@ -41,142 +44,110 @@ class NumericVerifier(AnswerVerifier):
     relative: float | None = Field(default=None, ge=0, lt=1)
     """Tolerance as a share of the right number; None: a millionth, and integers must be exact."""
 
-    def __call__(self, case: Case) -> Verdict:
-        answer, gold = self.answer(case), case.problem.answer
-        right, number = measure(gold, case.problem), measure(answer, case.problem)
+    def grade(self, answer: str, problem: Problem) -> Verdict:
+        right, number = measure(problem.answer, problem), measure(answer, problem)
         if right is None:
-            return reject(f"the right answer {gold!r} is no number")
-        if number is None or number.quantity.unevaluated:
-            return reject(f"{answer[:80]!r} is no single number")
-        if is_copied(answer, case.problem.question, gold):
-            return reject("copied from the question")
-        return Verdict(1.0) if self.agree(right, number) else reject(f"{answer[:80]!r} is not {gold}")
+            return reject("the right answer is no number")
+        if number is None:
+            return reject(f"{quote(answer)} is no single number")
+        if not is_worked_out(number.formula, right.formula, problem.question):
+            return reject(f"{quote(answer)} is still to be worked out")
+        return Verdict(1.0) if self.agree(right, number, problem) else reject(f"{quote(answer)} is not right")
 
-    def agree(self, right: Measurement, number: Measurement) -> bool:
+    def agree(self, right: Measurement, number: Measurement, problem: Problem) -> bool:
         """Return True if two numbers are the same up to unit and tolerance."""
-        gold, value = right.quantity.value, number.quantity.value
-        same_dimension = right.unit.powers == number.unit.powers
-        if same_dimension and self._close(gold * right.unit.factor, value * number.unit.factor):
-            return True
-        # An answer without the unit, or with the unit that the question meant, is right too; 5 % is not 5, though.
-        unitless = number.unit == PURE or (right.unit == PURE and bool(number.unit.powers))
-        return unitless and self._close(gold, value)
+        scales = comparable_scales(right.unit, number.unit, number.unit_name, problem.question)
+        return any(self.close(right.value, number.value, *pair) for pair in scales)
 
-    def _close(self, right: Fraction, number: Fraction) -> bool:
+    def close(self, right: Fraction, number: Fraction, scale: Fraction, number_scale: Fraction) -> bool:
+        """Return True if two numbers, each times its scale, agree up to the tolerance."""
         relative = _ROUNDING if self.relative is None else Fraction(self.relative)
-        if self.relative is None and right.denominator == number.denominator == 1:
+        if self.relative is None and right.denominator == 1 and scale == number_scale:
             relative = Fraction(0)
-        return abs(right - number) <= max(Fraction(self.absolute), relative * abs(right))
+        tolerance = max(Fraction(self.absolute), relative * abs(right))
+        return abs(right - number * number_scale / scale) <= tolerance
+
+
+def comparable_scales(right: Unit, unit: Unit, name: str, question: str) -> list[tuple[Fraction, Fraction]]:
+    """Return by what the right number and another one may be multiplied before they are compared.
+
+    A right answer with a unit is met by the same dimension, or without a unit. One without is met without, by a unit
+    of the dimension that the question asks for, or by a unit whose parts it names. Without a question, any unit goes,
+    except per cent: 5 % is not 5.
+    """
+    same = [(right.factor, unit.factor)] if right.powers == unit.powers else []
+    as_written = (Fraction(1), Fraction(1))
+    if right != PURE:
+        return [*same, as_written] if unit == PURE else same
+    wanted_units = units_asked(question)
+    if unit != PURE and wanted_units:
+        return same + [(wanted.factor, unit.factor) for wanted in wanted_units if wanted.powers == unit.powers]
+    named = set(single_units(name)) <= units_named(question)
+    allowed = unit == PURE or (named if question.strip() else unit != PERCENT)
+    return [*same, as_written] if allowed else same
 
 
 def measure(text: str, problem: Problem) -> Measurement | None:
     """Return the number that `text` states; None if it states more, less or something else."""
-    quantity = read_quantity(unwrap(text))
+    text = unwrap(text)
+    return _literal(text, problem) or _compound(text, problem) or _closed_form(text)
+
+
+def _literal(text: str, problem: Problem) -> Measurement | None:
+    """Return a number in digits or words, with its unit if it has one."""
+    quantity = read_quantity(text)
     if quantity is None:
         return None
-    unit = _unit(quantity, problem)
-    return unit and Measurement(quantity, unit)
-
-
-def _unit(quantity: Quantity, problem: Problem) -> Unit | None:
-    """Return the unit after a number. Words of the question, such as the things that are counted, are no unit."""
-    if not quantity.rest:
-        return PURE
-    words = set(re.findall(r"[^\W\d_]+", quantity.rest.lower()))
-    if words and re.fullmatch(r"[^\W\d_]+(?:[\s-]+[^\W\d_]+){0,3}", quantity.rest) and not words & HEDGES:
-        known = set(re.findall(r"[^\W\d_]+", f"{problem.question} {problem.answer}".lower()))
-        if words <= known and not read_unit(quantity.rest):
-            return PURE
-    return read_unit(quantity.rest)
-
-
-# --- units of measurement --------------------------------------------------------------------------------------------
-
-_UNITS: dict[str, dict[str, str]] = {
-    "metre": {
-        "1": "m metre meter metres meters",
-        "1000": "km kilometre kilometer kilometres kilometers",
-        "1/100": "cm centimetre centimeter centimetres centimeters",
-        "1/1000": "mm millimetre millimeter millimetres millimeters",
-        "0.0254": "in inch inches",
-        "0.3048": "ft foot feet",
-        "0.9144": "yd yard yards",
-        "1609.344": "mi mile miles",
-    },
-    "gram": {
-        "1": "g gram grams",
-        "1000": "kg kilogram kilograms kilo kilos",
-        "1/1000": "mg milligram milligrams",
-        "1000000": "t tonne tonnes",
-        "453.59237": "lb lbs",
-        "28.349523125": "oz ounce ounces",
-    },
-    "second": {
-        "1": "s sec secs second seconds",
-        "1/1000": "ms millisecond milliseconds",
-        "60": "min mins minute minutes",
-        "3600": "h hr hrs hour hours",
-        "86400": "d day days",
-        "604800": "week weeks",
-    },
-    "dollar": {"1": "$ dollar dollars usd", "1/100": "¢ cent cents"},
-    "euro": {"1": "€ euro euros eur"},
-    "pound sterling": {"1": "£ gbp"},
-    "degree": {"1": "° deg degree degrees"},
-    "radian": {"1": "rad radian radians"},
-    "celsius": {"1": "°c celsius"},
-    "fahrenheit": {"1": "°f fahrenheit"},
-    "joule": {"1": "j joule joules", "1000": "kj kilojoule kilojoules"},
-    "newton": {"1": "n newton newtons"},
-    "watt": {"1": "w watt watts", "1000": "kw kilowatt kilowatts"},
-    "metre^3": {
-        "1/1000": "l litre liter litres liters",
-        "1/1000000": "ml millilitre milliliter millilitres milliliters",
-    },
-    "": {"1": "unit units", "1/100": "% percent"},
-}
-"""Base unit -> factor -> names."""
-_NAMED_UNITS = {
-    name: Unit(Fraction(factor), ((base.removesuffix("^3"), 3 if "^" in base else 1),) if base else ())
-    for base, factors in _UNITS.items()
-    for factor, names in factors.items()
-    for name in names.split()
-}
-_POWER_WORDS = {"square": 2, "sq": 2, "cubic": 3}
-_UNIT_WITH_POWER = re.compile(r"(.+?)(?:\^\{?\(?([123])\)?\}?)?")
-_RATES = {"mph": "mi/h", "kmh": "km/h", "kph": "km/h"}
-PURE = Unit(Fraction(1), ())
-
-
-def read_unit(text: str) -> Unit | None:
-    """Return the unit that `text` names, such as "km/h" or "square metres"; None if it is unknown."""
-    text = re.sub(r"\s+squared\b", "^2", re.sub(r"\s+cubed\b", "^3", text.lower()))
-    text = re.sub(r"\s+per\s+", "/", " ".join(text.split()))
-    numerator, slash, denominator = _RATES.get(text, text).partition("/")
-    above, below = _read_product(numerator, 1), _read_product(denominator, -1) if slash else PURE
-    if above is None or below is None:
+    unit = PURE if _is_counted(quantity.rest, problem) else read_unit(quantity.rest)
+    if unit is None:
         return None
-    powers = Counter(dict(above.powers))
-    powers.update(dict(below.powers))
-    return Unit(above.factor * below.factor, tuple(sorted((base, power) for base, power in powers.items() if power)))
+    formula = Tree("number", value=quantity.value)
+    if quantity.terms:
+        formula = Tree("quotient", tuple(Tree("number", value=Fraction(term)) for term in quantity.terms))
+    return Measurement(quantity.value, unit, formula, quantity.rest)
 
 
-def _read_product(text: str, sign: int) -> Unit | None:
-    """Return the product of the units in `text`, each to the power of `sign`."""
-    factor, powers, power = Fraction(1), Counter[str](), 1
-    words = re.split(r"[\s*]+", text.strip())
-    if len(words) > 4:
+def _is_counted(name: str, problem: Problem) -> bool:
+    """Return True if no unit follows a number, or a word of the question, such as the things that are counted."""
+    words = set(re.findall(r"[^\W\d_]+", name.lower()))
+    if not re.fullmatch(r"[^\W\d_]+(?:[\s-]+[^\W\d_]+){0,3}", name) or words & (HEDGES | _ARITHMETIC):
+        return not name
+    if any((len(word) == 1 and word.isascii()) or read_words(word) for word in words):
+        return False  # a variable, or another number
+    if not problem.question.strip() and name.lower() in ("point", "points"):
+        return True
+    text = f"{problem.question} {problem.answer}".lower()
+    known = words <= set(re.findall(r"[^\W\d_]+", text)) or (not name.isascii() and name in text)
+    return known and not read_unit(name)
+
+
+_BETWEEN = re.compile(r"\s*(?:,|\band\b)\s*|(?<=[^\W\d_])\s*(?=[0-9])")
+
+
+def _compound(text: str, problem: Problem) -> Measurement | None:
+    """Return the sum of numbers whose units become smaller: 5 ft 3 in, 1 hour and 30 minutes."""
+    pieces = _BETWEEN.split(plain(text))
+    parts = [_literal(piece, problem) for piece in pieces] if 1 < len(pieces) < 5 else []
+    first = parts[0] if parts else None
+    if first is None or not first.unit.powers:
         return None
-    for word in words:
-        if word in _POWER_WORDS:
-            power = _POWER_WORDS[word]
-            continue
-        match = _UNIT_WITH_POWER.fullmatch(word)
-        unit = _NAMED_UNITS.get(match.group(1)) if match else None
-        if match is None or unit is None:
+    value, smallest = first.value, first.unit
+    for part in parts[1:]:
+        if part is None or part.unit.powers != smallest.powers:
             return None
-        power *= sign * int(match.group(2) or 1)
-        factor *= unit.factor**power
-        powers.update({base: exponent * power for base, exponent in unit.powers})
-        power = 1
-    return Unit(factor, tuple(powers.items()))
+        size = part.value * part.unit.factor
+        if not 0 <= size < smallest.factor:
+            return None
+        value += size / first.unit.factor
+        smallest = part.unit
+    return replace(first, value=value, formula=Tree("number", value=value))
+
+
+def _closed_form(text: str) -> Measurement | None:
+    """Return a number that is written as a formula, such as 2^10 or 3^{-2}."""
+    try:
+        formula = read_formula(text)
+    except UnreadableError:
+        return None
+    value = exact(formula)
+    return None if value is None else Measurement(value, PURE, formula)

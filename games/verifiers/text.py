@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import re
-import unicodedata
-from collections.abc import Mapping
-from string import ascii_uppercase
-from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, field_validator, model_validator
 
-from games.verifiers.reading import AnswerVerifier, reject, unwrap
+from games.verifiers.choices import named_options, read_options
+from games.verifiers.reading import AnswerVerifier, quote, reject, unwrap
+from games.verifiers.spelling import spell
+from marl.json_text import last_json
 from marl.protocols import VerifierConfig
 from marl.types import Case, Problem, Verdict
 
-_ARTICLES = re.compile(r"\b(?:a|an|the)\b", re.I)
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
+
+_MAX_MESSAGE = 80
 
 
 class ExactVerifier(AnswerVerifier):
@@ -25,31 +27,18 @@ class ExactVerifier(AnswerVerifier):
     case: bool = False
     """True: upper and lower case differ."""
     punctuation: bool = True
-    """False: punctuation is ignored, but signs next to a digit still count: -5 is not 5."""
+    """False: punctuation is ignored, but not signs and what stands next to a digit: -5 is not 5, and C# is not C."""
     articles: bool = True
     """False: a, an and the are ignored."""
 
-    def __call__(self, case: Case) -> Verdict:
-        answer, gold = self.normalize(self.answer(case)), self.normalize(case.problem.answer)
-        if not answer or not gold:
-            return reject("no answer" if gold else "the problem has no answer to compare with")
-        return Verdict(1.0) if answer == gold else reject(f"{answer!r} is not {gold!r}")
+    def grade(self, answer: str, problem: Problem) -> Verdict:
+        gold = self._spell(unwrap(problem.answer))
+        if not gold:
+            return reject("the problem has no answer to compare with")
+        return Verdict(1.0) if self._spell(answer) == gold else reject(f"{quote(answer)} is wrong")
 
-    def normalize(self, text: str) -> str:
-        """Return the text in the spelling that is compared."""
-        text = unicodedata.normalize("NFC", unwrap(text))
-        text = text if self.case else text.casefold()
-        text = text if self.punctuation else _remove_punctuation(text)
-        text = text if self.articles else _ARTICLES.sub(" ", text) if _ARTICLES.sub("", text).strip() else text
-        return " ".join(text.split())
-
-
-def _remove_punctuation(text: str) -> str:
-    def counts(i: int) -> bool:
-        return not unicodedata.category(text[i]).startswith("P") or any(map(str.isdigit, text[max(0, i - 1) : i + 2]))
-
-    text = text.rstrip(".!?,;:")
-    return "".join(sign if counts(i) else " " for i, sign in enumerate(text))
+    def _spell(self, text: str) -> str:
+        return spell(text, case=self.case, punctuation=self.punctuation, articles=self.articles)
 
 
 class PatternVerifier(AnswerVerifier):
@@ -68,13 +57,12 @@ class PatternVerifier(AnswerVerifier):
             check_pattern(pattern.replace("{answer}", "x"))
         return pattern
 
-    def __call__(self, case: Case) -> Verdict:
-        answer = self.answer(case)
-        if not answer:
-            return reject("no answer")
-        pattern = self.pattern or str(case.problem.facts["pattern"])
-        pattern = pattern.replace("{answer}", re.escape(case.problem.answer))
-        return Verdict(1.0) if re.fullmatch(pattern, answer) else reject(f"{answer[:80]!r} does not match")
+    def grade(self, answer: str, problem: Problem) -> Verdict:
+        pattern = self.pattern or str(problem.facts["pattern"])
+        if "{answer}" in pattern and not problem.answer:
+            return reject("the problem has no answer to compare with")
+        pattern = pattern.replace("{answer}", re.escape(problem.answer))
+        return Verdict(1.0) if re.fullmatch(pattern, answer) else reject(f"{quote(answer)} does not match")
 
 
 def check_pattern(pattern: str) -> str:
@@ -87,39 +75,18 @@ def check_pattern(pattern: str) -> str:
 
 
 class ChoiceVerifier(AnswerVerifier):
-    """Accepts the right option of `facts.choices`, by letter, by text or by both; naming two is wrong."""
+    """Accepts the right option of `facts.choices`, by label, by text or by both; of several, all and no other."""
 
     kind: str = "choice"
 
-    def __call__(self, case: Case) -> Verdict:
-        options = _options(case.problem)
-        answer, gold = _chosen_letter(self.answer(case), options), _chosen_letter(case.problem.answer, options)
-        if gold is None:
-            return reject(f"the right answer {case.problem.answer!r} is none of {sorted(options)}")
-        if answer is None:
-            return reject(f"names no single option of {sorted(options)}")
-        return Verdict(1.0) if answer == gold else reject(f"{answer}, not {gold}")
-
-
-_SPELLING = ExactVerifier(punctuation=False, articles=False)
-_LETTERED = re.compile(r"(?:option|choice)?\s*\(?([a-z])\)?(?:[.):,\s]+(.*))?", re.I | re.S)
-
-
-def _options(problem: Problem) -> Mapping[str, str]:
-    """Return letter -> option in comparable spelling."""
-    choices: Any = problem.facts["choices"]
-    lettered = choices if isinstance(choices, Mapping) else dict(zip(ascii_uppercase, choices, strict=False))
-    return {str(letter).upper(): _SPELLING.normalize(str(text)) for letter, text in lettered.items()}
-
-
-def _chosen_letter(answer: str, options: Mapping[str, str]) -> str | None:
-    """Return the letter of the option that is named. A letter has precedence over an option whose text is a letter."""
-    lettered = _LETTERED.fullmatch(answer)
-    letter = lettered.group(1).upper() if lettered else ""
-    if lettered and letter in options and _SPELLING.normalize(lettered.group(2) or "") in ("", options[letter]):
-        return letter
-    letters = [letter for letter, text in options.items() if text == _SPELLING.normalize(answer)]
-    return letters[0] if len(letters) == 1 else None
+    def grade(self, answer: str, problem: Problem) -> Verdict:
+        options = read_options(problem)
+        named, right = named_options(answer, options), named_options(unwrap(problem.answer), options)
+        if not right:
+            return reject("the right answer is none of the options")
+        if not named:
+            return reject(f"{quote(answer)} names no option")
+        return Verdict(1.0) if named == right else reject(f"{quote(answer)} is wrong")
 
 
 # --- form alone ------------------------------------------------------------------------------------------------------
@@ -190,15 +157,18 @@ class JsonSchemaVerifier(VerifierConfig):
         from jsonschema.validators import validator_for
         from referencing import Registry
 
-        text = case.answer if self.read == "answer" else case.text
         try:
-            value = json.loads(text or "", parse_constant=_reject_constant)
+            value = last_json((case.answer if self.read == "answer" else case.text) or "")
+            validator = validator_for(self.accepts)(self.accepts, registry=Registry())
+            fault = next(validator.iter_errors(value), None)
         except ValueError as error:
             return reject(f"no JSON: {error}")
-        validator = validator_for(self.accepts)(self.accepts, registry=Registry())
-        fault = next(validator.iter_errors(value), None)
-        return Verdict(1.0) if fault is None else reject(f"{fault.json_path}: {fault.message[:200]}")
+        except RecursionError:
+            return reject("the schema leads deeper than the value")
+        return Verdict(1.0) if fault is None else reject(_describe(fault))
 
 
-def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+def _describe(fault: ValidationError) -> str:
+    """Return what a value breaks and where, if that is short."""
+    why = f"{fault.json_path}: {fault.message}"
+    return why if len(why) <= _MAX_MESSAGE else f"breaks {fault.validator!r}"

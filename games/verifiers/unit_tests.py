@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,13 +15,13 @@ from pydantic import PositiveFloat, model_validator
 
 from games.verifiers import harness
 from games.verifiers.reading import reject
+from marl.answer_text import last_code_block, without_thoughts
 from marl.protocols import VerifierConfig
 from marl.sandbox import ProgramResult, Sandbox, run, unusable
+from marl.text import well_formed
 from marl.types import Case, Problem, Verdict
 
-_FENCED = re.compile(r"^```[\w+-]*[ \t]*\n(.*?)^```", re.M | re.S)
-_MAX_REASON = 200
-"""Characters of the reason in a verdict."""
+_EXCEPTIONS = frozenset(name for name, kind in vars(builtins).items() if isinstance(kind, type))
 _COLLECTIONS = {"set": set, "frozenset": frozenset, "tuple": tuple, "list": list}
 _FORMS = (
     "'assert f(2) == 4' (one comparison with plain data), {call: 'f(2)', expect: '4'} (both are Python), "
@@ -71,39 +72,43 @@ class UnitTestsVerifier(VerifierConfig):
         tests = parse_tests(case.problem)
         if case.answer is None:
             return reject("no code")
-        blocks = _FENCED.findall(case.answer)
-        failures = self._failures(blocks[-1] if blocks else case.answer, tests)
+        text = well_formed(without_thoughts(case.answer))
+        failures = self._failures(last_code_block(text, "python") or text, tests)
         if not self.partial:
             first = next(failures, "")
-            return reject(first[:_MAX_REASON]) if first else Verdict(1.0)
+            return reject(first) if first else Verdict(1.0)
         failed = list(failures)
-        return Verdict(1 - len(failed) / len(tests), failed[0][:_MAX_REASON] if failed else "")
+        return Verdict(1 - len(failed) / len(tests), failed[0] if failed else "")
 
     def _failures(self, code: str, tests: Sequence[CallTest | OutputTest]) -> Iterator[str]:
-        """Yield the reason of each failure, without the expected result, as speakers may hear it."""
+        """Yield the reason of each failure: neither what was expected nor what the tests are, as speakers may hear it.
+
+        What the code says is left out, too, as it may say what it was asked.
+        """
         calls = [test for test in tests if isinstance(test, CallTest)]
         if calls:
             yield from self._call_failures(code, calls)
-        for test in tests:
-            if isinstance(test, OutputTest):
-                result = run(self.sandbox, code, test.stdin)
-                if not result.succeeded:
-                    yield _describe_end(result)
-                elif _lines(result.stdout) != _lines(test.stdout):
-                    yield f"given {test.stdin!r}, it printed {result.stdout!r}"
+        for number, test in enumerate((test for test in tests if isinstance(test, OutputTest)), 1):
+            result = run(self.sandbox, code, test.stdin)
+            if not result.succeeded:
+                yield f"input {number}: {_describe_end(result)}"
+            elif _lines(result.stdout) != _lines(test.stdout):
+                yield f"input {number}: another output than the right one"
 
     def _call_failures(self, code: str, calls: Sequence[CallTest]) -> Iterator[str]:
         files = {harness.ANSWER: code, harness.CALLS: json.dumps([call.call for call in calls])}
         result = run(self.sandbox, Path(harness.__file__).read_text(encoding="utf-8"), files=files)
-        lines = result.stdout.splitlines()
+        lines = result.stdout.split("\n")[:-1]
         if len(lines) > len(calls):
             yield from ["it said more than it was asked"] * len(calls)
             return
-        for number, call in enumerate(calls):
-            if number >= len(lines):
-                yield f"{call.call} gave nothing: {_describe_end(result)}"
-            elif not _equal(_parse_line(lines[number]), call.expect):
-                yield f"{call.call} gave {lines[number]}"
+        for number, call in enumerate(calls, 1):
+            if number > len(lines):
+                yield f"call {number}: no result: {_describe_end(result)}"
+            elif (value := _parse_line(lines[number - 1])) == [harness.RAISED]:
+                yield f"call {number}: it raised an exception"
+            elif not _equal(value, call.expect):
+                yield f"call {number}: another result than the right one"
 
 
 def _parse_line(line: str) -> Any:
@@ -125,13 +130,16 @@ def _equal(value: Any, expected: Any) -> bool:
 
 def _lines(text: str) -> list[str]:
     """Return the lines without trailing spaces, and without empty lines at the end."""
-    return [line.rstrip() for line in text.rstrip().splitlines()]
+    return [line.rstrip() for line in text.rstrip().split("\n")]
 
 
 def _describe_end(result: ProgramResult) -> str:
-    """Return the reason why a program did not finish."""
+    """Return the reason why a program did not finish; of its own words, the name of an exception at most."""
     reasons = {"timeout": "it ran too long", "memory": "it took too much memory", "output": "it said too much"}
-    return reasons.get(result.reason) or result.last_error or f"it ended with status {result.status}"
+    raised = re.match(r"\w{1,40}", result.last_error)
+    if result.reason not in reasons and raised and raised[0] in _EXCEPTIONS:
+        return f"it raised {raised[0]}"
+    return reasons.get(result.reason, f"it ended with status {result.status}")
 
 
 # --- tests as data ---------------------------------------------------------------------------------------------------
@@ -150,8 +158,7 @@ def _parse_test(test: Any, where: str) -> CallTest | OutputTest:
         case str():
             return _parse_assertion(test, where)
         case {"call": str(call), "expect": str(expect), **rest} if not rest:
-            tested = ast.unparse(_parse_expression(call, where))
-            return CallTest(tested, harness.plain(_literal(_parse_expression(expect, where), where)))
+            return _call_test(_parse_expression(call, where), _parse_expression(expect, where), where)
         case {"stdin": str(stdin), "stdout": str(stdout), **rest} if not rest:
             return OutputTest(stdin, stdout)
         case [str(stdin), str(stdout)]:
@@ -168,8 +175,15 @@ def _parse_assertion(text: str, where: str) -> CallTest:
     match statement:
         case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq() | ast.Is()], comparators=[right])):
             call, value = (right, left) if _is_literal(left) and not _is_literal(right) else (left, right)
-            return CallTest(ast.unparse(call), harness.plain(_literal(value, where)))
+            return _call_test(call, value, where)
     raise ValueError(f"{where}: {text!r} is no comparison of a call with plain data; choices: {_FORMS}")
+
+
+def _call_test(call: ast.expr, value: ast.expr, where: str) -> CallTest:
+    expected = _literal(value, where)
+    if _is_literal(call):
+        raise ValueError(f"{where}: {ast.unparse(call)!r} is plain data and calls nothing, so it tests nothing")
+    return CallTest(ast.unparse(call), harness.plain(expected))
 
 
 def _parse_expression(text: str, where: str) -> ast.expr:
@@ -189,12 +203,12 @@ def _is_literal(node: ast.expr) -> bool:
 
 def _literal(node: ast.expr, where: str) -> Any:
     """Return the value of a Python literal; a collection may be written `set([1, 2])`."""
-    match node:
-        case ast.Call(func=ast.Name(id=name), args=[inner], keywords=[]) if name in _COLLECTIONS:
-            return _COLLECTIONS[name](_literal(inner, where))
-        case ast.Call(func=ast.Name(id=name), args=[], keywords=[]) if name in _COLLECTIONS:
-            return _COLLECTIONS[name]()
     try:
+        match node:
+            case ast.Call(func=ast.Name(id=name), args=[inner], keywords=[]) if name in _COLLECTIONS:
+                return _COLLECTIONS[name](_literal(inner, where))
+            case ast.Call(func=ast.Name(id=name), args=[], keywords=[]) if name in _COLLECTIONS:
+                return _COLLECTIONS[name]()
         return ast.literal_eval(node)
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
         raise ValueError(f"{where}: {ast.unparse(node)!r} is no plain data such as 4, 'a' or [1, (2, 3)]") from error

@@ -14,17 +14,18 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from marl.commands.consent import TrustAnywhere, consent_needed, reach_lines
 from marl.commands.credit import credit
-from marl.commands.plug_ins import WithPlugIns
 from marl.config import nearest
 from marl.errors import RunError
 from marl.parts import GROUPS, RenamedKind, find, names
 from marl.scenario.checks import notes
-from marl.scenario.load import ScenarioError, explain, load
+from marl.scenario.load import ScenarioError, explain, load, problem_list
 from marl.scenario.schema import Scenario
+from marl.text import for_terminal
 
 app = typer.Typer(
-    cls=WithPlugIns,
+    cls=TrustAnywhere,
     help="Reinforcement learning for teams of language models.",
     add_completion=False,
     no_args_is_help=True,
@@ -50,7 +51,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        _fail(ScenarioError("\n  ".join(explain(error))), 2)
+        _fail(ScenarioError(problem_list(explain(error)).strip()), 2)
     except ValueError as error:
         _fail(error, 2)
     except (RunError, FloatingPointError, OSError) as error:
@@ -60,19 +61,34 @@ def _explained() -> Iterator[None]:
 def _show_warning(default: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
     """Write renamed kinds as one line, without a place in the source; show other warnings by default."""
     if issubclass(category, RenamedKind):
-        sys.stderr.write(f"marl: {message}\n")
+        sys.stderr.write(for_terminal(f"marl: {message}\n"))
     else:
-        default(message, category, *place)
+        default(for_terminal(str(message)), category, *place)
 
 
 def _fail(error: BaseException, status: int) -> None:
-    sys.stderr.write("\n".join([f"marl: {error}", *vars(error).get("__notes__", ())]) + "\n")
+    sys.stderr.write(for_terminal("\n".join([f"marl: {error}", *vars(error).get("__notes__", ())])) + "\n")
     sys.exit(status)
+
+
+@app.callback()
+def begin(
+    context: typer.Context,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="With any command: agree to what its scenario reaches, as `check` lists it.")
+    ] = False,
+) -> None:
+    """Ask for consent to what scenarios reach until the command ends."""
+    context.with_resource(consent_needed(trusted=trust))
+
+
+def _echo(text: object) -> None:
+    typer.echo(for_terminal(str(text)))
 
 
 def _tell(scenario: Scenario) -> None:
     for note in notes(scenario):
-        typer.echo(f"note: {note}")
+        _echo(f"note: {note}")
 
 
 @app.command()
@@ -104,14 +120,16 @@ def check(
     with warnings.catch_warnings(record=True, action="always", category=RenamedKind) as raised:
         checked = load(scenario, overrides or ())
     learning = [name for name, policy in checked.policies.items() if policy.learner]
-    typer.echo(f"{scenario}: fine; game {checked.game.kind}, trains {', '.join(learning)}")
+    _echo(f"{scenario}: fine; game {checked.game.kind}, trains {', '.join(learning)}")
     for message in dict.fromkeys(str(warning.message) for warning in raised):
-        typer.echo(f"note: {message}")
+        _echo(f"note: {message}")
     _tell(checked)
+    if lines := reach_lines():
+        _echo(f"It reaches beyond its own text:\n{lines}")
     if graders:
         from marl.evaluation.graders import check_graders
 
-        typer.echo(f"{scenario}: graders: {check_graders(checked)} verdicts as they must be")
+        _echo(f"{scenario}: graders: {check_graders(checked)} verdicts as they must be")
 
 
 @app.command(name="eval")
@@ -128,7 +146,7 @@ def evaluate(
 
     if best and step is not None:
         raise ScenarioError(f"--step {step} names a checkpoint and --best another one: give one of them")
-    typer.echo(render(measure(run, against, episodes, best_step(run) if best else step)))
+    _echo(render(measure(run, against, episodes, best_step(run) if best else step)))
 
 
 @app.command(name="play")
@@ -157,7 +175,7 @@ def why(
     """Explain why a recorded turn got its advantage: rewards, assign, peers, tokens. Reads the run's folder only."""
     from marl.view.why import why as explain_turn
 
-    typer.echo(explain_turn(run, turn))
+    _echo(explain_turn(run, turn))
 
 
 @app.command()
@@ -169,7 +187,7 @@ def plot(
     """Draw learning curves of one or more runs."""
     from marl.view.curves import plot as draw
 
-    typer.echo(draw(runs, metric or [], out))
+    _echo(draw(runs, metric or [], out))
 
 
 @app.command(name="list")
@@ -179,7 +197,7 @@ def list_parts(kind: Annotated[str | None, typer.Argument(help=f"One of: {', '.j
         raise ScenarioError(f"no group of parts {kind!r}; {nearest(kind, GROUPS)}")
     for group in [kind] if kind else GROUPS:
         for name in names(group):
-            typer.echo(f"{group:<11} {name:<20} {_line(group, name)}")
+            _echo(f"{group:<11} {name:<20} {_line(group, name)}")
 
 
 def _line(group: str, kind: str) -> str:
@@ -195,7 +213,7 @@ def schema() -> None:
     """Print the JSON Schema of scenario files, for editors; ours is scenarios/.schema.json."""
     from marl.scenario.schema import Scenario
 
-    typer.echo(json.dumps(Scenario.model_json_schema(), indent=1))
+    _echo(json.dumps(Scenario.model_json_schema(), indent=1))
 
 
 @app.command()
@@ -215,7 +233,7 @@ def tiny(
     settings = Tiny.model_validate(fields)
     from marl.models.tiny_build import build_tiny  # takes seconds, so after all that can be wrong
 
-    typer.echo(f"{out}: {build_tiny(settings, out, ()):,} parameters")
+    _echo(f"{out}: {build_tiny(settings, out, ()):,} parameters")
 
 
 @app.command()
@@ -223,4 +241,4 @@ def rerun(batch: Annotated[Path, typer.Argument(help="RUN/failed/STEP/POLICY", s
     """Repeat an update that failed, from the batch and learner that were kept."""
     from marl.training.restore import rerun as again
 
-    typer.echo(json.dumps(again(batch), indent=1))
+    _echo(json.dumps(again(batch), indent=1))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from marl.text import for_terminal
+
 if TYPE_CHECKING:
     from marl.training.rejudge import Rejudge
 
@@ -49,9 +51,9 @@ def judge(
         check_format(out)
     recorded = Rejudge(run, step)
     judged = recorded(rule)
-    typer.echo("\n".join([_title(run, recorded), *recorded.notes, "", credit_table(judged)]))
+    _say("\n".join([_title(run, recorded), *recorded.notes, "", credit_table(judged)]))
     if out is not None:
-        typer.echo(f"{out}: {write_credit(out, judged, recorded.trajectories)} turns")
+        _say(f"{out}: {write_credit(out, judged, recorded.trajectories)} turns")
 
 
 @credit.command()
@@ -66,7 +68,11 @@ def compare(
 
     recorded = Rejudge(run, step)
     judged = [recorded(rule) for rule in ([None, *rules] if len(rules) == 1 else rules)]
-    typer.echo("\n".join([_title(run, recorded), *recorded.notes, "", comparison_table(judged, recorded.trajectories)]))
+    _say("\n".join([_title(run, recorded), *recorded.notes, "", comparison_table(judged, recorded.trajectories)]))
+
+
+def _say(text: str) -> None:
+    typer.echo(for_terminal(text))
 
 
 def _title(run: Path, recorded: Rejudge) -> str:

@@ -23,6 +23,7 @@ from marl.training.build import sources
 from marl.training.placement import build_engines, make_simulator, use_threads
 from marl.training.restore import restore
 from marl.types import Deal
+from marl.view.console import show
 
 _PERSON = "person"
 _ALL_SHOWN = 3
@@ -53,7 +54,7 @@ def play(scenario: Scenario, simulator: RolloutSimulator, *, seat: str | None, e
     _show(console, played)
     if out is not None:
         write_trajectories(out, played)
-        console.print(f"{out}: {len(played)} episodes", markup=False)
+        show(console, f"{out}: {len(played)} episodes")
 
 
 def _untrained(scenario: Scenario) -> RolloutSimulator:
@@ -72,14 +73,14 @@ def _with_person(scenario: Scenario, simulator: RolloutSimulator, seat: str) -> 
 
 def _show(console: Console, played: Sequence[Trajectory]) -> None:
     for trajectory in played[:_ALL_SHOWN]:
-        console.print(f"episode {trajectory.id}", markup=False)
+        show(console, f"episode {trajectory.id}")
         for turn in trajectory.turns:
             prompt = turn.request.messages[-1].content
             answer = turn.action or f"no legal move in {turn.completion.text!r}"
-            console.print(f"  {turn.agent} ({turn.role})  {prompt}\n    -> {answer}", markup=False, highlight=False)
-        console.print(f"  returns {dict(trajectory.returns)}", markup=False, highlight=False)
+            show(console, f"  {turn.agent} ({turn.role})  {prompt}\n    -> {answer}")
+        show(console, f"  returns {dict(trajectory.returns)}")
     if len(played) > _ALL_SHOWN:
         turns = fmean(len(t.turns) for t in played)
-        console.print(f"{len(played)} episodes, {turns:.2f} turns each", markup=False)
+        show(console, f"{len(played)} episodes, {turns:.2f} turns each")
         for name, value in summarize(played).items():
-            console.print(f"  {name:<40} {value:.4f}", markup=False)
+            show(console, f"  {name:<40} {value:.4f}")

@@ -13,6 +13,7 @@ from pydantic import Field, field_validator
 
 from marl.errors import RunError
 from marl.protocols import Engine, EngineConfig, ModelSource, WeightlessEngine
+from marl.text import for_terminal
 from marl.types import Completion, Failure, Request, Ticket
 
 
@@ -155,7 +156,7 @@ class TerminalEngine(WeightlessEngine):
 
 def _ask_person(request: Request) -> Completion:
     for message in request.messages:
-        sys.stdout.write(f"{message.content}\n")
+        sys.stdout.write(f"{for_terminal(message.content)}\n")
     if request.options is None:
         return Completion(_read_line("you: "), (), (), (), "stop")
     texts = {spelling.lower(): text for move, text in request.options.items() for spelling in (move, text)}
@@ -167,6 +168,6 @@ def _ask_person(request: Request) -> Completion:
 
 def _read_line(question: str) -> str:
     try:
-        return input(question).strip()
+        return input(for_terminal(question)).strip()
     except EOFError as error:
         raise InputEndedError("the input ended before the game did, so nobody speaks for this seat") from error

@@ -11,9 +11,9 @@ from weakref import WeakValueDictionary
 
 from jinja2 import TemplateError
 
+from marl.models.turn_marks import EARLIER, TurnMarks
 from marl.types import Message, Request
 
-_EARLIER = "THE-EARLIER-ANSWER"
 _CALLS = """\
 To call a function, answer with <tool_call>{"name": its name, "arguments": {its arguments}}</tool_call>. Functions:"""
 _REMEMBERED = 16384
@@ -31,13 +31,15 @@ class Prompt:
 class ChatTokenizer:
     """A tokenizer and its chat template, with a memory of earlier results.
 
-    Without a template, messages are joined by newlines. If the template does not take tools, their schemas are lines of
-    the system message. They stand in the agent's first prompt only: later ones continue it.
+    Only the template begins turns: marks of turns that a content spells stay text, see `TurnMarks`. Without a template,
+    messages are joined by newlines. If the template does not take tools, their schemas are lines of the system message.
+    They stand in the agent's first prompt only: later ones continue it.
     """
 
     def __init__(self, tokenizer: Any, ends: frozenset[int]) -> None:
         """`ends`: tokens that end a completion."""
         self.tokenizer, self.ends = tokenizer, ends
+        self.marks = TurnMarks(tokenizer, self._render)
         self._known: WeakValueDictionary[tuple[tuple[int, ...], int], Prompt] = WeakValueDictionary()
         self._encoded = lru_cache(_REMEMBERED)(self._encode)
         self.text = lru_cache(_REMEMBERED)(self._text)
@@ -53,6 +55,17 @@ class ChatTokenizer:
             ValueError: if that is nothing, or if the chat template refuses the messages.
         """
         return self._encoded(request.messages, request.continues, request.tools, policy)
+
+    def conversation(self, chat: Sequence[Message]) -> tuple[int, ...]:
+        """Return the token ids of a chat that is over: nobody is to answer.
+
+        Raises:
+            ValueError: if the chat template refuses the messages.
+        """
+        chat = self._disarmed(chat)
+        if self.tokenizer.chat_template is None:
+            return tuple(self.marks.framed_ids("\n".join(message.content for message in chat)))
+        return tuple(self.marks.ids(self._render(chat, answered=True)))
 
     def reaches_stop(self, stop: tuple[str, ...], ids: Sequence[int]) -> bool:
         """Return whether the text of `ids`, which held no stop text before its last token, holds one now."""
@@ -88,9 +101,10 @@ class ChatTokenizer:
         schemas = [json.loads(tool) for tool in tools]
         if tools and not self._takes_tools(schemas):
             messages, schemas = _with_schemas(messages, tools), []
+        messages = self._disarmed(messages)
         if self.tokenizer.chat_template is None:
-            return tuple(self.tokenizer(_join(messages)).input_ids)
-        return tuple(self.tokenizer(self._render(messages, schemas), add_special_tokens=False).input_ids)
+            return tuple(self.marks.framed_ids(_join(messages)))
+        return tuple(self.marks.ids(self._render(messages, schemas)))
 
     def _takes_tools(self, schemas: list[Any]) -> bool:
         template = self.tokenizer.chat_template
@@ -98,22 +112,26 @@ class ChatTokenizer:
 
     def _delta(self, messages: tuple[Message, ...], last: int) -> tuple[int, ...]:
         """Return the ids that the template puts after an earlier answer, which ended with the token `last`."""
+        messages = self._disarmed(messages)
         if self.tokenizer.chat_template is None:
-            return tuple(self.tokenizer("\n" + _join(messages), add_special_tokens=False).input_ids)
-        before = (Message("user", "."), Message("assistant", _EARLIER))
-        text = self._render((*before, *messages)).rpartition(_EARLIER)[2]
+            return tuple(self.marks.ids("\n" + _join(messages)))
+        before = (Message("user", "."), Message("assistant", EARLIER))
+        text = self._render((*before, *messages)).rpartition(EARLIER)[2]
         end = self.tokenizer.decode([last], skip_special_tokens=False) if last in self.ends else ""
         # The end token was sampled: it stands in `continues` already.
         if end and text.lstrip().startswith(end):
             text = text.lstrip()[len(end) :]
-        return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
+        return tuple(self.marks.ids(text))
 
-    def _render(self, messages: Sequence[Message], schemas: list[Any] | None = None) -> str:
+    def _disarmed(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        return tuple([Message(message.role, self.marks.disarm(message.content)) for message in messages])
+
+    def _render(self, messages: Sequence[Message], schemas: list[Any] | None = None, *, answered: bool = False) -> str:
         try:
             return self.tokenizer.apply_chat_template(
                 [message._asdict() for message in messages],
                 tools=schemas or None,
-                add_generation_prompt=True,
+                add_generation_prompt=not answered,
                 tokenize=False,
             )
         except TemplateError as error:
@@ -124,7 +142,7 @@ class ChatTokenizer:
         return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def _forced_ids(self, text: str) -> tuple[int, ...]:
-        ids = tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
+        ids = tuple(self.marks.ids(self.marks.cut(text)))
         return ids if self.tokenizer.eos_token_id is None else (*ids, self.tokenizer.eos_token_id)
 
 

@@ -17,7 +17,7 @@ from marl.protocols.credit import (
     Likeness,
     Peers,
 )
-from marl.protocols.engines import Engine, EngineConfig, Service, WeightlessEngine
+from marl.protocols.engines import Engine, EngineConfig, Service, WeightlessEngine, WorkerEngine
 from marl.protocols.games import Game, GameConfig, GameStart, Refusal
 from marl.protocols.learning import Learner, LearnerConfig, LearnerContext, LossConfig
 from marl.protocols.models import ModelConfig, ModelContext, ModelSource, SharedWeights, WarmUp
@@ -69,5 +69,6 @@ __all__ = [
     "View",
     "WarmUp",
     "WeightlessEngine",
+    "WorkerEngine",
     "Weights",
 ]

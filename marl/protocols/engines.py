@@ -55,6 +55,10 @@ class WeightlessEngine:
         """Accept that a policy goes, for which nothing is held."""
 
 
+class WorkerEngine(WeightlessEngine):
+    """Base of engines whose answers follow from the request alone, but come from other processes, at any time."""
+
+
 class Service(WeightlessEngine):
     """Base of engines whose answers come from outside this machine: they may be late, and they may cost money."""
 

@@ -34,6 +34,11 @@ class TaskConfig(Component):
 
     group: ClassVar[str] = "tasks"
 
+    @property
+    def secret_facts(self) -> frozenset[str]:
+        """Names of the facts that give the answer away: for verifiers, rewards and examples, never for a prompt."""
+        return frozenset()
+
     @abstractmethod
     def build(self) -> Tasks: ...
 

@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 
 from marl.protocols import RoleConfig, Tool, View
-from marl.types import Request
+from marl.text import well_formed
+from marl.types import Message, Request
 
 
 class RoleCasting:
@@ -30,23 +31,32 @@ class RoleCasting:
         return known
 
     def request(self, role: str, view: View, seed: int) -> Request:
-        """Return the request that `role` makes of its policy in the situation `view`."""
+        """Return the request that `role` makes of its policy in the situation `view`.
+
+        Observations may hold texts from outside: lone surrogates, which no file and no tokenizer takes, are replaced.
+        """
         speaker = self.roles[role]
         return Request(
             policy=speaker.policy,
-            messages=speaker.messages(view),
+            messages=_well_formed(speaker.messages(view)),
             sampling=speaker.sampling,
             seed=seed,
             options=self.options(role, view.info["legal"]),
-            state=view.info["state"],
+            state=well_formed(view.info["state"]),
             continues=speaker.continues(view),
-            examples=tuple([speaker.phrase(move) for move in view.info.get("examples", ())]),
+            examples=tuple([well_formed(speaker.phrase(move)) for move in view.info.get("examples", ())]),
             tools=_schemas(speaker.tools) if speaker.tools else (),
         )
 
 
 def _greedy(role: RoleConfig) -> RoleConfig:
     return role.model_copy(update={"sampling": role.sampling.model_copy(update={"temperature": 0.0})})
+
+
+def _well_formed(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    if all(message.content.isascii() for message in messages):
+        return messages  # the usual case; equal prompts stay one object
+    return tuple([Message(message.role, well_formed(message.content)) for message in messages])
 
 
 def _schemas(tools: tuple[Tool, ...]) -> tuple[str, ...]:

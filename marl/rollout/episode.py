@@ -11,6 +11,7 @@ from marl.graph import Trajectory
 from marl.protocols import Game, View
 from marl.rollout.casting import RoleCasting
 from marl.seeds import seed_of
+from marl.text import well_formed
 from marl.types import Completion, Deal, Failure, Fork, Info, Request, Reward, Turn, TurnId
 
 
@@ -114,6 +115,8 @@ class Episode:
         """Take an answer. Answers are played in the game's order, whatever order they come in."""
         if isinstance(answer, Failure):
             answer = Completion("", (), (), (), answer.finish, usage=answer.usage)
+        if not answer.text.isascii():
+            answer = replace(answer, text=well_formed(answer.text))
         self._open[agent].answer = answer
         while not self.over:
             agent = self.game.agent_selection
@@ -195,6 +198,7 @@ class Episode:
         deal, info = self.trajectory.deal, question.info
         role = deal.seats[agent]
         failed = completion.finish in _FAILED
+        move = None if failed else self.casting.roles[role].parse(completion.text, info["legal"])
         turn = Turn(
             id=(deal.episode, len(self.trajectory.turns)),
             agent=agent,
@@ -203,7 +207,8 @@ class Episode:
             role=role,
             request=question.request,
             completion=completion,
-            action=None if failed else self.casting.roles[role].parse(completion.text, info["legal"]),
+            # A role that reads escapes (JSON) may make surrogates of plain text.
+            action=move if move is None else well_formed(move),
             problem=info.get("problem", ""),
         )
         self._record(turn, question.reads)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, takewhile
 from typing import NamedTuple
 
-from marl.protocols import Engine, Service
+from marl.protocols import Engine, Service, WorkerEngine
 from marl.types import Completion, Failure, Request, Ticket
 
 _IDLE_S = 2e-4
@@ -30,11 +30,22 @@ class _Open(NamedTuple):
 
 
 class RequestRouter:
-    """Requests in flight of all simulators that share some engines."""
+    """Requests in flight of all simulators that share some engines.
 
-    def __init__(self, engines: Iterable[Engine], deadline_s: float) -> None:
+    How long a worker process takes decides which requests share a batch, and so the last bits of their
+    log-probabilities. With a `worker_delay`, its answer is delivered that many rounds of the other engines after the
+    request, neither earlier nor later, or when they have nothing left to do: the batches follow from the seed alone.
+    """
+
+    def __init__(self, engines: Iterable[Engine], deadline_s: float, worker_delay: int | None = None) -> None:
         """`engines` are stepped in this order; others, that requests are put to later, after them."""
-        self.deadline_s = deadline_s
+        self.deadline_s, self.worker_delay = deadline_s, worker_delay
+        self._round = 0
+        """Number of rounds in which engines other than workers were stepped."""
+        self._due: dict[Ticket, int] = {}
+        """Open request to a worker -> the round in which its answer is delivered; in ascending order of both."""
+        self._early: dict[Ticket, Answer] = {}
+        """Answers of workers before their round."""
         self._engines = {id(engine): engine for engine in engines}
         self._open: dict[Ticket, _Open] = {}
         self._busy = dict.fromkeys(self._engines, 0)
@@ -54,6 +65,8 @@ class RequestRouter:
             self._engines[number], self._busy[number] = engine, 0
         self._open[ticket] = _Open(request.policy, number, deliver)
         self._busy[number] += 1
+        if self.worker_delay is not None and isinstance(engine, WorkerEngine):
+            self._due[ticket] = self._round + self.worker_delay
         if "@" in request.policy:
             request = replace(request, policy=request.policy.partition("@")[0])
         engine.submit(ticket, request)
@@ -90,6 +103,27 @@ class RequestRouter:
 
     def _step(self, wait_s: float) -> list[tuple[Ticket, Answer]]:
         busy = [number for number in self._engines if self._busy[number]]
+        if not self._due:
+            return self._collect_busy(busy, wait_s)
+        workers = [number for number in busy if isinstance(self._engines[number], WorkerEngine)]
+        models = [number for number in busy if number not in workers]
+        if not models:
+            self._round = max(self._round, next(iter(self._due.values())))
+        due = list(takewhile(lambda ticket: self._due[ticket] <= self._round, self._due))
+        if not self._have_come(due, workers, wait_s):
+            return []
+        self._round += 1
+        answers = [(ticket, self._early.pop(ticket)) for ticket in due]
+        return answers + self._collect_busy(models, 0.0 if answers else wait_s)
+
+    def _have_come(self, due: Sequence[Ticket], workers: Iterable[int], wait_s: float) -> bool:
+        """Return True if all answers that are due have come; wait for them, at most `wait_s` for each engine."""
+        for number in workers:
+            if not self._early.keys() >= set(due):
+                self._early.update(self._engines[number].step(wait_s))
+        return self._early.keys() >= set(due)
+
+    def _collect_busy(self, busy: Sequence[int], wait_s: float) -> list[tuple[Ticket, Answer]]:
         if len(busy) == 1:
             return self._collect(busy, wait_s)
         started = time.monotonic()
@@ -106,6 +140,8 @@ class RequestRouter:
         entry = self._open.pop(ticket, None)
         if entry:
             self._busy[entry.engine] -= 1
+            self._due.pop(ticket, None)
+            self._early.pop(ticket, None)
         return entry
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:

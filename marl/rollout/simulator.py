@@ -37,15 +37,21 @@ class RolloutSimulator:
     """
 
     def __init__(
-        self, game: GameConfig, casting: RoleCasting, engines: Mapping[str, Engine], deadline_s: float = 600.0
+        self,
+        game: GameConfig,
+        casting: RoleCasting,
+        engines: Mapping[str, Engine],
+        deadline_s: float = 600.0,
+        worker_delay: int | None = None,
     ) -> None:
+        """`deadline_s` and `worker_delay` are those of the `RequestRouter`."""
         self.game, self.casting, self.engines = game, casting, engines
         self.may_drop = 0
         """Number of episodes of a run that may be dropped because the game raised; one more ends the run."""
         self.dropped = 0
         self.tokens: Counter[str] = Counter()
         """Tokens sampled or scored, by purpose: train, eval, credit."""
-        self._router = RequestRouter(engines.values(), deadline_s)
+        self._router = RequestRouter(engines.values(), deadline_s, worker_delay)
         self._tickets = count()
         self._idle: list[Game] = []
         self._plays: dict[Ticket, _Play] = {}

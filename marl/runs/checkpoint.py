@@ -1,11 +1,11 @@
-"""Checkpoints: whole or absent. Written under another name and renamed, the manifest last; then older ones go."""
+"""Checkpoints: whole or absent. Written under another name, brought to the disk and renamed; then older ones go."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,13 @@ from typing import Any
 from pydantic import TypeAdapter
 from safetensors import SafetensorError
 
+from marl.data_files import problems
 from marl.errors import FolderError, Writing
+from marl.runs.checksums import checksum, settle, settle_folder
+from marl.runs.links import expect_no_link, inside
 from marl.state import load_state, save_state
+
+_LARGEST_MANIFEST = 2**24
 
 
 class CheckpointError(FolderError):
@@ -29,6 +34,8 @@ class Manifest:
     metrics_bytes: int
     files: dict[str, int]
     """Relative path -> size in bytes."""
+    sha256: dict[str, str] = field(default_factory=dict)
+    """Relative path -> checksum; none in checkpoints of older versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +67,11 @@ def write(
     target, part = folder / f"{step:06d}", folder / f".{step:06d}.part"
     try:
         with Writing(target):
-            _sweep(folder)  # what an earlier, killed process left
+            _sweep(expect_no_link(folder.parent, folder.name))  # what an earlier, killed process left
             save_policies(part / "policies")
             save_state(part / "state", state)
             _seal(part, {"format": 1, "step": step, "metrics_bytes": metrics_bytes})
-            part.rename(target)
+            _rename(part, target)
     except FolderError as error:
         shutil.rmtree(part, ignore_errors=True)
         have = ", ".join(f"{s:06d}" for s in whole(folder)) or "none"
@@ -85,8 +92,19 @@ def tidy(folder: Path, retention: Retention) -> None:
 
 
 def _seal(part: Path, record: dict[str, Any]) -> None:
-    files = {str(p.relative_to(part)): p.stat().st_size for p in sorted(part.rglob("*")) if p.is_file()}
-    (part / "manifest.json").write_text(json.dumps(record | {"files": files}, indent=1))
+    files = {str(p.relative_to(part)): p for p in sorted(part.rglob("*")) if p.is_file()}
+    sizes = {name: file.stat().st_size for name, file in files.items()}
+    checksums = {name: settle(file) for name, file in files.items()}
+    manifest = part / "manifest.json"
+    manifest.write_text(json.dumps(record | {"files": sizes, "sha256": checksums}, indent=1))
+    settle(manifest)
+    for inner in [part, *(p for p in part.rglob("*") if p.is_dir())]:
+        settle_folder(inner)
+
+
+def _rename(part: Path, target: Path) -> None:
+    part.rename(target)
+    settle_folder(target.parent)
 
 
 def _prune(folder: Path, retention: Retention) -> None:
@@ -100,7 +118,7 @@ def _prune(folder: Path, retention: Retention) -> None:
 
 def _sweep(folder: Path) -> None:
     for left in [*folder.glob(".*.part"), *folder.glob(".*.old")]:
-        shutil.rmtree(left)
+        shutil.rmtree(expect_no_link(folder, left.name))
 
 
 def set_aside(folder: Path, after: int) -> None:
@@ -115,40 +133,72 @@ def read(folder: Path, step: int) -> tuple[Manifest, dict[str, Any]]:
     """Return manifest and state of one checkpoint.
 
     Raises:
-        CheckpointError: if it is not whole, naming what is missing, cut short or unreadable.
+        CheckpointError: if it is not as it was written, naming what is missing, cut short, changed or unreadable.
     """
     path = folder / f"{step:06d}"
-    manifest = inspect(path)
+    manifest = verify(path)
     try:
         return manifest, load_state(path / "state")
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"checkpoint {path} is damaged: state cannot be read: {error}") from error
 
 
-def inspect(path: Path) -> Manifest:
-    """Return the manifest of a checkpoint whose files are all there, in full length.
+def verify(path: Path, below: str = "") -> Manifest:
+    """Return the manifest of a checkpoint of which the files `below` hold what was written.
 
     Raises:
-        CheckpointError: if it is not whole, naming what is missing or cut short.
+        CheckpointError: if it is not whole, as `inspect`, or a file has changed.
     """
+    manifest = inspect(path)
+    for name, digest in manifest.sha256.items():
+        if name.startswith(below) and checksum(path / name) != digest:
+            raise CheckpointError(f"checkpoint {path} is damaged: {name} has changed since it was written (SHA-256)")
+    return manifest
+
+
+def verify_policies(path: Path) -> Manifest:
+    """Return the manifest of a checkpoint of which the policies' files hold what was written; errors as of `verify`."""
+    return verify(path, "policies/")
+
+
+def inspect(path: Path) -> Manifest:
+    """Return the manifest of a checkpoint whose files are all there, in full length. Does not read them.
+
+    Raises:
+        CheckpointError: if it is not whole, naming what is missing or cut short, or a link leads out of the run.
+    """
+    try:
+        inside(path.parents[1], *path.parts[-2:])
+    except FolderError as error:
+        raise CheckpointError(f"checkpoint {error}") from error
     if not path.is_dir():
         have = ", ".join(f"{s:06d}" for s in steps(path.parent)) or "none"
         raise CheckpointError(f"checkpoint {path}: there is none of this name; checkpoints: {have}")
     manifest = _manifest(path / "manifest.json")
     for name, size in manifest.files.items():
-        file = path / name
-        have = file.stat().st_size if file.is_file() else None
-        if have != size:
+        if (have := _size(path, name)) != size:
             state = "is missing" if have is None else f"has {have} bytes of {size}"
             raise CheckpointError(f"checkpoint {path} is damaged: {name} {state}")
+    if unknown := manifest.sha256.keys() - manifest.files.keys():
+        raise CheckpointError(f"checkpoint {path} is damaged: its manifest.json has a checksum of {min(unknown)} alone")
     return manifest
+
+
+def _size(path: Path, name: str) -> int | None:
+    """Return the size in bytes of a file of the checkpoint `path`; None if there is no such file."""
+    try:
+        file = inside(path, name)
+        return file.stat().st_size if file.is_file() else None
+    except (FolderError, OSError, ValueError) as error:  # a name may be too long, or have a null in it
+        raise CheckpointError(f"checkpoint {path} is damaged: {error}") from error
 
 
 def _manifest(file: Path) -> Manifest:
     try:
-        manifest = TypeAdapter(Manifest).validate_json(file.read_bytes())
-    except (OSError, ValueError) as error:
-        why = str(error).splitlines()[0]
+        with inside(file.parent, file.name).open("rb") as opened:
+            manifest = TypeAdapter(Manifest).validate_json(opened.read(_LARGEST_MANIFEST))
+    except (FolderError, OSError, ValueError) as error:
+        why = problems(error).splitlines()[0] if isinstance(error, ValueError) else str(error)
         raise CheckpointError(f"checkpoint {file.parent} is damaged: no readable {file.name} ({why})") from error
     if file.parent.name != f"{manifest.step:06d}":
         raise CheckpointError(f"checkpoint {file.parent} is damaged: its {file.name} is of step {manifest.step}")
@@ -157,18 +207,24 @@ def _manifest(file: Path) -> Manifest:
 
 def steps(folder: Path) -> list[int]:
     """Return the steps of all checkpoints under `folder`, whole or damaged, oldest first."""
-    return sorted(int(p.name) for p in folder.glob("*") if p.name.isdigit()) if folder.is_dir() else []
+    names = [path.name for path in folder.glob("*")] if folder.is_dir() else []
+    return sorted(step for name in names if (step := step_of(name)) is not None)
+
+
+def step_of(name: str) -> int | None:
+    """Return the step that a file or folder is named after; None if it is named otherwise."""
+    return int(name) if name.isdecimal() and f"{int(name):06d}" == name else None
 
 
 def whole(folder: Path) -> list[int]:
-    """Return the steps of the whole checkpoints, oldest first."""
-    return [step for step in steps(folder) if damage(folder, step) is None]
+    """Return the steps of the checkpoints of which no file is missing or cut short, oldest first."""
+    return [step for step in steps(folder) if damage(folder, step, inspect) is None]
 
 
-def damage(folder: Path, step: int) -> str | None:
-    """Return what is wrong with a checkpoint; None if it is whole."""
+def damage(folder: Path, step: int, check: Callable[[Path], Manifest] = verify) -> str | None:
+    """Return what is wrong with a checkpoint; None if nothing is."""
     try:
-        inspect(folder / f"{step:06d}")
+        check(folder / f"{step:06d}")
     except CheckpointError as error:
         return str(error)
     return None

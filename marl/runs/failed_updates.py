@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, with_config
+from safetensors import SafetensorError
 
+from marl.data_files import problems
 from marl.errors import Writing
 from marl.protocols import Learner
+from marl.runs.links import inside
 from marl.state import load_state, save_state
 from marl.types import Sample
 
@@ -34,9 +37,16 @@ def read_kept(folder: Path) -> tuple[dict[str, Any], list[Sample]]:
     """Return the learner's state and the samples that `keep` wrote.
 
     Raises:
-        ValueError: if `folder` holds no kept batch.
+        FolderError: if a file is a symbolic link that leads out of `folder`.
+        ValueError: if `folder` holds no kept batch, or one that cannot be read.
     """
-    file = folder / "samples.json"
+    file = inside(folder, "samples.json")
     if not file.is_file():
         raise ValueError(f"{folder}: no kept batch here (no samples.json)")
-    return load_state(folder / "learner"), _codec().validate_json(file.read_bytes())
+    for name in ("state.json", "state.safetensors"):
+        inside(folder, "learner", name)
+    try:
+        return load_state(folder / "learner"), _codec().validate_json(file.read_bytes())
+    except (OSError, ValueError, SafetensorError) as error:
+        why = problems(error) if isinstance(error, ValueError) else str(error)
+        raise ValueError(f"{folder}: the kept batch cannot be read: {why}") from error

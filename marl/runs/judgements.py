@@ -12,6 +12,7 @@ from pathlib import Path
 import zstandard
 from pydantic import ConfigDict, TypeAdapter, with_config
 
+from marl.data_files import problems, read_lines, write_whole
 from marl.judging.records import EpisodeRecord, PeerGroup, RuleRecord, StepRecord
 
 
@@ -33,23 +34,21 @@ def write_judgement(path: Path, record: StepRecord) -> None:
     header, episode = _codecs()
     lines = [header.dump_json(_Header(record.rules, record.groups)), *map(episode.dump_json, record.episodes)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(b"\n".join(lines) + b"\n"))
-    part.replace(path)
+    write_whole(path, zstandard.ZstdCompressor(write_checksum=True).compress(b"\n".join(lines) + b"\n"))
 
 
 def read_judgement(path: Path) -> StepRecord:
     """Return what `write_judgement` wrote.
 
     Raises:
-        ValueError: if the file is missing, damaged or no judgement.
+        ValueError: if the file is missing, damaged, no judgement, or exceeds a limit of `marl/data_files.py`.
     """
     header, episode = _codecs()
     try:
-        first, *rest = zstandard.decompress(path.read_bytes()).splitlines()
-        head = header.validate_json(first)
-        return StepRecord(head.rules, head.groups, tuple([episode.validate_json(line) for line in rest]))
+        lines = read_lines(path)
+        head = header.validate_json(next(lines, b""))
+        return StepRecord(head.rules, head.groups, tuple([episode.validate_json(line) for line in lines]))
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such file") from error
-    except (zstandard.ZstdError, ValueError) as error:
-        raise ValueError(f"{path}: not a whole judgement file ({str(error).splitlines()[0]})") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: not a whole judgement file ({problems(error).splitlines()[0]})") from error

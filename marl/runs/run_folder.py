@@ -8,7 +8,7 @@ import platform
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -17,14 +17,29 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
+from marl.data_files import read_lines, write_whole
 from marl.errors import FolderError, Writing
 from marl.graph import Trajectory, read_trajectories, write_trajectories
 from marl.judging.records import StepRecord
 from marl.parts import RenamedKind
-from marl.runs.checkpoint import CheckpointError, damage, read, set_aside, steps
+from marl.runs.checkpoint import (
+    CheckpointError,
+    Manifest,
+    damage,
+    read,
+    set_aside,
+    step_of,
+    steps,
+    verify,
+    verify_policies,
+)
+from marl.runs.checksums import settle, settle_folder
 from marl.runs.judgements import read_judgement, write_judgement
+from marl.runs.links import expect_no_link, expect_no_links, inside
 from marl.scenario.load import ScenarioError, differences, validate
 from marl.scenario.schema import Scenario
+from marl.scenario.yaml_text import read_yaml_file
+from marl.text import read_json
 
 _PACKAGES = ("marl", "torch", "transformers", "tokenizers", "pettingzoo", "networkx", "pydantic", "numpy")
 _OURS = (
@@ -35,7 +50,7 @@ _OURS = (
 
 
 class RunFolder:
-    """Paths and files of one run."""
+    """Paths and files of one run. Nothing is written through a symbolic link, or read through one that leads out."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -49,18 +64,21 @@ class RunFolder:
             FolderError: if it cannot be written.
         """
         with Writing(self.path):
+            expect_no_link(self.path, "metrics.jsonl")
             self.path.mkdir(parents=True, exist_ok=True)
             self.metrics.touch()
-            _replace(self.path / "environment.json", json.dumps(environment(scenario), indent=1) + "\n")
-            _replace(self.path / "scenario.yaml", dump(scenario))
+            write_whole(self.path / "environment.json", f"{json.dumps(environment(scenario), indent=1)}\n".encode())
+            write_whole(self.path / "scenario.yaml", dump(scenario).encode())
+            settle_folder(self.path)
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Make the folder, and keep others from training in it; the operating system lets go if this process dies.
 
         Raises:
-            FolderError: if another process trains here, or the folder cannot be written.
+            FolderError: if another process trains here, the folder cannot be written, or has a symbolic link in it.
         """
+        expect_no_links(self.path, (".lock", *_OURS))
         file = self.path / ".lock"
         lock = FileLock(file, blocking=False)
         with Writing(self.path):
@@ -104,13 +122,10 @@ class RunFolder:
         return differences(old, yaml.safe_load(dump(scenario)))
 
     def _resolved(self) -> dict[str, Any]:
-        file = self.path / "scenario.yaml"
+        file = inside(self.path, "scenario.yaml")
         if not file.exists():
             raise ScenarioError(f"{self.path}: no run here (no scenario.yaml)")
-        try:
-            data = yaml.safe_load(file.read_text())
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ScenarioError(f"{file}: not YAML: {error}") from error
+        data = read_yaml_file(file)
         if not isinstance(data, dict):
             raise ScenarioError(f"{file}: not a scenario, but {type(data).__name__}")
         return data
@@ -118,69 +133,73 @@ class RunFolder:
     def clear(self) -> None:
         """Remove the run that lives here, and nothing that is not a run's."""
         with Writing(self.path):
-            for name in _OURS:
-                if (self.path / name).is_dir():
-                    shutil.rmtree(self.path / name)
+            for path in [expect_no_link(self.path, name) for name in _OURS]:
+                if path.is_dir():
+                    shutil.rmtree(path)
                 else:
-                    (self.path / name).unlink(missing_ok=True)
+                    path.unlink(missing_ok=True)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append one line to metrics.jsonl."""
-        with Writing(self.metrics), self.metrics.open("a") as file:
+        with Writing(self.metrics), expect_no_link(self.path, "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"step": step, **metrics}) + "\n")
 
     def record(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Write the trajectories of one step."""
-        file = self._episodes(step)
+        file = expect_no_link(self.path, *_episodes(step))
         with Writing(file):
             write_trajectories(file, trajectories)
 
     def record_judgement(self, step: int, record: StepRecord) -> None:
         """Write why each turn of one step got its advantage."""
-        file = self._judgement(step)
+        file = expect_no_link(self.path, *_judgement(step))
         with Writing(file):
             write_judgement(file, record)
 
     def has_judgement(self, step: int) -> bool:
         """Return True if a step's judgement was written; runs of older versions have none."""
-        return self._judgement(step).is_file()
+        return self.path.joinpath(*_judgement(step)).is_file()
 
     def judgement(self, step: int) -> StepRecord:
         """Return the judgement of a recorded step.
 
         Raises:
+            FolderError: if its file is a symbolic link that leads out of the run's folder.
             ValueError: if there is none, or its file is damaged.
         """
-        return read_judgement(self._judgement(step))
+        return read_judgement(inside(self.path, *_judgement(step)))
 
     def recorded(self) -> list[int]:
         """Return the steps whose trajectories were written, oldest first."""
-        names = (file.name.split(".")[0] for file in (self.path / "trajectories").glob("*.jsonl.zst"))
-        return sorted(int(name) for name in names if name.isdigit())
+        return sorted(_numbered(self.path / "trajectories"))
 
     def episodes(self, step: int) -> list[Trajectory]:
         """Return the trajectories of a recorded step.
 
         Raises:
+            FolderError: if their file is a symbolic link that leads out of the run's folder.
             ValueError: if their file is damaged.
         """
-        return list(read_trajectories(self._episodes(step)))
+        return list(read_trajectories(inside(self.path, *_episodes(step))))
 
-    def _episodes(self, step: int) -> Path:
-        return self.path / "trajectories" / f"{step:06d}.jsonl.zst"
+    def policies(self, step: int) -> Path:
+        """Return the folder in which checkpoint `step` saved its policies.
 
-    def _judgement(self, step: int) -> Path:
-        return self.path / "judgements" / f"{step:06d}.jsonl.zst"
+        Raises:
+            CheckpointError: if there is no such checkpoint, or a policy's file is not as it was written.
+        """
+        verify_policies(self.checkpoints / f"{step:06d}")
+        return self.checkpoints / f"{step:06d}" / "policies"
 
-    def latest(self) -> tuple[int, list[str]]:
-        """Return the step of the newest whole checkpoint (0 if there is none), and what is wrong with newer ones.
+    def latest(self, check: Callable[[Path], Manifest] = verify) -> tuple[int, list[str]]:
+        """Return the step of the newest checkpoint that passes (0 if there is none), and what is wrong with newer ones.
 
         Raises:
             CheckpointError: if there are checkpoints, but none is whole.
         """
         problems: list[str] = []
         for step in reversed(steps(self.checkpoints)):
-            problem = damage(self.checkpoints, step)
+            problem = damage(self.checkpoints, step, check)
             if problem is None:
                 return step, problems
             problems.append(problem)
@@ -211,30 +230,65 @@ class RunFolder:
         return state
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the whole lines of metrics.jsonl; a killed or running run may have half a line at the end."""
-        if not self.metrics.exists():
+        """Yield the whole lines of metrics.jsonl; a killed or running run may have half a line at the end.
+
+        Raises:
+            FolderError: naming the line, if one is no row, or if the file is a link that leads out of the run's folder.
+        """
+        file = inside(self.path, "metrics.jsonl")
+        if not file.exists():
             return
-        with self.metrics.open() as file:
-            for line in file:
-                if line.endswith("\n"):
-                    yield json.loads(line)
+        done = 0
+        try:
+            for line in read_lines(file):
+                if line.endswith(b"\n"):
+                    yield _row(line)
+                done += 1
+        except (ValueError, OSError) as error:
+            raise FolderError(f"{file}, line {done + 1}: no row of metrics: {error}") from error
+
+    def settled_rows(self) -> int:
+        """Bring metrics.jsonl to the disk, so that no checkpoint outlives its rows; return its length in bytes.
+
+        Raises:
+            FolderError: if that cannot be done.
+        """
+        with Writing(self.metrics):
+            settle(self.metrics)
+            return self.metrics.stat().st_size
+
+
+def _episodes(step: int) -> tuple[str, str]:
+    return "trajectories", f"{step:06d}.jsonl.zst"
+
+
+def _judgement(step: int) -> tuple[str, str]:
+    return "judgements", f"{step:06d}.jsonl.zst"
+
+
+def _numbered(folder: Path) -> dict[int, Path]:
+    """Return step -> file, of the files that are named after steps."""
+    files = {step_of(file.name.removesuffix(".jsonl.zst")): file for file in folder.glob("*.jsonl.zst")}
+    return {step: file for step, file in files.items() if step is not None}
+
+
+def _row(line: bytes) -> dict[str, Any]:
+    row = read_json(line.decode())
+    if not isinstance(row, dict) or type(row.get("step")) is not int:
+        raise ValueError("must be an object with a whole number `step`")
+    for name, value in row.items():
+        if not isinstance(value, int | float):
+            raise ValueError(f"{name} must be a number, got {type(value).__name__}")
+    return row
 
 
 def _remove_after(folder: Path, step: int) -> None:
     """Remove the files of later steps, and those that are half written."""
     for part in folder.glob("*.part"):
         part.unlink()
-    for file in folder.glob("*.jsonl.zst"):
-        number = file.name.split(".")[0]
-        if number.isdigit() and int(number) > step:
+    for number, file in _numbered(folder).items():
+        if number > step:
             file.unlink()
-
-
-def _replace(file: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    part = file.with_name(f".{file.name}.part")
-    part.write_text(text)
-    part.replace(file)
 
 
 def dump(scenario: Scenario) -> str:

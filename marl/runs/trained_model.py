@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from marl.config import nearest
+from marl.errors import FolderError
 from marl.models.hf_folder import check_folder
 from marl.models.pretrained import HeldModel, PretrainedSource, TrainedPolicy
 from marl.protocols import ModelContext
 from marl.runs.best_checkpoint import Best
+from marl.runs.checkpoint import inspect, steps, verify
 from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import Scenario
 
@@ -22,14 +24,15 @@ class Trained(HeldModel, TrainedPolicy):
     def missing(self) -> Iterable[str]:
         try:
             check_folder(self.folder(publishes=True))
-        except ValueError as error:
+        except (ValueError, FolderError) as error:
             yield str(error)
 
     def prepare(self, context: ModelContext) -> PretrainedSource:
         try:
             folder = self.folder(publishes=True)
             check_folder(folder)
-        except ValueError as error:
+            verify(folder.parents[1], f"policies/{self.policy}/")
+        except (ValueError, FolderError) as error:
             raise self.source(context.policy, self.run).fault(error) from error
         return self.source(context.policy, folder)
 
@@ -39,11 +42,11 @@ class Trained(HeldModel, TrainedPolicy):
             raise ValueError(f"no run in {self.run!r}; train it first: marl train SCENARIO --out {self.run}")
         self._check_policy(home.scenario(), publishes)
         step = self._step(home)
-        saved = home.checkpoints / f"{step:06d}" / "policies" / self.policy
-        if not step or not saved.is_dir():
-            have = ", ".join(p.name for p in sorted(home.checkpoints.glob("[0-9]*"))) or "none"
-            raise ValueError(f"run {self.run!r} has no checkpoint of step {self.step!r}; there are: {have}")
-        return saved
+        if step not in (have := steps(home.checkpoints)):
+            known = ", ".join(f"{each:06d}" for each in have) or "none"
+            raise ValueError(f"run {self.run!r} has no checkpoint of step {self.step!r}; there are: {known}")
+        inspect(home.checkpoints / f"{step:06d}")
+        return home.checkpoints / f"{step:06d}" / "policies" / self.policy
 
     def _check_policy(self, scenario: Scenario, publishes: bool) -> None:
         known = {name: policy.learner for name, policy in scenario.policies.items() if policy.learner}
@@ -59,7 +62,7 @@ class Trained(HeldModel, TrainedPolicy):
         if isinstance(self.step, int):
             return self.step
         if self.step == "latest":
-            return home.latest()[0]
+            return home.latest(inspect)[0]
         settings = home.scenario().evaluate
         if settings.best_by is None:
             raise ValueError(f"run {self.run!r} does not say what is best: it has no evaluate.keep_best")

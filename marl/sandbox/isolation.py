@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import secrets
 import shutil
 import sys
 from collections.abc import Mapping
@@ -27,11 +28,15 @@ PYTHON_LIB = os.path.join(os.path.realpath(sys.base_prefix), "lib")
 SITE_PACKAGES = os.path.join(PYTHON_LIB, f"python{sys.version_info.major}.{sys.version_info.minor}", "site-packages")
 """Hidden from the code: its standard library is enough."""
 SYSTEM_PATHS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
-DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")
+"""Not /dev/zero: a mapping of it is memory that processes share and that nothing counts."""
 SCRATCH = "/tmp"
+OPEN_FILES = 64
+"""Of one process; as many timers."""
 NOBODY = 65534
-FIRST_USER = 1_000_000_000
-"""Users without a name, files or processes: root becomes one of them, a different one in each sandbox."""
+FIRST_USER, USERS = 0x70000000, 1 << 28
+"""Users that nobody uses by systemd's conventions. Root becomes one of them by chance, so that sandboxes of runs that
+know nothing of each other still have limits of their own."""
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 NAMESPACES = 0x6E020000
 """CLONE_NEWNS, CGROUP, UTS, IPC, PID and NET."""
@@ -78,8 +83,8 @@ def start_command(mechanism: str, sandbox: Sandbox, setup_fd: int, ready_fd: int
     return [*prefix, PYTHON, "-I", "-S", inside, str(setup_fd), str(ready_fd)]
 
 
-def make_setup(mechanism: str, sandbox: Sandbox, slot: int, files: Mapping[str, str], scratch: str) -> SandboxSetup:
-    """Return the steps of inside.py. `slot` is a number that no other sandbox has now.
+def make_setup(mechanism: str, sandbox: Sandbox, files: Mapping[str, str], scratch: str) -> SandboxSetup:
+    """Return the steps of inside.py.
 
     Raises:
         SandboxUnavailable: if there is no filter for this machine.
@@ -92,7 +97,7 @@ def make_setup(mechanism: str, sandbox: Sandbox, slot: int, files: Mapping[str, 
         scratch=scratch,
         scratch_mb=sandbox.file_mb if isolated else 0,
         limits=_limits(sandbox, isolated),
-        user=FIRST_USER + slot if isolated and _is_root() else None,
+        user=FIRST_USER + secrets.randbelow(USERS) if isolated and _is_root() else None,
         filter=filter_program(machine).hex() if isolated else "",
         files=files,
         command=[PYTHON, "-s", "-B", "-X", "utf8", "main.py"],
@@ -111,11 +116,12 @@ def _limits(sandbox: Sandbox, isolated: bool) -> list[tuple[int, int, int]]:
         resource.RLIMIT_AS: sandbox.memory_mb << 20,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: sandbox.file_mb << 20,
-        resource.RLIMIT_NOFILE: 64,
+        resource.RLIMIT_NOFILE: OPEN_FILES,
     }
     if isolated:
         # The first process of the namespace counts. Without a user of its own, so would everything else of the user.
         soft_limits[resource.RLIMIT_NPROC] = sandbox.processes + 1
+        soft_limits[resource.RLIMIT_SIGPENDING] = OPEN_FILES
     limits = []
     for which, soft in soft_limits.items():
         # The soft limit of processor time is a signal that code may ignore, the hard one is not.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import resource
 import select
 import signal
 import subprocess
@@ -20,18 +19,22 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from marl.errors import RunError
-from marl.sandbox.isolation import SCRATCH, SandboxUnavailable, make_setup, start_command
+from marl.sandbox.isolation import OPEN_FILES, SCRATCH, SandboxUnavailable, make_setup, start_command
 from marl.sandbox.settings import Sandbox
 
-SLOTS = os.cpu_count() or 1
-"""Sandboxes that run at once on this machine, whatever number of processes starts them."""
+PLACES = os.cpu_count() or 1
+"""Sandboxes that run at once on this machine, whatever number of processes starts them, ..."""
+PATIENCE_S = 2.0
+"""... unless all places stay taken for so long: then a program runs without one, as another run's may be hanging."""
 EndReason = Literal["finished", "timeout", "memory", "output", "killed"]
-_SLOT_RETRY_S = 0.005
+_PLACE_RETRY_S = 0.005
 _START_S = 30.0
 _CHECK_S = 0.02
 _DRAIN_S = 2.0
 _CHUNK = 1 << 16
 _SIGNALLED = 128
+_BUFFER = 212_992
+"""Bytes that the kernel keeps for an open file at most: the default of a socket's buffer, more than that of a pipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,8 @@ def _fault(mechanism: str) -> str:
 def _run(mechanism: str, sandbox: Sandbox, stdin: str, files: Mapping[str, str]) -> ProgramResult:
     with ExitStack() as stack:
         scratch = SCRATCH if mechanism != "none" else stack.enter_context(tempfile.TemporaryDirectory())
-        setup = make_setup(mechanism, sandbox, stack.enter_context(slot()), files, scratch)
+        stack.enter_context(place())
+        setup = make_setup(mechanism, sandbox, files, scratch)
         setup_file = stack.enter_context(_sealed(json.dumps(setup)))
         stdin_file = stack.enter_context(_sealed(stdin))
         ready, ready_end = os.pipe()
@@ -224,13 +228,27 @@ class SandboxProcess:
 
 
 def _memory(process: int) -> int:
-    """Return the bytes that the descendants of `process` have filled and do not share with a file."""
-    pages = 0
-    for descendant in _descendants(process):
-        with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{descendant}/statm") as file:
-            _, resident, shared, *_ = map(int, file.read().split())
-            pages += resident - shared
-    return pages * resource.getpagesize()
+    """Return the bytes that the descendants of `process` have filled and do not share with a file, and may have in
+    the buffers of open files."""
+    return sum(_private_bytes(descendant) + _buffer_bytes(descendant) for descendant in _descendants(process))
+
+
+def _private_bytes(process: int) -> int:
+    """Return the bytes of a process's own pages, in memory and swapped out; 0 if it has ended."""
+    with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{process}/status") as file:
+        sizes = dict(line.split(":", 1) for line in file)
+        return sum(int(sizes[name].split()[0]) << 10 for name in ("RssAnon", "VmSwap") if name in sizes)
+    return 0
+
+
+def _buffer_bytes(process: int) -> int:
+    """Return the bytes that the kernel may keep for the open files of a process; 0 if it has ended."""
+    try:
+        return len(os.listdir(f"/proc/{process}/fd")) * _BUFFER
+    except PermissionError:  # a process may hide them from all but root
+        return OPEN_FILES * _BUFFER
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
 
 
 def _descendants(process: int) -> Iterator[int]:
@@ -243,8 +261,8 @@ def _descendants(process: int) -> Iterator[int]:
 
 
 @contextmanager
-def slot() -> Iterator[int]:
-    """Wait for one of the `SLOTS` places and hold it; yields its number. The kernel frees it if the holder dies.
+def place() -> Iterator[None]:
+    """Wait up to `PATIENCE_S` for one of the `PLACES` and hold it. The kernel frees it if the holder dies.
 
     Raises:
         RunError: if the folder of the places belongs to another user.
@@ -253,17 +271,24 @@ def slot() -> Iterator[int]:
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         raise RunError(f"sandbox: {folder} belongs to somebody else; remove it, or set TMPDIR to a folder of your own")
-    while True:
-        for number in range(SLOTS):
-            descriptor = os.open(folder / str(number), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(descriptor)
-                continue
-            try:
-                yield number
-            finally:
-                os.close(descriptor)
-            return
-        time.sleep(_SLOT_RETRY_S)
+    deadline = time.monotonic() + PATIENCE_S
+    while (lock := _free_place(folder)) is None and time.monotonic() < deadline:
+        time.sleep(_PLACE_RETRY_S)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _free_place(folder: Path) -> int | None:
+    """Return a locked file, which is a place; None if all are taken."""
+    for number in range(PLACES):
+        descriptor = os.open(folder / str(number), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+        else:
+            return descriptor
+    return None

@@ -10,29 +10,32 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from errno import ENOSYS, EPERM
+from typing import NamedTuple
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """Machine -> its AUDIT_ARCH in linux/audit.h."""
 _X86_64 = """
-    shmget 29 shmat 30 shmctl 31 socket 41 connect 42 accept 43 bind 49 listen 50 clone 56 semget 64 semop 65
-    semctl 66 msgget 68 msgsnd 69 msgrcv 70 msgctl 71 ptrace 101 syslog 103 mknod 133 uselib 134 personality 135
-    ustat 136 sysfs 139 vhangup 153 modify_ldt 154 pivot_root 155 _sysctl 156 adjtimex 159 chroot 161 acct 163
-    settimeofday 164 mount 165 umount2 166 swapon 167 swapoff 168 reboot 169 sethostname 170 setdomainname 171
-    iopl 172 ioperm 173 init_module 175 delete_module 176 quotactl 179 lookup_dcookie 212 clock_settime 227 mbind 237
-    set_mempolicy 238 get_mempolicy 239 mq_open 240 kexec_load 246 add_key 248 request_key 249 keyctl 250
-    migrate_pages 256 mknodat 259 unshare 272 vmsplice 278 move_pages 279 accept4 288 perf_event_open 298
-    fanotify_init 300 name_to_handle_at 303 open_by_handle_at 304 clock_adjtime 305 setns 308 process_vm_readv 310
+    mmap 9 shmget 29 shmat 30 shmctl 31 socket 41 connect 42 accept 43 sendmsg 46 bind 49 listen 50 socketpair 53
+    setsockopt 54 clone 56 semget 64 semop 65 semctl 66 msgget 68 msgsnd 69 msgrcv 70 msgctl 71 fcntl 72 ptrace 101
+    syslog 103 mknod 133 uselib 134 personality 135 ustat 136 sysfs 139 vhangup 153 modify_ldt 154 pivot_root 155
+    _sysctl 156 adjtimex 159 chroot 161 acct 163 settimeofday 164 mount 165 umount2 166 swapon 167 swapoff 168
+    reboot 169 sethostname 170 setdomainname 171 iopl 172 ioperm 173 init_module 175 delete_module 176 quotactl 179
+    io_setup 206 lookup_dcookie 212 clock_settime 227 mbind 237 set_mempolicy 238 get_mempolicy 239 mq_open 240
+    kexec_load 246 add_key 248 request_key 249 keyctl 250 inotify_init 253 migrate_pages 256 mknodat 259 unshare 272
+    vmsplice 278 move_pages 279 accept4 288 inotify_init1 294 perf_event_open 298 fanotify_init 300
+    name_to_handle_at 303 open_by_handle_at 304 clock_adjtime 305 sendmmsg 307 setns 308 process_vm_readv 310
     process_vm_writev 311 kcmp 312 finit_module 313 memfd_create 319 kexec_file_load 320 bpf 321 userfaultfd 323
 """
 _AARCH64 = """
-    mknodat 33 umount2 39 mount 40 pivot_root 41 chroot 51 vhangup 58 quotactl 60 vmsplice 75 acct 89 personality 92
-    unshare 97 init_module 105 delete_module 106 kexec_load 104 clock_settime 112 syslog 116 ptrace 117 reboot 142
-    sethostname 161 setdomainname 162 settimeofday 170 adjtimex 171 mq_open 180 msgget 186 msgctl 187 msgrcv 188
-    msgsnd 189 semget 190 semctl 191 semop 193 shmget 194 shmctl 195 shmat 196 socket 198 bind 200 listen 201
-    accept 202 connect 203 add_key 217 request_key 218 keyctl 219 clone 220 swapon 224 swapoff 225
-    mbind 235 get_mempolicy 236 set_mempolicy 237 migrate_pages 238 move_pages 239 perf_event_open 241 accept4 242
-    fanotify_init 262 name_to_handle_at 264 open_by_handle_at 265 clock_adjtime 266 setns 268 process_vm_readv 270
-    process_vm_writev 271 kcmp 272 finit_module 273 memfd_create 279 bpf 280 userfaultfd 282 kexec_file_load 294
+    io_setup 0 fcntl 25 inotify_init1 26 mknodat 33 umount2 39 mount 40 pivot_root 41 chroot 51 vhangup 58 quotactl 60
+    vmsplice 75 acct 89 personality 92 unshare 97 kexec_load 104 init_module 105 delete_module 106 clock_settime 112
+    syslog 116 ptrace 117 reboot 142 sethostname 161 setdomainname 162 settimeofday 170 adjtimex 171 mq_open 180
+    msgget 186 msgctl 187 msgrcv 188 msgsnd 189 semget 190 semctl 191 semop 193 shmget 194 shmctl 195 shmat 196
+    socket 198 socketpair 199 bind 200 listen 201 accept 202 connect 203 setsockopt 208 sendmsg 211 add_key 217
+    request_key 218 keyctl 219 clone 220 mmap 222 swapon 224 swapoff 225 mbind 235 get_mempolicy 236 set_mempolicy 237
+    migrate_pages 238 move_pages 239 perf_event_open 241 accept4 242 fanotify_init 262 name_to_handle_at 264
+    open_by_handle_at 265 clock_adjtime 266 setns 268 sendmmsg 269 process_vm_readv 270 process_vm_writev 271 kcmp 272
+    finit_module 273 memfd_create 279 bpf 280 userfaultfd 282 kexec_file_load 294
 """
 _BOTH = """
     io_uring_setup 425 io_uring_enter 426 io_uring_register 427 open_tree 428 move_mount 429 fsopen 430 fsconfig 431
@@ -40,16 +43,39 @@ _BOTH = """
     process_mrelease 448
 """
 _CLONE3, _NEWEST = 435, 449
-_NAMESPACES = 0x7E020080
-"""CLONE_NEWNS, CGROUP, UTS, IPC, USER, PID, NET and NEWTIME."""
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+
+
+class ArgumentRule(NamedTuple):
+    """A call that is refused if one of its arguments, masked, equals `value` (`equal`), or unless it does."""
+
+    call: str
+    argument: int
+    mask: int
+    value: int
+    equal: bool
+
+
+_WORD = 0xFFFFFFFF
+_ARGUMENT_RULES = (
+    # CLONE_NEWNS, CGROUP, UTS, IPC, USER, PID, NET and NEWTIME.
+    ArgumentRule("clone", 0, 0x7E020080, 0, equal=False),
+    # MAP_SHARED and MAP_ANONYMOUS: such memory stays, uncounted, when nobody has it mapped any more.
+    ArgumentRule("mmap", 3, 0x21, 0x21, equal=True),
+    # MAP_HUGETLB: pages that no process's size includes.
+    ArgumentRule("mmap", 3, 0x40000, 0, equal=False),
+    # F_SETPIPE_SZ
+    ArgumentRule("fcntl", 1, _WORD, 1031, equal=True),
+    # AF_UNIX, which asyncio needs; other families are as rarely tested as their sockets.
+    ArgumentRule("socketpair", 0, _WORD, 1, equal=False),
+)
+_LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
 _KILL, _REFUSE, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
-_NUMBER, _ARCH, _FIRST_ARGUMENT = 0, 4, 16
-"""Offsets in `struct seccomp_data`; the low half of the argument on these little-endian machines."""
+_NUMBER, _ARCH, _FIRST_ARGUMENT, _ARGUMENT_BYTES = 0, 4, 16, 8
+"""Offsets in `struct seccomp_data`; the low half of an argument comes first on these little-endian machines."""
 
 
 def numbers(machine: str) -> dict[str, int]:
-    """Return name -> number of the calls that are refused on `machine`, and of `clone`, whose flags are examined."""
+    """Return name -> number of the calls that are refused on `machine`, always or for some arguments."""
     words = ((_X86_64 if machine == "x86_64" else _AARCH64) + _BOTH).split()
     return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
@@ -62,7 +88,7 @@ def filter_program(machine: str) -> bytes:
 def _instructions(machine: str) -> Iterator[tuple[int, int, int, int]]:
     """Yield (code, instructions to skip if true, if false, value)."""
     refused = numbers(machine)
-    clone = refused.pop("clone")
+    examined = {call: refused.pop(call) for call in sorted({rule.call for rule in _ARGUMENT_RULES})}
     yield _LOAD, 0, 0, _ARCH
     yield _EQUAL, 1, 0, MACHINES[machine]
     yield _RETURN, 0, 0, _KILL
@@ -76,9 +102,11 @@ def _instructions(machine: str) -> Iterator[tuple[int, int, int, int]]:
     for number in sorted(refused.values()):
         yield _EQUAL, 0, 1, number
         yield _RETURN, 0, 0, _REFUSE | EPERM
-    yield _EQUAL, 1, 0, clone
-    yield _RETURN, 0, 0, _ALLOW
-    yield _LOAD, 0, 0, _FIRST_ARGUMENT
-    yield _ANY_BIT, 0, 1, _NAMESPACES
-    yield _RETURN, 0, 0, _REFUSE | EPERM
+    for rule in _ARGUMENT_RULES:
+        yield _LOAD, 0, 0, _NUMBER
+        yield _EQUAL, 0, 4, examined[rule.call]
+        yield _LOAD, 0, 0, _FIRST_ARGUMENT + _ARGUMENT_BYTES * rule.argument
+        yield _AND, 0, 0, rule.mask
+        yield _EQUAL, int(not rule.equal), int(rule.equal), rule.value
+        yield _RETURN, 0, 0, _REFUSE | EPERM
     yield _RETURN, 0, 0, _ALLOW

@@ -23,7 +23,8 @@ class Sandbox(Config):
     cpu_s: PositiveInt = 5
     """Processor seconds of one process."""
     memory_mb: int = Field(default=256, ge=64)
-    """Of one process, and of all together without their files; the latter is checked every 20 ms."""
+    """Of one process, and of all together without their files; the latter is checked every 20 ms, and an open file
+    counts as 208 KiB, which the kernel may keep for it. Processes cannot share memory."""
     processes: PositiveInt = 8
     """Processes and threads at once. Before Linux 5.14 all other processes of an ordinary user count too."""
     file_mb: PositiveInt = 8

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
-from yaml.composer import ComposerError
 
-from marl.config import nearest
+from marl.config import cut, nearest
 from marl.scenario.checks import absent
 from marl.scenario.schema import Scenario
+from marl.scenario.trust import gate
+from marl.scenario.yaml_text import ScenarioError, read_yaml, read_yaml_file
 
 _SECTIONS = tuple(name for name, field in Scenario.model_fields.items() if field.is_required())
+_MOST_PROBLEMS, _LONGEST_PROBLEM = 30, 1500
 _WHOLE, _NUMBER, _BOOL = "must be a whole number", "must be a number", "must be true or false"
 _MAPPING, _LIST = "must be a mapping (`name: value`)", "must be a list ([a, b])"
 _MESSAGES = {
@@ -45,25 +46,6 @@ _MESSAGES = {
 """Type of a pydantic error -> our message."""
 
 
-class ScenarioError(ValueError):
-    """A mistake in a scenario; the message has one line for each problem: field, value, what would be right."""
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe YAML in which a key given twice is an error: plain YAML would silently keep the last one."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise ComposerError(None, None, "a key must be a name", key.start_mark)
-            if key.value in seen:
-                raise ComposerError(None, None, f"key {key.value!r} is given twice", key.start_mark)
-            seen.add(key.value)
-        return node
-
-
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
     """Return the scenario in a YAML file, with overrides (`dotted.path=value`, the value in YAML), validated.
 
@@ -72,58 +54,57 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
     """
     path = Path(path)
     data = _read(path)
-    for override in overrides:
-        _override(data, override)
-    scenario = validate(data, str(path))
+    typed = [_override(data, override) for override in overrides]
+    scenario = validate(data, str(path), typed)
     if problems := absent(scenario):
         raise _error(str(path), problems)
     return scenario
 
 
-def validate(data: Mapping[str, Any], name: str = "scenario") -> Scenario:
+def validate(data: Mapping[str, Any], name: str = "scenario", typed: Sequence[str] = ()) -> Scenario:
     """Return the scenario given as plain data.
 
+    Args:
+        data: as a YAML file holds it.
+        name: the file, or what else to call it in messages.
+        typed: fields (dotted) that the user typed, and so wants.
+
     Raises:
-        ScenarioError: as `load`.
+        ScenarioError: as `load`, or, in a command, if the user does not consent to what it reaches.
     """
+    if check_reach := gate.get():
+        check_reach(data, name, typed)
     try:
         return Scenario.model_validate(data)
     except ValidationError as error:
         raise _error(name, explain(error)) from error
 
 
+def problem_list(problems: Sequence[str]) -> str:
+    """Return problems a line each, as many and as much of them as a person would read."""
+    lines = [f"  {cut(problem, _LONGEST_PROBLEM)}" for problem in problems[:_MOST_PROBLEMS]]
+    return "\n".join([*lines, *([f"  and {more} more"] if (more := len(problems) - len(lines)) else [])])
+
+
 def _error(name: str, problems: Sequence[str]) -> ScenarioError:
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return ScenarioError("\n".join([f"{name}: {count}", *(f"  {problem}" for problem in problems)]))
+    return ScenarioError(f"{name}: {count}\n{problem_list(problems)}")
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        data = read_yaml_file(path)
     except FileNotFoundError as error:
         near = ", ".join(str(p) for p in sorted(path.parent.glob("*.yaml"))[:12]) if path.parent.is_dir() else ""
         raise ScenarioError(f"{path}: no such file; scenarios there: {near or 'none'}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"{path}: cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise ScenarioError(f"{path}: not YAML: {_position(error)}") from error
     if not isinstance(data, dict):
         kind = "an empty file" if data is None else type(data).__name__
         raise ScenarioError(f"{path}: must be a mapping with {', '.join(_SECTIONS)}; got {kind}")
     return data
 
 
-def _position(error: yaml.YAMLError) -> str:
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return str(error)
-    problem = error.problem or ""
-    # An editor does not show a tab, and PyYAML names it by its escape.
-    hint = "; indent with spaces" if "'\\t'" in problem else ""
-    mark = error.problem_mark
-    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}{hint}\n{mark.get_snippet()}"
-
-
-def _override(data: dict[str, Any], override: str) -> None:
+def _override(data: dict[str, Any], override: str) -> str:
+    """Carry out an override; return its field."""
     dotted, equals, text = override.partition("=")
     keys = dotted.split(".")
     if not equals or not all(keys):
@@ -137,10 +118,8 @@ def _override(data: dict[str, Any], override: str) -> None:
             raise ScenarioError(f"override {override!r}: {field} is {inner!r}, which has no fields{hint}")
         # Copied, so that a section which YAML aliases made one object with another is overridden alone.
         parent[key] = parent = dict(inner)
-    try:
-        parent[keys[-1]] = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        raise ScenarioError(f"override {override!r}: {text!r} is not YAML: {_position(error)}") from error
+    parent[keys[-1]] = read_yaml(text, f"override {override!r}")
+    return dotted
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -174,6 +153,9 @@ def _message(details: ErrorDetails, context: Mapping[str, Any]) -> str:
     if details["type"] == "literal_error":
         choices = re.findall(r"'([^']*)'", context["expected"])
         return f"unknown; {nearest(str(details['input']), choices)}" if choices else f"must be {context['expected']}"
+    if details["type"] == "string_type" and isinstance(details["input"], int | float):
+        misread = "YAML reads yes, no, on and off as truth values; " if isinstance(details["input"], bool) else ""
+        return f"must be text: {misread}quote it"
     if details["type"] in _MESSAGES:
         return _MESSAGES[details["type"]].format(**context)
     return details["msg"].removeprefix("Value error, ")
@@ -186,4 +168,4 @@ def _value(details: ErrorDetails, line: str) -> str:
     section = isinstance(value, Mapping) and details["type"] in ("value_error", "missing")
     if section or details["type"] == "missing" or (isinstance(value, str) and shown in line):
         return ""
-    return f" (got {shown if len(shown) <= 80 else shown[:77] + '...'})"
+    return f" (got {cut(shown)})"

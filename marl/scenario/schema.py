@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from marl.config import Config
+from marl.config import Config, cut
 from marl.parts import Part
 from marl.protocols import (
     AssignConfig,
@@ -34,21 +34,28 @@ HORIZON = 10_000
 """Default of `KlInReward.horizon`, in turns, as in verl."""
 AlarmKind = Literal["constant", "unreadable", "repeated", "distinct", "entropy", "length", "cut", "reward"]
 Share = Annotated[float, Field(ge=0, le=1)]
+Steps = Annotated[int, Field(gt=0, le=10**9)]
+MAX_EPISODES = 10**6
+"""Of one step or one evaluation, which are held in memory."""
+Episodes = Annotated[int, Field(gt=0, le=MAX_EPISODES)]
+_LONGEST_NAME = 100
 
 
 def _check_names(names: Iterable[str], why: str) -> None:
     for name in names:
         if not name or not all(c.isalnum() or c in "_-" for c in name):
-            raise ValueError(f"{name!r} is no name: use letters, digits, '_' and '-' ({why})")
+            raise ValueError(f"{cut(repr(name))} is no name: use letters, digits, '_' and '-' ({why})")
+        if len(name) > _LONGEST_NAME:
+            raise ValueError(f"{cut(repr(name))} has {len(name)} characters; at most {_LONGEST_NAME} ({why})")
 
 
 class Alternate(Config):
     """Steps in which a policy learns, so that policies can take turns; in the others it stays as it is."""
 
-    period: PositiveInt
+    period: Steps
     start: int = Field(default=0, ge=0)
     """The first step (from 0) of each period ..."""
-    steps: PositiveInt
+    steps: Steps
     """... and how many."""
 
     @model_validator(mode="after")
@@ -61,6 +68,11 @@ class Alternate(Config):
 
     def includes(self, step: int) -> bool:
         return self.start <= step % self.period < self.start + self.steps
+
+    def count(self, steps: int) -> int:
+        """Return the number of the first `steps` steps that it includes."""
+        periods, rest = divmod(steps, self.period)
+        return periods * self.steps + min(max(rest - self.start, 0), self.steps)
 
 
 class PolicyConfig(Config):
@@ -83,7 +95,8 @@ class PolicyConfig(Config):
 
     def updates(self, steps: int) -> int:
         """Return the number of updates in a run of `steps`; samples still gathered at its end are not learnt from."""
-        return sum(map(self.learns_in, range(steps))) // self.update_every
+        learnt_from = self.alternate.count(steps) if self.alternate else steps
+        return learnt_from // self.update_every if self.learner else 0
 
 
 class KlInReward(Config):
@@ -173,15 +186,15 @@ class CreditConfig(CreditRule):
 class Schedule(Config):
     """Amount of play."""
 
-    steps: PositiveInt
-    groups: PositiveInt
+    steps: Steps
+    groups: Episodes
     """Different starts a step."""
-    group_size: PositiveInt
-    """Episodes from each start."""
+    group_size: Episodes
+    """Episodes from each start; in all groups together at most a million."""
     rotate_seats: bool = False
     """Let the roles change seats from group to group, so that each role plays every seat."""
     seed: int = 0
-    threads: PositiveInt | None = None
+    threads: int | None = Field(default=None, ge=1, le=4096)
     """Of torch. Tiny models are fastest with 1; default: torch's own."""
     on_error: Literal["stop", "drop"] = "stop"
     """If a game raises: end the run after a checkpoint, or drop the episode ..."""
@@ -189,19 +202,31 @@ class Schedule(Config):
     """... until this many were dropped in a run."""
     deadline_s: float = Field(default=600.0, gt=0)
     """Longest wait for an answer of any policy, in seconds."""
+    worker_delay: PositiveInt | None = 4
+    """Rounds of sampling after which the answer of a verifier or tool is taken, neither earlier nor later, so that the
+    same seed gives the same bits. None: as soon as it has come, which may be faster and is not reproducible."""
+
+    @model_validator(mode="after")
+    def _fits_memory(self) -> Self:
+        if self.groups * self.group_size > MAX_EPISODES:
+            raise ValueError(
+                f"group_size: {self.group_size} in each of {self.groups} groups are "
+                f"{self.groups * self.group_size} episodes a step; at most {MAX_EPISODES}"
+            )
+        return self
 
 
 class Evaluate(Config):
     """Measurements every so many steps, before the first and after the last; which checkpoint is best by them."""
 
-    every: PositiveInt = 50
+    every: Steps = 50
     nashconv: bool = False
     """Exact, from the policy's own move probabilities; the game must export its deals."""
     optimal: bool = False
     """Mean probability of an optimal move over all positions that have one; the game must know them."""
-    against: dict[str, PositiveInt] = Field(default_factory=dict)
+    against: dict[str, Episodes] = Field(default_factory=dict)
     """Opponent (`random`, or one that the game exports) -> episodes."""
-    held_out: PositiveInt | None = None
+    held_out: Episodes | None = None
     """Episodes on starts that training never deals: the same ones with the same seeds every time."""
     greedy: bool = False
     """Play those at temperature 0, too."""

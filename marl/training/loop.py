@@ -207,7 +207,7 @@ class Training:
             run.step,
             run.state_dict(),
             run.save_policies,
-            metrics_bytes=self.folder.metrics.stat().st_size,
+            metrics_bytes=self.folder.settled_rows(),
             retention=checkpoint.Retention(run.scenario.checkpoint.keep, self._best.step),
         )
         self._saved = run.step

@@ -9,8 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
-
 from marl.experience.rollouts import Rollouts
 from marl.graph import Trajectory
 from marl.judging.judge import Judge, Judgement
@@ -21,6 +19,7 @@ from marl.runs import checkpoint
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, validate
 from marl.scenario.schema import Scenario
+from marl.scenario.yaml_text import read_yaml
 from marl.training.build import build
 from marl.training.restore import saved_policies
 from marl.training.run import Run, make_evidence
@@ -163,10 +162,7 @@ def _with(scenario: Scenario, rule: str) -> Scenario:
 
 def _settings(rule: str) -> dict[str, Any]:
     """Return the data that would stand under `credit:`."""
-    try:
-        value = yaml.safe_load(rule)
-    except yaml.YAMLError as error:
-        raise ScenarioError(f"--with {rule}: not YAML: {error}") from error
+    value = read_yaml(rule, f"--with {rule}")
     if isinstance(value, str):
         assign, slash, baseline = value.partition("/")
         return {"assign": assign} | ({"baseline": baseline} if slash else {})
@@ -182,8 +178,7 @@ def _restored(home: RunFolder, scenario: Scenario, step: int) -> Run:
     """Return the parts of a run as they were after `step`."""
     if not step:
         return build(scenario.model_copy(update={"experience": Rollouts()}))
-    saved = home.checkpoints / f"{step:06d}" / "policies"
-    policies = saved_policies(scenario, saved, learn=True)
+    policies = saved_policies(scenario, home.policies(step), learn=True)
     run = build(scenario.model_copy(update={"experience": Rollouts(), "policies": policies}))
     state = checkpoint.read(home.checkpoints, step)[1]
     for name, learner in run.learners.items():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from marl.rollout.simulator import RolloutSimulator
 from marl.runs.best_checkpoint import Best
+from marl.runs.checkpoint import steps, verify_policies
 from marl.runs.failed_updates import read_kept
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
@@ -37,14 +38,12 @@ def restore(folder: Path, step: int | None = None) -> tuple[Scenario, RolloutSim
     """
     home = RunFolder(folder)
     scenario = home.scenario()
-    newest, _ = home.latest()
-    chosen = newest if step is None else step
-    saved = home.checkpoints / f"{chosen:06d}" / "policies"
-    if not chosen or not saved.is_dir():
-        have = ", ".join(p.name for p in sorted(home.checkpoints.glob("0*"))) or "none"
-        raise ScenarioError(f"{folder}: no checkpoint of step {chosen}; there are: {have}")
+    chosen = home.latest(verify_policies)[0] if step is None else step
+    if chosen not in (have := steps(home.checkpoints)):
+        known = ", ".join(f"{each:06d}" for each in have) or "none"
+        raise ScenarioError(f"{folder}: no checkpoint of step {chosen}; there are: {known}")
     use_threads(scenario.schedule.threads)
-    policies = saved_policies(scenario, saved, learn=False)
+    policies = saved_policies(scenario, home.policies(chosen), learn=False)
     return scenario, make_simulator(scenario, build_engines(policies, sources(scenario, policies)))
 
 

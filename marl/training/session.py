@@ -120,7 +120,7 @@ class RunStart:
             return step
         wanted = Path(str(self._resume))
         elsewhere = len(wanted.parts) > 1 and wanted.parent.resolve() != folder.checkpoints.resolve()
-        if not wanted.name.isdigit() or elsewhere:
+        if not (wanted.name.isascii() and wanted.name.isdigit()) or elsewhere:
             raise ScenarioError(
                 f"--resume {self._resume}: give 'auto', or a checkpoint of this run such as {folder.checkpoints}/000100"
             )

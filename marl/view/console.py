@@ -9,14 +9,21 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from marl.metrics.summaries import held_out_measures
 from marl.runs.run_folder import RunFolder
+from marl.text import for_terminal
 from marl.types import Metrics
 from marl.view.curves import spark
 
 _SHOWN = ("eval/nashconv", "eval/legal_mass", "eval/optimal", "eval/random/win", "eval/minimax/draw")
 _QUIET_S = 5.0
+
+
+def show(console: Console, text: str) -> None:
+    """Print a text as it is: markup and control characters in it are shown, not obeyed."""
+    console.print(for_terminal(text), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def notable(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -65,7 +72,7 @@ class PlainLines(Monitor):
         self.say(f"step {step}/{self._steps}  {figures}")
 
     def say(self, message: str) -> None:
-        self._console.print(message, markup=False, highlight=False, soft_wrap=True)
+        show(self._console, message)
 
 
 class LiveTable(Monitor):
@@ -75,7 +82,7 @@ class LiveTable(Monitor):
         self._console = console
         self._history: dict[str, list[float]] = {}
         self._progress = _bar(console)
-        self._task = self._progress.add_task(title, total=steps)
+        self._task = self._progress.add_task(for_terminal(title), total=steps)
         # Drawn when the screen is refreshed, not at every step: steps may be many a second.
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4)
 
@@ -94,11 +101,11 @@ class LiveTable(Monitor):
         for heading in ("metric", "now", "history"):
             table.add_column(heading, no_wrap=True)
         for name, values in list(self._history.items()):
-            table.add_row(name, f"{values[-1]:.4g}", spark(values, 40))
+            table.add_row(Text(for_terminal(name)), f"{values[-1]:.4g}", spark(values, 40))
         return Group(self._progress, table)
 
     def say(self, message: str) -> None:
-        self._console.print(message, markup=False, highlight=False)
+        show(self._console, message)
 
     def close(self) -> None:
         self._live.stop()
@@ -112,7 +119,7 @@ class WarmUpProgress(Monitor):
         self._progress = _bar(console)
         self._progress.disable = not console.is_terminal
         self._task = self._progress.add_task("warm-up", total=steps)
-        console.print(f"policy {policy}: teaching a new tiny model the format of its answers (once; then cached)")
+        show(console, f"policy {policy}: teaching a new tiny model the format of its answers (once; then cached)")
 
     def begin(self, folder: RunFolder) -> None:
         self._progress.start()
@@ -125,7 +132,7 @@ class WarmUpProgress(Monitor):
 
 
 def _bar(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
 
 

@@ -73,7 +73,7 @@ def write_credit(file: Path, step: RejudgedStep, trajectories: Sequence[Trajecto
     check_format(file)
     records = step.record.turns()
     rows = [_row(turn, records.get(turn.id)) for turn in _turns(trajectories)]
-    with Writing(file), file.open("w", newline="") as out:
+    with Writing(file), file.open("w", newline="", encoding="utf-8") as out:
         if file.suffix == ".csv":
             table = csv.DictWriter(out, _COLUMNS)
             table.writeheader()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
 from marl.evaluation.evaluate import EXACT, counts
 from marl.metrics.summaries import held_out_measures
+from marl.runs.links import expect_no_link
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 
@@ -35,7 +37,7 @@ def plot(runs: Sequence[Path], metrics: Sequence[str], out: Path | None) -> str:
     curves = {name: drawn for name, drawn in curves.items() if drawn}
     if not curves:
         raise ScenarioError(f"{runs[0]}: nothing to plot yet")
-    file = out or runs[0] / "curves.png"
+    file = out or expect_no_link(runs[0], "curves.png")
     draw(file, curves)
     name, first = next(iter(curves.items()))
     return f"{name}\n{chart(next(iter(first.values())))}\n{file}"
@@ -57,9 +59,19 @@ def spark(values: Sequence[float], width: int) -> str:
     if not values:
         return ""
     bins = _bins(values, width)
-    low, high = min(bins), max(bins)
-    span = (high - low) or 1.0
-    return "".join(_BARS[min(7, int((value - low) / span * 8))] for value in bins)
+    low, high = _range(bins)
+    return "".join(_BARS[min(7, int(_share(value, low, high) * 8))] if isfinite(value) else " " for value in bins)
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    """Return the least and greatest of the finite values."""
+    finite = [value for value in values if isfinite(value)]
+    return min(finite, default=0.0), max(finite, default=0.0)
+
+
+def _share(value: float, low: float, high: float) -> float:
+    """Return how far `value` is on the way from `low` to `high`, from 0 to 1. Halves, as their difference is finite."""
+    return (value / 2 - low / 2) / ((high / 2 - low / 2) or 0.5)
 
 
 def _bins(values: Sequence[float], width: int) -> list[float]:
@@ -71,19 +83,24 @@ def _bins(values: Sequence[float], width: int) -> list[float]:
 def chart(curve: Curve, width: int = 60, height: int = 10) -> str:
     """Return a curve drawn in text, with its scale on the left and its steps below; sizes are in characters."""
     bins = _bins([value for _, value in curve], width)
-    low, high = min(0.0, *bins), max(0.0, *bins)
-    span = (high - low) or 1.0
+    low, high = _range([0.0, *bins])
     rows = []
     for row in range(height, 0, -1):
-        label = f"{low + span * row / height:8.3f}" if row in (1, height) or row == (height + 1) // 2 else " " * 8
-        rows.append(f"{label} ┤" + "".join(_cell((value - low) / span * height - (row - 1)) for value in bins))
+        label = _label(low, high, row / height) if row in (1, height) or row == (height + 1) // 2 else " " * 8
+        rows.append(f"{label} ┤" + "".join(_cell(_share(value, low, high) * height - (row - 1)) for value in bins))
     first, last = str(curve[0][0]), str(curve[-1][0]) if len(curve) > 1 else ""
     below = f"{' ' * 9}└{'─' * len(bins)}\n{' ' * 10}{first}{last.rjust(max(len(bins) - len(first), len(last) + 1))}"
     return "\n".join([*rows, below])
 
 
+def _label(low: float, high: float, share: float) -> str:
+    value = low * (1 - share) + (high if high > low else low + 1.0) * share
+    return f"{value:8.3f}" if abs(value) < 1e4 else f"{value:8.2g}"
+
+
 def _cell(fill: float) -> str:
-    return _BARS[min(7, int(fill * 8))] if fill > 0 else " "
+    # Nothing is drawn for what is not finite.
+    return _BARS[min(7, int(fill * 8))] if 0 < fill < inf else " "
 
 
 def draw(path: Path, curves: Mapping[str, Mapping[str, Curve]]) -> None:
@@ -91,10 +108,16 @@ def draw(path: Path, curves: Mapping[str, Mapping[str, Curve]]) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
-    from matplotlib import pyplot
-
     columns = min(2, len(curves))
     rows = -(-len(curves) // columns)
+    # Names are no formulas: a `$` in one of them would be an error, or drawn as mathematics.
+    with mpl.rc_context({"text.parse_math": False, "text.usetex": False}):
+        _draw(path, curves, rows, columns)
+
+
+def _draw(path: Path, curves: Mapping[str, Mapping[str, Curve]], rows: int, columns: int) -> None:
+    from matplotlib import pyplot
+
     figure, axes = pyplot.subplots(rows, columns, figsize=(6.5 * columns, 3.6 * rows), squeeze=False)
     for axis, (metric, runs) in zip(axes.flat, curves.items(), strict=False):
         _panel(axis, metric, runs)

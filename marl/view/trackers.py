@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from marl.errors import Writing
+from marl.text import well_formed
 from marl.types import Metrics
 from marl.view.console import Monitor
 
@@ -47,7 +48,8 @@ class EventFiles(Monitor):
         from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[attr-defined]
         from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
 
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items() if name != "step"]
+        tags = {well_formed(name): value for name, value in metrics.items() if name != "step"}
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in tags.items()]
         self._add(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
     def _add(self, event: Any) -> None:

@@ -11,6 +11,7 @@ from marl.graph import Trajectory
 from marl.judging.records import StepRecord, TurnRecord
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
+from marl.text import read_json
 from marl.types import Turn, TurnId
 
 _SHOWN_PEERS = 8
@@ -42,7 +43,7 @@ def why(run: Path, turn: str) -> str:
 
 def _parse(turn: str) -> TurnId:
     episode, colon, index = turn.rpartition(":")
-    if not colon or not index.isdigit():
+    if not colon or not index.isdecimal():
         raise ScenarioError(f"{turn}: write a turn as EPISODE:INDEX, such as 000039.0.1:2")
     return episode, int(index)
 
@@ -50,7 +51,7 @@ def _parse(turn: str) -> TurnId:
 def _find(home: RunFolder, episode: str) -> tuple[int, list[Trajectory]]:
     home.scenario()  # raises where there is no run
     number = episode.split(".")[0]
-    likely = int(number) + 1 if number.isdigit() else 0
+    likely = int(number) + 1 if number.isdecimal() else 0
     for step in sorted(home.recorded(), key=lambda step: (step != likely, step)):
         trajectories = home.episodes(step)
         if any(trajectory.id == episode for trajectory in trajectories):
@@ -80,8 +81,15 @@ def _readers(turn: Turn, trajectory: Trajectory) -> Iterator[str]:
 def _scores(turn: Turn) -> dict[str, float]:
     if turn.completion.token_ids or not turn.completion.text.startswith("{"):
         return {}
-    scores = json.loads(turn.completion.text).get("scores", {})
-    return scores if isinstance(scores, dict) else {}
+    try:
+        answer = read_json(turn.completion.text)
+    except ValueError:
+        # A model behind an endpoint may say anything.
+        return {}
+    scores = answer.get("scores") if isinstance(answer, dict) else None
+    if not isinstance(scores, dict):
+        return {}
+    return {name: score for name, score in scores.items() if isinstance(score, float) or type(score) is int}
 
 
 def _reason(home: RunFolder, turn: Turn) -> str:

@@ -8,9 +8,10 @@ import pytest
 import yaml
 
 from marl.commands import cli
-from marl.evaluation.graders import check_graders
+from marl.evaluation.graders import _other_golds, check_graders
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
+from marl.types import Problem
 
 FAIR = {"right": "numeric", "same": "exact", "formula": "math", "box": {"kind": "numeric", "read": "boxed"}}
 
@@ -52,6 +53,41 @@ def test_a_grader_that_cannot_be_trusted_is_named_with_what_it_did(accepts: str,
     lenient = {"kind": "quiz:Lenient", "accepts": accepts}
     with pytest.raises(ValueError, match=r"policies\.judge\.engine\.checks\.mine: 'quiz:Lenient' " + complaint):
         check_graders(checked({"mine": lenient, "right": "numeric"}), problems=2)
+
+
+@pytest.mark.parametrize(
+    ("says", "complaint"),
+    [
+        ("no, {gold}", r"tells of the right answer: with another gold it says 'no, \d+', not 'no, \d+', of answer ''"),
+        ("off by {size}", r"tells of the right answer: with another gold it says"),
+        (
+            "not like {fact}",
+            r"tells the right answer: why 'not like f\(2\) == 4711' holds 'f\(2\) == 4711', of the answer",
+        ),
+    ],
+)
+def test_a_grader_whose_reasons_tell_of_the_right_answer_is_named(says: str, complaint: str) -> None:
+    talkative = {"kind": "quiz:Talkative", "says": says}
+    with pytest.raises(ValueError, match=r"policies\.judge\.engine\.checks\.mine: 'quiz:Talkative' " + complaint):
+        check_graders(checked({"mine": talkative, "right": "numeric"}), problems=2)
+
+
+@pytest.mark.parametrize("says", ["", "no", "'{answer}' is wrong", "not the answer to {question}"])
+def test_a_grader_may_repeat_what_was_said_and_asked(says: str) -> None:
+    assert check_graders(checked({"mine": {"kind": "quiz:Talkative", "says": says}}), problems=2) == 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("gold", "others"),
+    [
+        ("12 km", ("918273645 km", "564738291 km")),
+        (r"\frac{3}{4}", (r"\frac{918273645}{4}", r"\frac{564738291}{4}")),
+        ("x + y", ("zarquonbleen + y", "frumiousbander + y")),
+        ("blue", ("green", "red")),
+    ],
+)
+def test_other_golds_have_the_form_of_the_gold(gold: str, others: tuple[str, str]) -> None:
+    assert _other_golds(Problem("k", "q", gold, facts={"choices": ["green", "red", "blue"]})) == others
 
 
 def test_a_check_of_form_that_dies_is_found() -> None:

@@ -7,9 +7,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from pettingzoo.test import api_test, seed_test
 
 import games
@@ -194,6 +198,61 @@ def test_prompts_are_short_and_made_of_words(config: type[GameConfig]) -> None:
             waiting = [other for other in game.agents if other != agent]
             assert not any(game.observe(other)["action_mask"].any() for other in waiting)
             game.step(random.Random(seed).choice(legal))
+
+
+class Coin(TextGame):
+    """One move, which is paid as its text says."""
+
+    name = "coin"
+
+    def __init__(self, payment: object) -> None:
+        super().__init__(("ann",), IllegalMove())
+        self.payment = payment
+
+    def deal(self, rng: random.Random, options: Mapping[str, object]) -> str:
+        return "ann"
+
+    def describe(self, agent: str) -> str:
+        return "?"
+
+    state_of = describe
+
+    def start_key(self) -> str:
+        return "only"
+
+    def move(self, action: str) -> Mapping[str, Any]:
+        return {"ann": self.payment}
+
+
+@pytest.mark.parametrize(
+    "payment",
+    [
+        *(1, 1.0, True, np.float32(1), np.int64(1), np.bool_(True), np.array(1.0), Fraction(1)),
+        *(torch.tensor(1.0), torch.tensor([1], dtype=torch.int8), torch.ones((), dtype=torch.bfloat16)),
+    ],
+    ids=repr,
+)
+def test_a_reward_may_be_any_kind_of_number(payment: object) -> None:
+    game = Coin(payment)
+    game.reset(0)
+    game.step("heads")
+    assert game.reward_components == {"ann": {"outcome": 1.0}}
+    assert type(game.rewards["ann"]) is type(game.reward_components["ann"]["outcome"]) is float
+
+
+@pytest.mark.parametrize(
+    "payment",
+    [
+        *("1", "much", b"1", None, [1], {}, 1j, 10**400, float("nan"), float("-inf"), np.float32("nan"), "x" * 10_000),
+        *(np.array([1.0, 2.0]), torch.tensor([1.0, 2.0]), torch.tensor(float("inf"))),
+    ],
+    ids=lambda payment: repr(payment)[:20],
+)
+def test_a_reward_that_is_no_finite_number_is_named(payment: object) -> None:
+    game = Coin(payment)
+    game.reset(0)
+    with pytest.raises(ValueError, match=r"^coin: reward 'outcome' of 'ann': .{1,60} is no finite number$"):
+        game.step("heads")
 
 
 def test_masks_are_fresh_arrays() -> None:

@@ -21,7 +21,7 @@ from marl.scenario.schema import Alarms
 from marl.training.session import RunStart, train
 from marl.types import Request
 
-AGREEMENT = "(own.move == 'yes') == solver.correct"
+AGREEMENT = "own.readable * ((own.move == 'yes') == solver.correct)"
 CRITIC = {"role": "critic", "hears": ["solver"], "legal": ["yes", "no"]}
 GAME = team(
     {"role": "solver", "examples": ["{{ answer }}"]},

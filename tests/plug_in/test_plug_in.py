@@ -142,7 +142,8 @@ def test_a_part_beside_the_command_is_found_by_import_path(tmp_path: Path) -> No
         "from marl.commands.cli import main; main()"
     )
     done = command("-c", code, cwd=tmp_path)
-    assert done.stdout == "coins.yaml: fine; game mine:Mine, trains learner\n", done.stderr
+    assert done.stdout.startswith("coins.yaml: fine; game mine:Mine, trains learner\n"), done.stderr
+    assert f"imports mine:Mine from {tmp_path / 'mine.py'} (game.kind)\n" in done.stdout
 
 
 def test_installed_parts_are_listed_checked_and_in_the_schema(tmp_path: Path, installed: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from roles import parsing
+from roles.answering import PlayerRole
 from roles.schemas import check_schema
 
 Case = tuple[str, str | None]
@@ -42,6 +43,13 @@ TAGS: list[Case] = [
     ("<answer>42</answer> again: <answer> 42</answer>", "42"),
     ("<think><answer>41</answer></think><answer>42</answer>", "42"),
     ("<answer>a < b > c</answer>", "a < b > c"),
+    ("<answer>41</answer> Wait, <answer>42</answer>", "42"),
+    ("not <answer>41</answer> but <answer>42</answer>", "42"),
+    ("Actually, I know: <answer>42</answer>. No other value works.", "42"),
+    ("<answer>No, wait</answer>", "No, wait"),
+    ("<answer>42</answer> Wait, that is wrong.", None),
+    ("<answer>42</answer> is wrong", None),
+    ("not <answer>42</answer>", None),
     ("<answer>41</answer><answer>42</answer>", None),
     ("<answer></answer>", None),
     ("<answer> \n </answer>", None),
@@ -73,7 +81,17 @@ def test_a_tag_holds_one_answer(text: str, answer: str | None) -> None:
         (r"\boxed {42}", "42"),
         (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"\boxed{41} no, \boxed{42}", "42"),
-        (r"\boxed{41} and \boxed{42", "41"),
+        (r"\boxed{42}, so \boxed{42}", "42"),
+        (r"\boxed 42", "42"),
+        (r"\boxed{41} \boxed{42}", None),
+        (r"\boxed{41} and \boxed{42", None),
+        (r"\boxed{42}. Wait, no.", None),
+        (r"not \boxed{42}", None),
+        (r"-\boxed{42}", None),
+        (r"Is it \boxed{42}?", None),
+        (r"maybe \boxed{42}", None),
+        (r"\boxed{42} or so", None),
+        (r"\boxed{42}^2", None),
         (r"\boxed{x \boxed{3}}", r"x \boxed{3}"),
         (r"let f = { and \boxed{4}", "4"),
         (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
@@ -88,7 +106,7 @@ def test_a_tag_holds_one_answer(text: str, answer: str | None) -> None:
         ("", None),
     ],
 )
-def test_a_box_holds_the_last_answer(text: str, answer: str | None) -> None:
+def test_a_box_holds_one_answer(text: str, answer: str | None) -> None:
     assert parsing.boxed(text) == answer
 
 
@@ -100,6 +118,11 @@ def test_a_box_holds_the_last_answer(text: str, answer: str | None) -> None:
         ("[85] yes, [85]", "85"),
         ("[] [85]", "85"),
         ("[[85]]", "85"),
+        ("[86] no, [85]", "85"),
+        ("I will not play [86]. [85]", "85"),
+        ("<think>[86]</think>[85]", "85"),
+        ("[85] is wrong", None),
+        ("[85]. Wait, no.", None),
         ("[85] or [86]", None),
         ("[85\n]", None),
         ("[85", None),
@@ -123,6 +146,10 @@ def test_brackets_hold_one_answer(text: str, answer: str | None) -> None:
         ("  ```python\nx = 1\n  ```", "x = 1"),
         ("```python\nx = 1", None),
         ("```python\n\n```", None),
+        ("```python\nx\n```\nWait, that is wrong:\n```python\ny\n```", "y"),
+        ("```python\nwait = 1\n# no, wait\n```\nWe wait for nothing.", "wait = 1\n# no, wait"),
+        ("<think>```python\nx\n```</think>\n```python\ny\n```", "y"),
+        ("```python\nx\n```\nWait, that is wrong.", None),
         ("```python\nx\n```\n```python\n```", None),
         ("```json\n{}\n```", None),
         ("use ```x = 1``` here", None),
@@ -147,8 +174,15 @@ def test_code_that_holds_fences_is_fenced_with_longer_ones(code: str) -> None:
     [
         ('{"a": 1}', {"a": 1}),
         ('so ```json\n{"a": [1, {"b": "}"}]}\n``` ok', {"a": [1, {"b": "}"}]}),
-        ('{"a": 1} {"a": 2}', {"a": 1}),
+        ('{"a": 1} {"a": 2}', {"a": 2}),
+        ('{"a": 1} Wait, {"a": 2}', {"a": 2}),
         ('the set {1, 2} and {"a": 1}', {"a": 1}),
+        ('{"a": 1} as in the set {1, 2}', {"a": 1}),
+        ('x in [0, 1) and {"a": 1} in (2, 3]', {"a": 1}),
+        ('{"a": 1}, no, wait', None),
+        ('{"a": 1} {"a": 2,}', None),
+        ('[{"a": 1}, {"a": 2}]', None),
+        ('{"a": 1} [{"a": 2}]', None),
         ('f = { and {"a": 1}', {"a": 1}),
         ('5" of {"a": "\\"{"}', {"a": '"{'}),
         ("{}", {}),
@@ -168,7 +202,7 @@ def test_code_that_holds_fences_is_fenced_with_longer_ones(code: str) -> None:
         ("", None),
     ],
 )
-def test_the_first_json_object_is_read_strictly(text: str, value: object) -> None:
+def test_the_last_json_object_is_read_strictly(text: str, value: object) -> None:
     assert parsing.json_object(text) == value
 
 
@@ -177,7 +211,7 @@ def test_an_object_must_fit_its_schema() -> None:
     assert parsing.json_object('{"n": 3}', schema) == {"n": 3}
     assert parsing.json_object('{"n": -3}', schema) is None
     assert parsing.json_object('{"m": 3}', schema) is None
-    assert parsing.json_object('{"m": 3} {"n": 3}', schema) is None, "the first object is the answer"
+    assert parsing.json_object('{"n": 3} {"m": 3}', schema) is None, "the last object is the answer"
 
 
 def test_a_schema_that_refers_to_itself_follows_a_value_down() -> None:
@@ -221,6 +255,10 @@ def test_a_schema_that_cannot_be_used_says_why(schema: dict[str, Any], why: str)
         ("<score>7</score> of 3 tries", 0, 10, 7),
         ("<score> 7/10 </score>", 0, 1, 0.7),
         ("<think>Score: 2</think>Score: 7", 0, 10, 7),
+        ("Score: 2. No, wait. Score: 7", 0, 10, 7),
+        ("<score>2</score> Actually, <score>7</score>", 0, 10, 7),
+        ("Score: 7. Scratch that.", 0, 10, None),
+        ("<score>7</score> is wrong", 0, 10, None),
         ("-3", -5, 5, -3),
         ("11", 0, 10, None),
         ("-1", 0, 10, None),
@@ -285,6 +323,13 @@ def test_a_line_and_the_whole_are_read_without_blanks() -> None:
     assert parsing.whole("<think>a") is None
 
 
+def test_a_move_that_a_player_only_thinks_of_or_takes_back_is_not_played() -> None:
+    player = PlayerRole(policy="p")
+    assert player.parse("<think>[left]</think>[right]", ("left", "right")) == "right"
+    assert player.parse("<think>[left]", ("left", "right")) is None
+    assert player.parse("[left] Wait, [right]", ("left", "right")) == "right"
+
+
 CALL = {"name": "python", "arguments": {"code": "print(1)"}}
 
 
@@ -330,7 +375,9 @@ REPEATED = [
     "<answer>", "</answer>", "<answer></answer>", "<think>", "</think>", "<think></think>", "<tool_call>", "<",
     "\\boxed{", "{", "}", "{}", "\\{", "\\", "[", "]", "[a", "[]", '"', '\\"', '"\\', '{"a":', '[{"a":', "`", "```\n",
     "```x\n", "```" + " " * 50, " ", "\n", "\t\n", "score", "score: ", "score is 1", "7/", "1", "1.", "-", "*", "_",
-    "%", "score:" + " " * 50, "1 out of ", "yes", "\0", "\ud800", "\u2028", "é", "-1 ", "(?", "{'",
+    "%", "score:" + " " * 50, "1 out of ",
+    "wait, ", "no. ", "not ", "hmmm", "that is wrong", "not [5]", "\\boxed 5",
+    "yes", "\0", "\ud800", "\u2028", "é", "-1 ", "(?", "{'",
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from situations import make_turn, view
+from situations import fences, make_turn, view
 
 from marl.protocols import RoleConfig, Tool
 from marl.types import Message
@@ -179,8 +179,8 @@ def test_a_judge_that_swaps_sees_the_opposite_order_and_names_the_usual_one() ->
     usual, swapped = make_role(JudgeRole), make_role(JudgeRole, swap=True, ties=True)
     shown = usual.messages(view(unread=heard))[-1].content
     turned = swapped.messages(view(unread=heard))[-1].content
-    assert shown == "pile 3\n\nCandidate 1:\nfirst\n\nCandidate 1:\nmore\n\nCandidate 2:\nsecond"
-    assert turned == "pile 3\n\nCandidate 1:\nsecond\n\nCandidate 2:\nfirst\n\nCandidate 2:\nmore"
+    assert shown == fences("pile 3\n\nCandidate 1:\n`first`\n\nCandidate 1:\n`more`\n\nCandidate 2:\n`second`")
+    assert turned == fences("pile 3\n\nCandidate 1:\n`second`\n\nCandidate 2:\n`first`\n\nCandidate 2:\n`more`")
     assert usual.parse("<verdict>1</verdict>", None) == "1"
     assert swapped.parse("<verdict>1</verdict>", None) == "2"
     assert swapped.parse("<verdict>2</verdict>", ("1", "2")) == "1"

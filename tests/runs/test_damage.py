@@ -1,5 +1,6 @@
 """Checkpoints that are cut short, folders that cannot be written, disks that are full."""
 
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -71,7 +72,31 @@ def test_without_a_whole_checkpoint_every_one_is_named_and_nothing_changes(half)
     assert outcome(half.run) == before
 
 
-def test_a_state_of_the_right_size_that_cannot_be_read_is_an_error_that_names_it(half):
+@pytest.mark.parametrize("name", FILES[:-1])
+def test_one_flipped_bit_sends_auto_back_to_the_checkpoint_before(name, whole, half):
+    file = half.run / "checkpoints" / "000006" / name
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    assert half.train("--resume", "000006") == 1
+    said = half.said()
+    assert f"checkpoint {half.run}/checkpoints/000006 is damaged: " in said
+    assert name in said
+    assert half.train("--resume", "auto") == 0
+    assert "WARNING: checkpoint" in half.said()
+    assert rows(half.run) == rows(whole.run)
+
+
+def without_checksums(run: Path) -> None:
+    """Make the checkpoints what they were before they had checksums."""
+    for file in run.glob("checkpoints/*/manifest.json"):
+        manifest = json.loads(file.read_text())
+        del manifest["sha256"]
+        file.write_text(json.dumps(manifest))
+
+
+def test_a_state_without_checksum_that_cannot_be_read_is_an_error_that_names_it(half):
+    without_checksums(half.run)
     file = half.run / "checkpoints" / "000006" / "state" / "state.safetensors"
     file.write_bytes(b"\xff" * file.stat().st_size)
     before = outcome(half.run)

@@ -184,6 +184,42 @@ ATTACKS = {
         "probe(call, 'shmget', 0, 1 << 20, 0o1666); probe(call, 'msgget', 7, 0o1666)\n"
         "probe(call, 'semget', 7, 1, 0o1666); probe(os.memfd_create, 'escaped'); probe(write, '/dev/shm/escaped')"
     ),
+    "fills memory that is shared and that nobody maps any more": Attack(
+        "import mmap\n"
+        "def fill(*where):\n"
+        "    memory = mmap.mmap(*where)\n"
+        "    for place in range(0, len(memory), 4096): memory[place] = 1\n"
+        "    memory.madvise(mmap.MADV_DONTNEED)\n"
+        "    return len(memory)\n"
+        "os.fork(); probe(fill, -1, 200 << 20); probe(lambda: fill(os.open('/dev/zero', os.O_RDWR), 200 << 20))\n"
+        "probe(lambda: mmap.mmap(-1, 1 << 21, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000))"
+    ),
+    "makes its pipes larger": Attack("import fcntl; probe(fcntl.fcntl, os.pipe()[1], 1031, 1 << 20)"),
+    "makes its sockets' buffers larger": Attack(
+        "probe(lambda: socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20))"
+    ),
+    "keeps open files on their way through a socket": Attack(
+        "probe(lambda: socket.send_fds(socket.socketpair()[0], [b'x'], [0]))"
+    ),
+    "asks for pairs of strange sockets": Attack("for family in (30, 38, 41): probe(socket.socketpair, family)"),
+    "fills the buffers of sockets": Attack(
+        "def fill():\n"
+        "    for one in pairs[-1]:\n"
+        "        one.setblocking(False)\n"
+        "        try:\n            while True: one.send(bytes(65536))\n        except BlockingIOError: pass\n"
+        "for _ in range(3): os.fork()\n"
+        "print('blocked', flush=True); pairs = []\n"
+        "for _ in range(28): pairs.append(socket.socketpair()); fill()\n"
+        "time.sleep(9)",
+        {"memory_mb": 64},
+        ("memory",),
+    ),
+    "takes what the kernel has only so many of": Attack(
+        "probe(call, 'inotify_init'); probe(call, 'inotify_init1', 0)\n"
+        "import platform; setup = {'x86_64': 206, 'aarch64': 0}[platform.machine()]\n"
+        "probe(call, 'syscall', setup, 1000, ctypes.byref(ctypes.c_ulong()))\n"
+        "probe(lambda: [call('timer_create', 1, None, ctypes.byref(ctypes.c_void_p())) for _ in range(5000)])"
+    ),
     "opens files without end": Attack("probe(lambda: [os.pipe() for _ in range(5000)])"),
     "forks without end": Attack(
         "print('blocked', flush=True)\nwhile True:\n    try: os.fork()\n    except OSError: pass",

@@ -18,7 +18,7 @@ import pytest
 from orphans import Orphans
 from pydantic import ValidationError
 
-from marl.sandbox import Sandbox, SandboxUnavailable, run, running, seccomp, unusable
+from marl.sandbox import Sandbox, SandboxUnavailable, isolation, run, running, seccomp, unusable
 
 PROJECT = Path(__file__).parents[2]
 IMPORTS = "asyncio collections dataclasses datetime fractions hashlib heapq itertools json math random re statistics"
@@ -39,6 +39,16 @@ GOOD = {
         "7\n\n",
     ),
     "runs coroutines": ("import asyncio\nasync def f(): print(await asyncio.sleep(0, 4))\nasyncio.run(f())", "4\n"),
+    "reads without loading": (
+        "import mmap; open('f', 'w').write('abc'); f = open('f', 'r+b'); print(mmap.mmap(f.fileno(), 0)[:].decode())",
+        "abc\n",
+    ),
+    "starts coroutines that start programs": (
+        "import asyncio, sys\nasync def f():\n"
+        "    p = await asyncio.create_subprocess_exec(sys.executable, '-S', '-c', 'print(8)', stdout=-1)\n"
+        "    print((await p.communicate())[0].decode(), end='')\nasyncio.run(f())",
+        "8\n",
+    ),
     "leaves with exit": ("print('x'); exit()", "x\n"),
 }
 
@@ -128,12 +138,66 @@ def test_no_more_run_at_once_than_there_are_places(tmp_path: Path, monkeypatch: 
     outputs: list[str] = []
     waiting = threading.Thread(target=lambda: outputs.append(run(Sandbox(how="none"), "print(1)").stdout))
     with ExitStack() as stack:
-        assert sorted(stack.enter_context(running.slot()) for _ in range(running.SLOTS)) == list(range(running.SLOTS))
+        for _ in range(running.PLACES):
+            stack.enter_context(running.place())
         waiting.start()
         waiting.join(0.3)
         assert not outputs
     waiting.join()
     assert outputs == ["1\n"]
+
+
+def test_a_run_whose_programs_hang_in_all_places_does_not_stop_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(running, "PATIENCE_S", 0.2)
+    with ExitStack() as stack:
+        for _ in range(running.PLACES):
+            stack.enter_context(running.place())
+        assert run(Sandbox(how="none"), "print(1)").stdout == "1\n"
+
+
+CROWD = """
+import os, time
+for _ in range(6):
+    if not os.fork(): time.sleep(2); os._exit(0)
+print("all started", flush=True)
+time.sleep(1)
+os._exit(0)
+"""
+
+
+def test_two_runs_at_once_do_not_reach_each_others_limits(mechanism: str, tmp_path: Path) -> None:
+    starter = f"from marl.sandbox import *; print(run(Sandbox(how={mechanism!r}), {CROWD!r}).stdout)"
+    runs = []
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        environment = os.environ | {"TMPDIR": str(tmp_path / name)}
+        runs.append(
+            subprocess.Popen([sys.executable, "-c", starter], cwd=PROJECT, env=environment, stdout=subprocess.PIPE)
+        )
+    assert [process.communicate()[0] for process in runs] == [b"all started\n\n"] * 2
+
+
+def test_two_runs_at_once_cannot_kill_each_others_programs(mechanism: str) -> None:
+    sandbox, outputs = Sandbox(how=mechanism, wall_s=20), []
+    program = "print(flush=True); import time; time.sleep(1); print('alive')"
+    other = threading.Thread(target=lambda: outputs.append(run(sandbox, program).stdout))
+    other.start()
+    killer = "import os, signal, time\nend = time.time() + 1.2\nwhile time.time() < end:\n    signal.signal(15, 1)\n"
+    run(sandbox, killer + "    try: os.kill(-1, 15)\n    except ProcessLookupError: pass\n    time.sleep(0.01)")
+    other.join()
+    assert outputs == ["\nalive\n"]
+
+
+def test_users_of_sandboxes_are_drawn_from_those_that_nobody_has() -> None:
+    setups = [isolation.make_setup("unshare", Sandbox(), {}, "/tmp")["user"] for _ in range(20)]
+    if os.geteuid() != 0:
+        assert set(setups) == {None}
+    else:
+        assert len(set(setups)) == 20
+        assert all(0x70000000 <= user < 0x80000000 for user in setups if user is not None)
 
 
 def test_it_refuses_where_no_walls_can_be_put_up() -> None:

@@ -53,8 +53,8 @@ KINDS = {
     "game=3": f"game: must be a mapping with `kind:`; choices: {GAMES} (got 3)",
     "game.kind=3": f"game.kind: must be a name, got 3; choices: {GAMES}",
     "game.kind=no.such:Thing": "game.kind: kind 'no.such:Thing': no module 'no' to import",
-    "game.kind=json:nothing": "game.kind: kind 'json:nothing': module 'json' has no 'nothing'",
-    "game.kind=json:dumps": "game.kind: kind 'json:dumps' is no part of games: it must be a subclass of its settings, "
+    "game.kind=yaml:nothing": "game.kind: kind 'yaml:nothing': module 'yaml' has no 'nothing'",
+    "game.kind=yaml:dump": "game.kind: kind 'yaml:dump' is no part of games: it must be a subclass of its settings, "
     "GameConfig",
     "game.kind=roles.answering:PlayerRole": "game.kind: kind 'roles.answering:PlayerRole' is no part of games: it must "
     "be a subclass of its settings, GameConfig",
@@ -75,7 +75,7 @@ VALUES = {
     "schedule.rotate_seats=maybe": "schedule.rotate_seats: must be true or false (got 'maybe')",
     "schedule=[1]": "schedule: must be a mapping (`name: value`) (got [1])",
     "seats=[player]": "seats: must be a mapping (`name: value`) (got ['player'])",
-    "seats.player_0=3": "seats.player_0: must be text (got 3)",
+    "seats.player_0=3": "seats.player_0: must be text: quote it (got 3)",
     "roles={}": "roles: must have at least 1, has 0 (got {})",
     "track=wandb": "track: must be a list ([a, b]) (got 'wandb')",
     "track=[wandbb]": "track.0: unknown; did you mean 'wandb'? choices: mlflow, trackio, wandb (got 'wandbb')",
@@ -143,7 +143,7 @@ OVERRIDES = {
     "checkpoint.every.x=1": "checkpoint.every is 200, which has no fields",
     "experience=rollouts experience.path=x": "experience is 'rollouts', which has no fields; to set fields of it, "
     "write it as {kind: rollouts} first",
-    "schedule.steps=[1": "'[1' is not YAML: line 1, column 3: expected ',' or ']', but got '<stream end>'",
+    "schedule.steps=[1": "not YAML: line 1, column 3: expected ',' or ']', but got '<stream end>'",
 }
 FILES = {
     "a_tab": ("game:\n\tkind: kuhn_poker\n", "not YAML: line 2, column 1: found character '\\t' that cannot start any "
@@ -152,8 +152,8 @@ FILES = {
     "a_nested_key_twice": ("game:\n  kind: a\n  kind: a\n", "not YAML: line 3, column 3: key 'kind' is given twice"),
     "a_list_as_a_key": ("? [1]\n: 2\n", "not YAML: line 1, column 3: a key must be a name"),
     "an_open_bracket": ("game: {a: b\n", "not YAML: line 2, column 1: expected ',' or '}', but got '<stream end>'"),
-    "an_unknown_tag": ("game: !!python/object:x.Y {}\n", "not YAML: line 1, column 7: could not determine a "
-                       "constructor for the tag 'tag:yaml.org,2002:python/object:x.Y'"),
+    "an_unknown_tag": ("game: !!python/object:x.Y {}\n", "not YAML: line 1, column 7: tag "
+                       "'tag:yaml.org,2002:python/object:x.Y': scenarios have plain text, numbers, lists and mappings"),
     "a_list": ("- game\n", "must be a mapping with game, roles, policies, schedule; got list"),
     "nothing": ("", "must be a mapping with game, roles, policies, schedule; got an empty file"),
 }  # fmt: skip

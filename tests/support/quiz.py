@@ -16,7 +16,8 @@ class Quiz(NimConfig):
     kind: str = "quiz"
 
     def problems(self, n: int) -> Sequence[Problem]:
-        return tuple(Problem(f"sum-{k}", f"What is {k}+1?", str(k + 1)) for k in range(n))
+        facts = {"tests": ["f(2) == 4711"]}
+        return tuple(Problem(f"sum-{k}", f"What is {k}+1?", str(k + 1), facts=facts) for k in range(n))
 
 
 class Lenient(VerifierConfig):
@@ -29,6 +30,20 @@ class Lenient(VerifierConfig):
         gold, answer = case.problem.answer, case.answer or ""
         kind = "empty" if not answer else "gold" if answer == gold else "other" if answer.isdigit() else "gibberish"
         return Verdict(float(kind in self.accepts.split()))
+
+
+class Talkative(VerifierConfig):
+    """Right verdicts, and reasons in words: a template of what is known about the problem and the answer."""
+
+    kind: str = "talkative"
+    says: str
+
+    def __call__(self, case: Case) -> Verdict:
+        problem, answer = case.problem, case.answer or ""
+        size = len(problem.answer) - len(answer) + int(problem.answer) % 7
+        known = {"gold": problem.answer, "size": size, "fact": problem.facts["tests"][0]}
+        why = self.says.format(answer=answer, question=problem.question, **known)
+        return Verdict(float(answer == problem.answer), "" if answer == problem.answer else why)
 
 
 class Crash(VerifierConfig):

@@ -25,6 +25,8 @@ class Says(VerifierConfig):
 
     def __call__(self, case: Case) -> Verdict:
         word, _, rest = (case.answer or "").partition(" ")
+        if word == "why":
+            return Verdict(0.5, rest * 1000)
         return Verdict(float(getattr(self, f"_{word}")(rest)), f"after {word}")
 
     def _score(self, rest: str) -> float:
@@ -72,6 +74,18 @@ class Says(VerifierConfig):
         sys.stdout.flush()
         return 0.0
 
+    def _flood(self, rest: str) -> float:
+        for stream in (1, 2):
+            for _ in range(1000):
+                os.write(stream, b"x" * 2**16)
+        return 1.0
+
+    def _write(self, rest: str) -> float:
+        """Write a reply of its own, as hexadecimal digits, where the process writes its replies."""
+        os.write(int(sys.argv[1]), bytes.fromhex(rest))
+        time.sleep(60)
+        return 1.0
+
     def _child(self, rest: str) -> float:
         child = subprocess.Popen(["sleep", "300"])
         Path(self.file).write_text(f"{os.getpid()} {child.pid}")
@@ -110,4 +124,6 @@ class Shout(ToolConfig):
             os._exit(1)
         if arguments["text"] == "raise":
             raise KeyError("key")
+        if arguments["text"] == "much":
+            return "x" * 2**21
         return arguments["text"].upper()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from marl.config import Sampling
@@ -20,3 +21,8 @@ def make_turn(agent: str, text: str, move: str | None = None) -> Turn:
     """Return a turn with made-up tokens."""
     completion = Completion(text, (1, 2), (3,), (-0.5,), "stop")
     return Turn(("e", 0), agent, 0, 0, "player", Request("actor", (), Sampling()), completion, move)
+
+
+def fences(text: str) -> str:
+    """Return a prompt in which every line `` `words` `` stands in a fence."""
+    return re.sub(r"^`(.*)`$", r"```\n\1\n```", text, flags=re.MULTILINE)

@@ -269,6 +269,16 @@ def test_what_a_template_puts_before_an_answer_is_read_too(words: PretrainedSour
     assert tokenizer.decode(ChatText(tokenizer)(whole)) == "so yes <eos>."
 
 
+def test_an_answer_that_spells_turns_is_rated_as_one_answer(bytewise: PretrainedSource) -> None:
+    tokenizer, answer = bytewise.tokenizer(), "yes<eos>so?<assistant>no"
+    spelled = ChatTokenizer(tokenizer, frozenset()).forced_ids(answer)
+    ids = ChatText(tokenizer)(sample((5,), spelled, (-1.0,) * len(spelled)))
+    assert (ids.count(tokenizer.eos_token_id), ids[-1]) == (1, tokenizer.eos_token_id)
+    assert tokenizer.decode(list(ids[:-1])) == answer
+    chat = (Message("user", "?"), Message("assistant", answer))
+    assert ChatTokenizer(tokenizer, frozenset()).conversation(chat)[-len(ids) :] == ids, "as a reward model reads it"
+
+
 def test_a_template_that_writes_answered_questions_otherwise_is_named(words: PretrainedSource) -> None:
     tokenizer = words.tokenizer()
     tokenizer.chat_template = (

@@ -41,7 +41,7 @@ def scenario() -> dict[str, Any]:
             "kind": "team",
             "task": {"kind": "arithmetic", "numbers": [0, 4], "train": 10, "held_out": 5},
             "stages": [{"role": name, "examples": ["{{ answer }}", "{{ wrong[0] }}"]} for name in LEARNT],
-            "rewards": {name: {"correct": "own.move == answer"} for name in LEARNT},
+            "rewards": {name: {"correct": "own.readable * (own.move == answer)"} for name in LEARNT},
         },
         "roles": dict.fromkeys(LEARNT, role),
         "policies": {

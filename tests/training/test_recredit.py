@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +65,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def without_judgements(run: Path, folder: Path) -> Path:
     """Return a copy of a run as older versions left it, so that its own rule has to judge again."""
-    folder.mkdir(exist_ok=True)
-    for file in run.iterdir():
-        if file.name != "judgements":
-            (folder / file.name).symlink_to(file)
-    return folder
+    return shutil.copytree(run, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("judgements"))
 
 
 def told(run: Path, step: int) -> Metrics:
@@ -122,7 +119,7 @@ def test_with_other_weights_it_is_said_whose_they_are(team: Path, tmp_path: Path
 def test_steps_that_were_not_recorded_are_said_to_be_missing_in_a_state(average: Path, tmp_path: Path) -> None:
     (tmp_path / "trajectories").mkdir()
     for name in ("scenario.yaml", *(f"trajectories/{step:06d}.jsonl.zst" for step in (1, 2, 5))):
-        (tmp_path / name).symlink_to(average / name)
+        shutil.copy(average / name, tmp_path / name)
     again = Rejudge(tmp_path)
     again()
     assert again.notes == [
@@ -182,13 +179,13 @@ def test_a_step_that_was_not_recorded_is_refused_with_those_that_were(average: P
 
 
 def test_a_run_without_trajectories_is_refused(average: Path, tmp_path: Path) -> None:
-    (tmp_path / "scenario.yaml").symlink_to(average / "scenario.yaml")
+    shutil.copy(average / "scenario.yaml", tmp_path)
     with pytest.raises(ScenarioError, match=r"no trajectories were recorded \(checkpoint\.trajectories\)"):
         Rejudge(tmp_path)
 
 
 def test_a_damaged_file_is_named(average: Path, tmp_path: Path) -> None:
-    (tmp_path / "scenario.yaml").symlink_to(average / "scenario.yaml")
+    shutil.copy(average / "scenario.yaml", tmp_path)
     file = tmp_path / "trajectories" / "000001.jsonl.zst"
     write_trajectories(file, Rejudge(average, 1).trajectories)
     file.write_bytes(file.read_bytes()[:-8])
@@ -222,7 +219,7 @@ def test_a_rule_that_is_none_is_refused_with_what_would_be_one(average: Path, ru
 
 def test_a_checkpoint_of_another_rule_is_refused(team: Path, tmp_path: Path) -> None:
     for name in ("checkpoints", "trajectories"):
-        (tmp_path / name).symlink_to(team / name)
+        shutil.copytree(team / name, tmp_path / name)
     file = tmp_path / "scenario.yaml"
     file.write_text((team / "scenario.yaml").read_text().replace("    shapley:", "    other:"))
     with pytest.raises(ScenarioError, match=r"checkpoint 000004 is of another rule .* it has no 'other'"):

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,8 +66,7 @@ def test_a_turn_that_is_not_judged_says_why(run: Path) -> None:
 
 
 def test_it_needs_no_model(run: Path, tmp_path: Path) -> None:
-    for name in ("scenario.yaml", "trajectories", "judgements", "metrics.jsonl"):
-        (tmp_path / name).symlink_to(run / name)
+    shutil.copytree(run, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoints", "cache"))
     code = (
         "import sys; from marl.commands.cli import main; sys.argv[1:] = sys.argv[2:]\n"
         "try: main()\nfinally: assert not {'torch', 'transformers'} & sys.modules.keys()"
@@ -90,3 +90,28 @@ def test_what_cannot_be_explained_is_named(run: Path, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "older" / "judgements")
     with pytest.raises(ScenarioError, match="step 2 was recorded without its judgement, by an older version"):
         why(tmp_path / "older", "000001.0.0:1")
+
+
+@pytest.mark.parametrize("turn", ["000001.0.0:²", "²:0", "000001.0.0:" + "9" * 400])
+def test_odd_digits_are_no_index(turn: str, run: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"write a turn as EPISODE:INDEX|no episode|has 5 turns"):
+        why(run, turn)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["{", '{"scores": 5}', '{"scores": {"a": "x"}}', '{"scores": {"a": null, "b": true}}', '{"a": ' * 50_000, "{]"],
+)
+def test_readers_that_say_anything_but_scores_have_none(said: str, run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    home = RunFolder(tmp_path / "run")
+    episodes = home.episodes(2)
+    for trajectory in episodes:
+        for place, turn in enumerate(trajectory.turns):
+            if not turn.completion.token_ids:
+                completion = replace(turn.completion, text=said)
+                trajectory.turns[place] = replace(turn, completion=completion)
+    home.record(2, episodes)
+    text = why(home.path, f"{episodes[0].id}:0")
+    assert "scored" not in text
+    assert "assign" in text

@@ -47,15 +47,16 @@ class ChatText:
         """Raises:
         ValueError: if the template writes a conversation whose beginning is not the prompt for its answer.
         """
-        self._tokenizer, self._text = tokenizer, ChatTokenizer(tokenizer, frozenset()).text
+        self._tokenizer, self._chat = tokenizer, ChatTokenizer(tokenizer, frozenset())
         self._before, self._after = self._around()
 
     def __call__(self, sample: Sample) -> tuple[int, ...]:
         """Return the ids that follow the prompt of `sample`, at the last of which it is rated."""
-        text = self._text(sample.token_ids)
+        text = self._chat.text(sample.token_ids)
         ends = [place for stop in sample.sampling.stop if (place := text.find(stop)) >= 0]
         text = text[: min(ends, default=len(text))]
-        return tuple(self._tokenizer(f"{self._before}{text}{self._after}", add_special_tokens=False).input_ids)
+        marks = self._chat.marks
+        return tuple(marks.ids(f"{self._before}{marks.disarm(text)}{self._after}"))
 
     def _around(self) -> tuple[str, str]:
         """Return the texts that the template writes between the prompt and an answer, and after it."""

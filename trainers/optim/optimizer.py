@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from marl.state import expect_alike
+
 if TYPE_CHECKING:
     from trainers.settings.optimisation import Optimisation
 
@@ -60,19 +62,32 @@ class Optimizer:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put the moments back; settings such as betas stay those of the scenario."""
+        """Put the moments back; settings such as betas stay those of the scenario.
+
+        Raises:
+            ValueError: if they are of other parameters, or of others' shapes or types.
+        """
         if unknown := state.keys() - set(self._names):
             raise ValueError(f"optimizer state of {sorted(unknown)} fits no trained parameter")
         indexed: dict[int, Any] = {}
         saved: dict[nn.Parameter, Tensor] = {}
         for index, (name, parameter) in enumerate(zip(self._names, self.parameters, strict=True)):
             moments = dict(state.get(name, {}))
+            stepped = self._master_weights.of(parameter).detach()
             if "master" in moments:
                 saved[parameter] = moments.pop("master")
+                expect_alike({name: saved[parameter]}, {name: stepped}, "master weights do not fit the model")
             if moments:
+                self._expect_moments(moments, name, stepped)
                 indexed[index] = moments
         self._master_weights.restore(saved)
         self._adam.load_state_dict({"state": indexed, "param_groups": self._adam.state_dict()["param_groups"]})
+
+    def _expect_moments(self, moments: Mapping[str, Any], name: str, stepped: Tensor) -> None:
+        # Torch would cast and broadcast them. Those of bitsandbytes are packed, and of other types.
+        if isinstance(self._adam, torch.optim.AdamW):
+            held = {"exp_avg": stepped, "exp_avg_sq": stepped, "step": torch.zeros((), dtype=torch.float32)}
+            expect_alike(moments, held, f"optimizer state of {name!r} does not fit")
 
 
 class MasterWeights:
@@ -168,9 +183,8 @@ def restore(tensors: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
     """Copy `saved` into `tensors`.
 
     Raises:
-        ValueError: if their names differ.
+        ValueError: if names, shapes or types differ; nothing is changed then.
     """
-    if tensors.keys() != saved.keys():
-        raise ValueError(f"weights do not fit the model: {sorted(tensors.keys() ^ saved.keys())} are only on one side")
+    expect_alike(saved, tensors, "weights do not fit the model")
     for name, tensor in tensors.items():
         tensor.copy_(saved[name])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
+from marl.text import read_json, well_formed
 from marl.types import Completion, Finish, Request, Usage
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ _FINISHES: dict[str, Finish] = {"length": "length", "content_filter": "aborted",
 """All others (`stop`, `tool_calls`, names of a server's own) mean that the model was done."""
 _SEEDS = 2**31
 """Servers read the seed into integers of different sizes; all of them have at least this many."""
+_MOST = 128
+"""Most choices, and calls of tools, in a response, as at OpenAI."""
+_MOST_TOKENS = 2**40
 
 
 class _Function(BaseModel):
@@ -30,7 +34,7 @@ class _Call(BaseModel):
 class _Message(BaseModel):
     content: str | None = None
     refusal: str | None = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: list[_Call] | None = Field(None, max_length=_MOST)
 
 
 class _Choice(BaseModel):
@@ -39,14 +43,14 @@ class _Choice(BaseModel):
 
 
 class _Tokens(BaseModel):
-    prompt_tokens: NonNegativeInt = 0
-    completion_tokens: NonNegativeInt = 0
+    prompt_tokens: int = Field(0, ge=0, le=_MOST_TOKENS)
+    completion_tokens: int = Field(0, ge=0, le=_MOST_TOKENS)
 
 
 class ChatCompletion(BaseModel):
     """Body of a response, without the fields that are not needed."""
 
-    choices: list[_Choice] = Field(min_length=1)
+    choices: list[_Choice] = Field(min_length=1, max_length=_MOST)
     usage: _Tokens | None = None
 
 
@@ -55,7 +59,7 @@ def request_body(request: Request, settings: OpenAI) -> dict[str, Any]:
     sampling = request.sampling
     fields: dict[str, Any] = {
         "model": settings.model,
-        "messages": [message._asdict() for message in request.messages],
+        "messages": [{"role": role, "content": well_formed(content)} for role, content in request.messages],
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k or None,
@@ -74,11 +78,16 @@ def parse_response(body: bytes) -> ChatCompletion:
         ValueError: if it is none, saying what is wrong with it.
     """
     try:
-        return ChatCompletion.model_validate_json(body)
+        value = read_json(body.decode())
+    except ValueError as error:
+        raise ValueError(f"no chat completion: Invalid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"no chat completion: must be an object, got {type(value).__name__}")
+    try:
+        return ChatCompletion.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ValueError(f"no chat completion: {where and where + ': '}{first['msg']} in {excerpt(body)}") from error
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ValueError(f"no chat completion: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
 def to_completion(response: ChatCompletion) -> Completion:
@@ -92,14 +101,14 @@ def to_completion(response: ChatCompletion) -> Completion:
     texts = [message.content or "", *map(_spell_call, message.tool_calls or ())]
     if message.content is None and len(texts) == 1 and finish == "stop":
         if message.refusal is None:
-            raise ValueError(f"a chat completion without content: {choice.model_dump_json()}")
+            raise ValueError("a chat completion without content")
         texts, finish = [message.refusal], "aborted"
     return Completion("\n".join(filter(None, texts)), (), (), (), finish)
 
 
 def _spell_call(call: _Call) -> str:
     try:
-        arguments = json.loads(call.function.arguments)
+        arguments = read_json(call.function.arguments, finite=True)
     except ValueError:
         # The model's mistake, for the role to see.
         arguments = call.function.arguments
@@ -121,9 +130,3 @@ def largest_usage(body: dict[str, Any], price: Price | None) -> Usage:
 def _priced_usage(prompt_tokens: int, completion_tokens: int, price: Price | None) -> Usage:
     cost = (prompt_tokens * price.prompt + completion_tokens * price.completion) / 1e6 if price else 0.0
     return Usage(prompt_tokens, completion_tokens, cost)
-
-
-def excerpt(body: bytes) -> str:
-    """Return the beginning of a response, for messages."""
-    text = body[:200].decode(errors="replace")
-    return repr(text) + (f" and {len(body) - 200} bytes more" if len(body) > 200 else "")

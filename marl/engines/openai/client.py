@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
-import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import httpx2
-import openai
 
 from marl.engines.openai.chat_format import (
-    excerpt,
     largest_usage,
     parse_response,
     reported_usage,
     request_body,
     to_completion,
 )
+from marl.engines.openai.key import Key
 from marl.errors import EndpointError
 from marl.types import Completion, Failure, Request, Usage
 
@@ -99,15 +99,15 @@ class EndpointClient:
 
     def __init__(self, settings: OpenAI, spent: dict[str, Usage]) -> None:
         self._settings, self._spent = settings, spent
-        self._key = os.environ[settings.key_env].strip() if settings.key_env else ""
-        self._client = openai.AsyncOpenAI(
-            base_url=settings.base_url,
-            # The library wants one; where there is none, the header is left out below.
-            api_key=self._key or "none",
-            max_retries=0,
+        self._key = Key(settings.key())
+        self._http = httpx2.AsyncClient(
+            headers={"Accept-Encoding": "identity", "Content-Type": "application/json", **self._key.headers},
+            # The key must not travel on, nor what a server would have us carry back to it.
+            follow_redirects=False,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+            limits=httpx2.Limits(max_connections=settings.concurrency),
             timeout=None,
         )
-        self._headers = {} if self._key else {"Authorization": openai.omit}
         self._budget = Budget(settings.budget, spent)
         self._in_flight = asyncio.Semaphore(settings.concurrency)
 
@@ -136,12 +136,8 @@ class EndpointClient:
         try:
             async with self._budget.reserve(bound.cost):
                 self._count(request, Usage(tries=1))
-                response = parse_response(await self._post(request.body))
-                # Where the endpoint does not report its usage, the bound counts, so that a budget holds.
-                self._count(request, reported_usage(response, self._settings.price) or bound)
-                return to_completion(response)
-        except ValueError as error:
-            raise AttemptError(str(error)) from error
+                body = await self._post(request.body)
+                return self._completion(request, body, bound)
         except BudgetExceededError:
             spent, settings = self._budget.spent, self._settings
             raise EndpointError(
@@ -149,25 +145,55 @@ class EndpointClient:
                 f"answer of {settings.base_url} may cost {bound.cost:g}"
             ) from None
 
+    def _completion(self, request: _OpenRequest, body: bytes, bound: Usage) -> Completion:
+        try:
+            response = parse_response(body)
+            # Where the endpoint does not report its usage, the bound counts, so that a budget holds.
+            self._count(request, reported_usage(response, self._settings.price) or bound)
+            completion = to_completion(response)
+        except ValueError as error:
+            raise AttemptError(f"{error} in {self._excerpt(body)}") from error
+        return replace(completion, text=self._key.unsaid(completion.text))
+
     async def _post(self, body: dict[str, Any]) -> bytes:
-        settings, chats = self._settings, self._client.chat.completions.with_streaming_response
+        settings, url = self._settings, f"{self._settings.base_url}/chat/completions"
         try:
             async with (
                 asyncio.timeout(settings.timeout_s),
-                chats.create(
-                    model=settings.model, messages=[], extra_body=body, extra_headers=self._headers
-                ) as response,
+                self._http.stream("POST", url, content=json.dumps(body)) as response,
             ):
-                return await _read_body(response)
+                answer = await self._read(response)
         except TimeoutError:
             raise AttemptError(f"no answer within {settings.timeout_s:g} s (engine.timeout_s)") from None
-        except openai.APIStatusError as error:
-            retry = error.status_code in _RETRIED_STATUSES or error.status_code >= 500
-            reason = f"HTTP {error.status_code}: {excerpt(error.response.content)}"
-            raise AttemptError(reason, retry=retry, wait_s=_retry_after(error.response.headers)) from error
-        except (openai.OpenAIError, httpx2.HTTPError) as error:
-            cause = error.__cause__ or error if isinstance(error, openai.APIConnectionError) else error
-            raise AttemptError(f"the connection failed: {type(cause).__name__}: {cause}") from error
+        except httpx2.HTTPError as error:
+            reason = f"the connection failed: {type(error).__name__}: {self._key.excerpt(str(error))}"
+            raise AttemptError(reason) from error
+        if not response.is_success:
+            raise self._refusal(response, answer)
+        return answer
+
+    async def _read(self, response: httpx2.Response) -> bytes:
+        """Return the body as it was sent: packed ones, which were not asked for, may be bombs."""
+        if (packed := response.headers.get("content-encoding", "identity")) != "identity":
+            raise AttemptError(f"the body is packed ({self._key.excerpt(packed)}), although that was not asked for")
+        body = bytearray()
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > _LONGEST_BODY:
+                raise AttemptError(f"more than {_LONGEST_BODY >> 20} MiB, beginning with {self._excerpt(body)}")
+        return bytes(body)
+
+    def _refusal(self, response: httpx2.Response, body: bytes) -> AttemptError:
+        status = response.status_code
+        if response.is_redirect:
+            to = self._key.excerpt(response.headers.get("location", ""))
+            return AttemptError(f"HTTP {status}: redirected to {to}, not followed (engine.base_url)", retry=False)
+        retry = status in _RETRIED_STATUSES or status >= 500
+        reason = f"HTTP {status}: {self._excerpt(body)}"
+        return AttemptError(reason, retry=retry, wait_s=_retry_after(response.headers))
+
+    def _excerpt(self, body: bytes | bytearray) -> str:
+        return self._key.excerpt(body.decode(errors="replace"))
 
     def _pause(self, tries: int, wait_s: float, random: Random) -> float:
         """Return seconds by exponential backoff with equal jitter (M. Brooker, AWS 2015)."""
@@ -175,7 +201,6 @@ class EndpointClient:
         return min(max(longest * (1 + random.random()) / 2, wait_s), self._settings.timeout_s)
 
     def _give_up(self, request: _OpenRequest, reason: str) -> Failure:
-        reason = reason.replace(self._key, "(the key)") if self._key else reason
         if any(message in reason for message in _OVERFLOW_MESSAGES):
             return Failure("overflow", reason, request.usage)
         self._count(request, Usage(failed=1))
@@ -188,19 +213,10 @@ class EndpointClient:
         self._spent[request.policy] = self._spent.get(request.policy, Usage()) + usage
 
 
-async def _read_body(response: openai.AsyncAPIResponse[Any]) -> bytes:
-    body = bytearray()
-    async for chunk in response.iter_bytes():
-        body += chunk
-        if len(body) > _LONGEST_BODY:
-            raise AttemptError(f"more than {_LONGEST_BODY >> 20} MiB, beginning with {excerpt(bytes(body[:200]))}")
-    return bytes(body)
-
-
 def _retry_after(headers: Mapping[str, str]) -> float:
     """Return the seconds that a server asks to wait, as a number or a date (RFC 9110, 10.2.3); 0 if it does not."""
     header, seconds = headers.get("retry-after", ""), 0.0
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):
         seconds = parsedate_to_datetime(header).timestamp() - time.time()
     with suppress(ValueError):
         seconds = float(header)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
@@ -11,6 +13,9 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_
 
 from marl.config import Config
 from marl.protocols import Engine, EngineConfig, ModelSource
+
+_HEADER_VALUE = re.compile(r"[!-~]+")
+"""Visible characters of ASCII."""
 
 
 class Price(Config):
@@ -61,7 +66,18 @@ class OpenAI(EngineConfig):
             raise ValueError(f"{url!r} is no URL of an endpoint, such as http://127.0.0.1:8000/v1")
         if "@" in parts.netloc:
             raise ValueError("holds a user or password, which would be written to disk; name a key with key_env")
+        if parts.query or parts.fragment:
+            raise ValueError("ends in a query (?...) or fragment (#...), behind which /chat/completions has no place")
         return url.rstrip("/")
+
+    @field_validator("extra")
+    @classmethod
+    def _is_json(cls, extra: dict[str, Any]) -> dict[str, Any]:
+        try:
+            json.dumps(extra, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{extra!r} cannot be sent as JSON: {error}") from error
+        return extra
 
     @model_validator(mode="after")
     def _has_price_for_budget(self) -> Self:
@@ -70,8 +86,16 @@ class OpenAI(EngineConfig):
         return self
 
     def missing(self) -> Iterable[str]:
-        if self.key_env is not None and not os.environ.get(self.key_env):
+        if self.key_env is None:
+            return
+        if not os.environ.get(self.key_env):
             yield f"key_env: the environment variable {self.key_env!r} is not set (null, if the endpoint needs no key)"
+        elif not _HEADER_VALUE.fullmatch(self.key()):
+            yield f"key_env: the environment variable {self.key_env!r} holds signs that a header of HTTP cannot have"
+
+    def key(self) -> str:
+        """Return the key, or "" if there is none."""
+        return os.environ[self.key_env].strip() if self.key_env else ""
 
     @property
     def max_wait_s(self) -> float:

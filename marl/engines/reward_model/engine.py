@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jinja2 import TemplateError
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
 from marl.graph import Chat
+from marl.models.chat_template import ChatTokenizer
 from marl.models.weights import UNREADABLE, device_of
 from marl.protocols import WeightlessEngine
 from marl.types import Completion, Failure, Request, Ticket
@@ -36,6 +36,7 @@ class Scorer:
         """
         self._settings = settings
         self._tokenizer, self._model = _load(settings)
+        self._chat_tokenizer = ChatTokenizer(self._tokenizer, frozenset())
         longest = self._model.config.to_dict().get("max_position_embeddings")
         if longest is not None and settings.max_tokens > longest:
             raise _fault(settings, f"reads {longest} tokens, but max_tokens is {settings.max_tokens}")
@@ -59,16 +60,11 @@ class Scorer:
 
     def _ids(self, chat: Chat) -> Ids:
         """Return the token ids of a chat; one that is too long loses its beginning."""
-        if self._tokenizer.chat_template is None:
-            ids = self._tokenizer("\n".join(message.content for message in chat)).input_ids
-        else:
-            try:
-                messages = [message._asdict() for message in chat]
-                text = self._tokenizer.apply_chat_template(messages, tokenize=False)
-            except TemplateError as error:
-                raise _fault(self._settings, f"has a chat template that refuses this chat: {error}") from error
-            ids = self._tokenizer(text, add_special_tokens=False).input_ids
-        return tuple(ids[-self._settings.max_tokens :])
+        try:
+            ids = self._chat_tokenizer.conversation(chat)
+        except ValueError as error:
+            raise _fault(self._settings, f"cannot read this chat: {error}") from error
+        return ids[-self._settings.max_tokens :]
 
     def _batches(self, texts: Sequence[Ids]) -> Iterator[list[Ids]]:
         """Yield texts in batches, in order, the shortest first; one at a time where the model knows no padding."""

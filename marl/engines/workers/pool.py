@@ -10,20 +10,24 @@ import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from weakref import finalize
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from marl.config import Component
-from marl.engines.workers.process import PartSpec
+from marl.engines.workers.channel import Channel
+from marl.engines.workers.process import MAX_RESULT, PartSpec
 from marl.errors import RunError
+from marl.protocols import VerifierConfig
 
 _START_S = 120.0
 """For a process to import what it needs; sympy takes seconds on a busy machine."""
@@ -40,8 +44,33 @@ class JobResult(NamedTuple):
 
     value: Any = None
     error: str = ""
+    detail: str = ""
+    """The message of the exception, for the author of the part: it may quote what the answer's author must not know."""
     fatal: bool = False
     """True if the fault is not the answer's."""
+
+
+class WorkerReply(BaseModel):
+    """Message of a worker process."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    value: Any = None
+    error: str = ""
+    detail: str = ""
+    fatal: bool = False
+
+
+class VerifierReply(WorkerReply):
+    """Message of a worker process about an answer."""
+
+    value: tuple[Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)], str] | None = None
+
+
+class ToolReply(WorkerReply):
+    """Message of a worker process about a call."""
+
+    value: str | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -69,10 +98,13 @@ def spec_of(part: Component) -> PartSpec:
 class Worker:
     """One process, started for its first job and replaced after it had to be killed."""
 
-    def __init__(self, specs: Mapping[str, PartSpec], memory: int) -> None:
-        self._specs, self._memory = specs, memory
+    def __init__(self, parts: Mapping[str, Component], memory: int) -> None:
+        self._specs, self._memory = {name: spec_of(part) for name, part in parts.items()}, memory
+        self._replies: dict[str, type[WorkerReply]] = {
+            name: VerifierReply if isinstance(part, VerifierConfig) else ToolReply for name, part in parts.items()
+        }
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
+        self._channel: Channel | None = None
         self._lock = threading.Lock()
         """Between the thread that runs jobs and the one that cancels or closes."""
         self._job: Job | None = None
@@ -84,26 +116,43 @@ class Worker:
         Raises:
             WorkerError: if the process does not come up, or if the part cannot do its work on this machine.
         """
-        connection = self._connect()
+        channel = self._connect()
         with self._lock:
             if job.cancelled or self.closed:
                 return JobResult(error="cancelled")
             self._job = job
         try:
-            connection.send_bytes(json.dumps([job.part, job.question]).encode())
-            if not connection.poll(job.timeout_s):
-                self._kill()
-                return JobResult(error=f"timed out after {job.timeout_s:g} s")
-            result = JobResult(**json.loads(connection.recv_bytes()))
+            result = self._ask(channel, job)
+        except TimeoutError:
+            self._kill()
+            return JobResult(error=f"timed out after {job.timeout_s:g} s")
         except (EOFError, OSError):
             self._kill()
             return JobResult(error="the process that ran it died")
+        except ValueError:
+            self._kill()
+            return JobResult(error="the process that ran it wrote what is no result")
         finally:
             with self._lock:
                 self._job = None
         if result.fatal:
-            raise WorkerError(f"{job.part} {result.error}")
+            raise WorkerError(f"{job.part} {result.error}: {result.detail}")
         return result
+
+    def _ask(self, channel: Channel, job: Job) -> JobResult:
+        """Return the answer of the process to `job`.
+
+        Raises:
+            TimeoutError, EOFError, OSError: as `Channel`.
+            ValueError: if it is no result.
+        """
+        deadline = time.monotonic() + job.timeout_s
+        channel.send(json.dumps([job.part, job.question]).encode(), job.timeout_s)
+        message = channel.receive(max(deadline - time.monotonic(), 0.0), MAX_RESULT)
+        reply = self._replies[job.part].model_validate_json(message)
+        if reply.value is None and not reply.error:
+            raise ValueError("neither a value nor an error")
+        return JobResult(**dict(reply))
 
     def cancel(self, job: Job) -> None:
         """Give up `job`, and kill the process if it is running it."""
@@ -120,14 +169,14 @@ class Worker:
             if self._process is not None:
                 self._process.wait()
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> Channel:
         # Between jobs nothing is sent, so anything that can be read then is the end of the process.
-        if self._connection is not None and self._connection.poll(0):
+        if self._channel is not None and not self._channel.is_quiet():
             self._kill()
-        return self._connection or self._start()
+        return self._channel or self._start()
 
-    def _start(self) -> Connection:
-        connection, remote = Pipe()
+    def _start(self) -> Channel:
+        stream, remote = socket.socketpair()
         with self._lock:
             if self.closed:
                 raise WorkerError("the workers are closed")
@@ -141,18 +190,20 @@ class Worker:
                 start_new_session=True,
             )
         remote.close()
-        self._connection = connection
-        self._load_parts(connection)
-        return connection
+        self._channel = Channel(stream)
+        self._load_parts(self._channel)
+        return self._channel
 
-    def _load_parts(self, connection: Connection) -> None:
-        fault = f"it is not up after {_START_S:g} s"
+    def _load_parts(self, channel: Channel) -> None:
         try:
-            connection.send_bytes(json.dumps(self._specs).encode())
-            if connection.poll(_START_S):
-                fault = json.loads(connection.recv_bytes())["error"]
+            channel.send(json.dumps(self._specs).encode(), _START_S)
+            fault = WorkerReply.model_validate_json(channel.receive(_START_S, MAX_RESULT)).error
+        except TimeoutError:
+            fault = f"it is not up after {_START_S:g} s"
         except (EOFError, OSError):
             fault = "it died while it started"
+        except ValueError as error:
+            fault = f"it wrote what is no result: {error}"
         if fault:
             self._kill()
             raise WorkerError(f"a worker process cannot run {', '.join(self._specs)}: {fault}")
@@ -162,9 +213,9 @@ class Worker:
             self._signal()
             if self._process is not None:
                 self._process.wait()
-            if self._connection is not None:
-                self._connection.close()
-            self._process = self._connection = None
+            if self._channel is not None:
+                self._channel.close()
+            self._process = self._channel = None
 
     def _signal(self) -> None:
         """Kill the process group. The process is reaped only afterwards, so the group cannot be another's by then."""
@@ -184,8 +235,7 @@ class WorkerPool:
     """A few workers that run jobs, first come, first served. Only `take` blocks."""
 
     def __init__(self, parts: Mapping[str, Component], workers: int, memory: int) -> None:
-        specs = {name: spec_of(part) for name, part in parts.items()}
-        self._workers = [Worker(specs, memory) for _ in range(workers)]
+        self._workers = [Worker(parts, memory) for _ in range(workers)]
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[Job, JobResult | WorkerError]] = queue.SimpleQueue()
         self._started = False

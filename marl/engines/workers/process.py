@@ -1,8 +1,9 @@
 """Worker process: runs verifiers and tools, so that it can be killed. Started as `python -m THIS_MODULE FD MEMORY`.
 
 It speaks JSON over the socket FD. First it gets the parts, name -> [module, class, settings], loads and acknowledges
-them; then it answers one question at a time by `{"value": ...}` or `{"error": "..."}`, with `"fatal": true` if the
-fault is not the answer's but this machine's, such as a sandbox that does not work here. It ends with its parent.
+them; then it answers one question at a time by `{"value": ...}` or `{"error": ..., "detail": ...}`, with `"fatal":
+true` if the fault is not the answer's but this machine's, such as a sandbox that does not work here. An exception's
+own message is the detail, as it may quote what whoever hears the error must not know. It ends with its parent.
 """
 
 from __future__ import annotations
@@ -13,29 +14,36 @@ import json
 import math
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Mapping
 from functools import reduce
-from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from marl.engines.workers.channel import Channel
 from marl.errors import RunError
 from marl.protocols import ToolConfig, VerifierConfig
+from marl.text import well_formed
 from marl.types import Case
 
 CASE = TypeAdapter(Case)
 PartSpec = tuple[str, str, dict[str, Any]]
 """(module, class, settings) from which another process can build a part again."""
+MAX_RESULT = 1 << 20
+"""Bytes of a result."""
+_MAX_REASON, _MAX_DETAIL = 1000, 300
+"""Characters. A library's message may be as long as its input."""
 _PR_SET_PDEATHSIG = 1
 
 
 class RecordedError:
     """Context that records an exception instead of passing it on: here it is a finding about the answer."""
 
-    message = ""
+    name = ""
+    detail = ""
     fatal = False
 
     def __enter__(self) -> RecordedError:
@@ -44,9 +52,13 @@ class RecordedError:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
         if kind is None or not issubclass(kind, Exception):
             return False
-        # A library's message may be as long as its input.
-        self.message, self.fatal = f"{kind.__name__}: {str(error)[:300]}", issubclass(kind, RunError)
+        self.name, self.fatal = kind.__name__, issubclass(kind, RunError)
+        self.detail = well_formed(str(error)[:_MAX_DETAIL])
         return True
+
+    def result(self) -> dict[str, Any]:
+        """Return the exception as a result."""
+        return {"error": f"raised {self.name}", "detail": self.detail, "fatal": self.fatal}
 
 
 def load_parts(specs: Mapping[str, PartSpec]) -> dict[str, VerifierConfig | ToolConfig]:
@@ -60,48 +72,53 @@ def load_parts(specs: Mapping[str, PartSpec]) -> dict[str, VerifierConfig | Tool
     return parts
 
 
-def answer(part: VerifierConfig | ToolConfig, question: str) -> Any:
-    """Return (score, reason) of a verifier, or the text of a tool.
+def answer(part: VerifierConfig | ToolConfig, question: str) -> dict[str, Any]:
+    """Return the result of a part: (score, reason) of a verifier, the text of a tool, or an error.
 
     Raises:
-        ValueError, TypeError: if a verifier's score is no number in [-1, 1].
-        Exception: any that a verifier raises.
+        Exception: any that the part raises.
     """
     if isinstance(part, VerifierConfig):
         verdict = part(CASE.validate_json(question))
         score = float(verdict.score)
         if not (math.isfinite(score) and -1 <= score <= 1):
-            raise ValueError(f"a score of {score}; scores lie between -1 and 1")
-        return score, verdict.why
+            return {"error": f"gave a score of {score}; scores lie between -1 and 1"}
+        return {"value": (score, well_formed(str(verdict.why)[:_MAX_REASON]))}
     try:
-        return str(part(json.loads(question)))
+        return {"value": well_formed(str(part(json.loads(question))))}
     except ValueError as error:
-        return f"error: {error}"
+        return {"value": f"error: {well_formed(str(error))}"}
+
+
+def reply(parts: Mapping[str, VerifierConfig | ToolConfig], message: bytes) -> bytes:
+    """Return the answer to a message of the parent, as JSON of up to `MAX_RESULT` bytes."""
+    with RecordedError() as error:
+        name, question = json.loads(message)
+        encoded = json.dumps(answer(parts[name], question)).encode()
+        if len(encoded) <= MAX_RESULT:
+            return encoded
+        return json.dumps({"error": f"gave {len(encoded):,} bytes; at most {MAX_RESULT:,} are read"}).encode()
+    return json.dumps(error.result()).encode()
 
 
 def main() -> None:
     """Serve until the other end of the socket is closed."""
-    connection, memory = Connection(int(sys.argv[1])), int(sys.argv[2])
+    channel, memory = Channel(socket.socket(fileno=int(sys.argv[1]))), int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
         # Die with the parent, even in the middle of a C call.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     parts: dict[str, VerifierConfig | ToolConfig] = {}
-    with RecordedError() as load_error:
-        parts = load_parts(json.loads(connection.recv_bytes()))
-    connection.send_bytes(json.dumps({"error": load_error.message}).encode())
-    while not load_error.message:
+    with RecordedError() as fault:
+        parts = load_parts(json.loads(channel.receive()))
+    channel.send(json.dumps({"error": f"{fault.name}: {fault.detail}" if fault.name else ""}).encode())
+    while not fault.name:
         try:
-            name, question = json.loads(connection.recv_bytes())
+            message = channel.receive()
         except EOFError:
             return
-        result: dict[str, Any] = {}
-        with RecordedError() as error:
-            result = {"value": answer(parts[name], question)}
-        if error.message:
-            result = {"error": f"raised {error.message}", "fatal": error.fatal}
-        connection.send_bytes(json.dumps(result).encode())
+        channel.send(reply(parts, message))
 
 
 if __name__ == "__main__":

@@ -7,13 +7,16 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Annotated, ClassVar
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat
+from pydantic_core import PydanticSerializationError
 
+from marl.config import cut
 from marl.engines.workers.pool import Job, JobResult, WorkerPool, spec_of
 from marl.engines.workers.process import CASE
 from marl.parts import Part
-from marl.protocols import Engine, EngineConfig, ModelSource, ToolConfig, VerifierConfig, WeightlessEngine
+from marl.protocols import Engine, EngineConfig, ModelSource, ToolConfig, VerifierConfig, WorkerEngine
 from marl.protocols.tasks import case_of
+from marl.text import well_formed
 from marl.types import Case, Completion, Failure, Request, Ticket
 
 
@@ -23,7 +26,7 @@ class RuleConfig(EngineConfig):
     rule_bound: ClassVar[bool] = True
     parts_field: ClassVar[str]
     """Name of the field with the parts, for messages."""
-    workers: PositiveInt = 2
+    workers: int = Field(default=2, ge=1, le=1024)
     """Processes that work at once."""
     memory_gb: PositiveFloat = 4.0
     """Address space of each process."""
@@ -100,25 +103,33 @@ class Tools(RuleConfig):
         try:
             call = json.loads(request.state)
             name, arguments = call["name"], call["arguments"]
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise BadCallError("a call is written {'name': ..., 'arguments': {...}}") from error
         if not isinstance(name, str) or name not in self.tools:
-            raise BadCallError(f"no tool {name!r}; choices: {', '.join(sorted(self.tools))}")
+            raise BadCallError(f"no tool {cut(repr(name))}; choices: {', '.join(sorted(self.tools))}")
         if not isinstance(arguments, dict):
             raise BadCallError(f"the arguments of {name} must be an object")
-        return {name: json.dumps(arguments, sort_keys=True)}
+        try:
+            return {name: json.dumps(arguments, sort_keys=True)}
+        except RecursionError as error:
+            raise BadCallError(f"the arguments of {name} are lists within lists without end") from error
 
     def text(self, results: Mapping[str, JobResult]) -> str:
         (result,) = results.values()
-        return f"error: {result.error}" if result.error else result.value
+        if not result.error:
+            return result.value
+        return f"error: {result.error}: {result.detail}" if result.detail else f"error: {result.error}"
 
 
 def encode_case(case: Case) -> str:
     """Return the question of a verifier, as JSON."""
-    return CASE.dump_json(case).decode()
+    try:
+        return CASE.dump_json(case).decode()
+    except PydanticSerializationError:  # half a surrogate pair, which is no character
+        return well_formed(json.dumps(CASE.dump_python(case), ensure_ascii=False))
 
 
-class RuleEngine(WeightlessEngine):
+class RuleEngine(WorkerEngine):
     """Engine that puts every question to a worker. Equal questions that are open at once are answered once."""
 
     reason = "answers by rules: it has no weights to load"

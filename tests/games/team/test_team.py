@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -11,7 +11,9 @@ from pettingzoo.test import api_test, seed_test
 from small_games import FunctionEngine
 from sums import grade, team, team_deal, team_simulator
 
+from games.team.settings import Payment, TeamConfig
 from marl.graph import Trajectory
+from marl.rollout.episode import GameError
 from marl.types import Fork, Request
 
 PLAN = {"role": "planner", "examples": ["{{ given.left }}"]}
@@ -100,7 +102,7 @@ def test_a_plan_reaches_the_solver_only_under_its_condition() -> None:
     stages = (
         {"role": "planner"},
         {"role": "critic", "hears": ["planner"]},
-        {"role": "solver", "hears": {"planner": "critic.score >= 0.3"}},
+        {"role": "solver", "hears": {"planner": "critic.readable and critic.score >= 0.3"}},
     )
 
     def prompt(score: str) -> str:
@@ -179,9 +181,9 @@ def test_a_critic_is_paid_for_calibration_against_the_verdict_on_its_own_solver(
 
 def test_a_posed_problem_is_worked_on_if_it_is_one_and_kept_if_the_critic_likes_it() -> None:
     game = team(
-        {"role": "challenger", "poses": True, "tell": "pose one"},
+        {"role": "challenger", "poses": True, "tell": "pose one", "when": "split == 'train'"},
         {"role": "critic"},
-        {"keep": "critic.score >= 0.7"},
+        {"keep": "critic.readable and critic.score >= 0.7"},
         {"role": "solver"},
         CHECK,
         rewards={"challenger": {"posed": "own.posed"}},
@@ -198,7 +200,8 @@ def test_a_posed_problem_is_worked_on_if_it_is_one_and_kept_if_the_critic_likes_
 
 
 def test_a_kept_problem_can_be_dealt_again() -> None:
-    game = team({"role": "challenger", "poses": True}, {"keep": "true"}, {"role": "solver"})
+    poses = {"role": "challenger", "poses": True, "when": "split == 'train'"}
+    game = team(poses, {"keep": "true"}, {"role": "solver"})
     start = play(game, lambda request: "1 + 3").findings.starts[0]
     assert play(team({"role": "solver"}), lambda request: "4", **{**start, "index": 0}).start == "1 + 3"
 
@@ -240,7 +243,66 @@ def test_an_unreadable_answer_is_asked_again_and_then_fails_without_ending_the_e
     assert trajectory.end == "terminated"
 
 
-@pytest.mark.parametrize("verdict", ["", "nonsense", "3", '{"scores": 1}'])
+def test_who_did_not_speak_is_neither_paid_nor_charged() -> None:
+    game = team(
+        {"role": "challenger", "poses": True, "when": "split == 'train'"},
+        {"role": "solver", "n": 2},
+        {"role": "verifier", "verifies": "solver", "scores": ["correct"], "when": "split == 'train'"},
+        rewards={
+            "challenger": {"posed": "own.posed - 0.5"},
+            "solver": {"correct": "own.correct + 1"},
+            "verifier": {"early": {"value": "1", "after": "solver"}, "late": "1"},
+        },
+    )
+
+    def paid(**options: Any) -> set[tuple[str, str]]:
+        return {(agent, name) for agent, name, _, _ in payments(play(game, lambda request: "4", **options))}
+
+    solvers = {("solver_0", "correct"), ("solver_1", "correct")}
+    assert paid(split="held_out") == solvers
+    assert paid() == solvers | {("challenger", "posed"), ("verifier_0", "late"), ("verifier_1", "late")}
+
+
+def test_who_answers_a_tool_call_has_spoken() -> None:
+    game = team({"role": "solver", "tools": "toolbox", "calls": 1}, rewards={"toolbox": {"use": "own.spoke"}})
+    called = play(game, lambda request: "call {}" if not request.state.startswith("{") else "result")
+    assert payments(called) == [("toolbox", "use", 1.0, 2)]
+    assert payments(play(game, lambda request: "4")) == []
+
+
+@pytest.mark.parametrize(
+    ("rewards", "message"),
+    [
+        ({"odd": "1 / (own.spoke - 1)"}, r"rewards\.solver\.odd: .* cannot be evaluated: ZeroDivisionError"),
+        ({"odd": "1e308 * 10 * own.spoke"}, r"rewards\.solver\.odd: .* is inf, which is not a finite number"),
+        ({"odd": "own.move"}, r"rewards\.solver\.odd: 'own.move' is '4', which is not a finite number"),
+    ],
+)
+def test_a_reward_that_fails_in_play_is_named(rewards: dict[str, Any], message: str) -> None:
+    game = team({"role": "solver"}, rewards={"solver": {"odd": "1"}}).model_copy(
+        update={"rewards": {"solver": {name: Payment(value=value) for name, value in rewards.items()}}}
+    )
+    with pytest.raises(GameError, match=message):
+        play(game, lambda request: "4")
+
+
+def test_the_best_of_several_leaves_out_what_could_not_be_read() -> None:
+    game = team(
+        {"role": "planner", "n": 3},
+        {"role": "critic", "each": "planner"},
+        measures={"best": "best(critic.score)", "voted": "voted(critic.move, critic.index)"},
+    )
+
+    def measured(*scores: str) -> Mapping[str, float]:
+        answers = iter(["a", "b", "c", *scores])
+        return play(game, lambda request: next(answers)).findings.measures
+
+    assert measured(" ", "-1", "-0.5") == {"best": 2.0, "voted": 1.0}, "an unreadable score is not the 0 between them"
+    assert measured(" ", "0", "0") == {"best": 1.0, "voted": 1.0}
+    assert measured(" ", " ", " ") == {"best": 0.0, "voted": 0.0}
+
+
+@pytest.mark.parametrize("verdict", ["", "nonsense", "3", '{"scores": 1}', "[" * 100_000])
 def test_a_verdict_that_cannot_be_read_fails_the_answer(verdict: str) -> None:
     game = team({"role": "solver"}, CHECK, measures={"right": "solver.correct"}).build()
     game.reset(0, {"index": 7})
@@ -249,9 +311,18 @@ def test_a_verdict_that_cannot_be_read_fails_the_answer(verdict: str) -> None:
     assert game.findings().measures == {"right": 0.0}
 
 
+@pytest.mark.parametrize("score", ["NaN", "1e999", '"1"', "null", "[1]"])
+def test_a_verdict_whose_score_is_no_finite_number_is_named(score: str) -> None:
+    game = team({"role": "solver"}, CHECK).build()
+    game.reset(0, {"index": 7})
+    game.step("4")
+    with pytest.raises(ValueError, match=r"the verdict on solver: check 'correct': .* is no finite number"):
+        game.step(f'{{"scores": {{"correct": {score}}}}}')
+
+
 @pytest.mark.parametrize("move", ["1e999", "-1e999", "nan", "1e300"])
 def test_no_number_that_is_said_can_break_a_reward(move: str) -> None:
-    game = team({"role": "critic"}, rewards={"critic": {"square": "own.score ** 2"}})
+    game = team({"role": "critic"}, rewards={"critic": {"square": "own.readable * own.score ** 2"}})
     assert abs(play(game, lambda request: move).returns.get("critic", 0.0)) <= 1e12
 
 
@@ -306,6 +377,22 @@ def test_random_play_chooses_among_the_examples() -> None:
     table = team_simulator(game, Random().build(None))
     trajectories = table.play([team_deal(game, str(i)) for i in range(40)])
     assert {turn.action for t in trajectories for turn in t.turns if turn.agent == "solver"} == {"4", "5"}
+
+
+def test_no_example_that_is_made_from_the_right_answer_is_given_on_held_out_problems() -> None:
+    settings = {
+        "kind": "team",
+        "task": {"kind": "arithmetic", "train": 20, "held_out": 5},
+        "stages": [
+            {"role": "solver", "examples": ["{{ answer }}", "{{ wrong[0] }}", "{{ given.steps }}", "{{ given }}"]}
+        ],
+    }
+    settings["stages"][0]["examples"] += ["{{ given.left }}", "seven"]  # type: ignore[index]
+    game = TeamConfig.model_validate(settings).build()
+    game.reset(0)
+    assert len(game.infos["solver"]["examples"]) == 6
+    game.reset(0, {"split": "held_out", "index": 0})
+    assert game.infos["solver"]["examples"] == (str(game.current_problem.facts["left"]), "seven")
 
 
 def test_held_out_problems_are_never_dealt_in_training() -> None:

@@ -1,4 +1,4 @@
-"""The table of answer pairs as verifiers and cases."""
+"""Tables of answer pairs as verifiers and cases."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from marl.parts import find
 from marl.protocols import VerifierConfig
 from marl.types import Case, Problem
 
+HERE = Path(__file__).parent
+
 
 @dataclass(frozen=True)
 class Row:
@@ -23,20 +25,29 @@ class Row:
     case: Case
     right: bool
     adversarial: bool
+    topic: str = ""
+    """The table's `class`: what kind of answer this is."""
+    source: str = ""
+    """The test suite or data set whose notation the pair follows."""
 
 
 @cache
-def rows() -> tuple[Row, ...]:
-    groups = yaml.safe_load((Path(__file__).parent / "answers.yaml").read_text(encoding="utf-8"))
-    return tuple(row for number, group in enumerate(groups) for row in _rows(number, group))
+def rows(path: Path = HERE / "answers.yaml", kinds: tuple[str, ...] = ()) -> tuple[Row, ...]:
+    """Return the pairs of a table in the order of the file; of some kinds of verifier, if any are named."""
+    groups = enumerate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    chosen = [(number, group) for number, group in groups if not kinds or group["check"]["kind"] in kinds]
+    return tuple(row for number, group in chosen for row in _rows(number, group))
 
 
 def _rows(number: int, group: dict[str, Any]) -> Iterator[Row]:
     check = find("verifiers", group["check"]["kind"]).model_validate(group["check"])
     assert isinstance(check, VerifierConfig)
     facts = {"choices": group["choices"]} if "choices" in group else {}
+    labels = group.get("class", ""), group.get("source", "")
     for index, (gold, answer) in enumerate(group["pairs"]):
         text = answer if isinstance(answer, str) else answer["repeat"] * answer["times"]
         problem = Problem(f"{number}.{index}", group.get("question", ""), gold, facts=facts)
         parsed = None if group.get("said") == "text" else text
-        yield Row(check, Case(problem, text, parsed), group["expect"] == "accept", group.get("adversarial", False))
+        yield Row(
+            check, Case(problem, text, parsed), group["expect"] == "accept", group.get("adversarial", False), *labels
+        )

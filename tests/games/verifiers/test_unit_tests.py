@@ -62,6 +62,13 @@ FORGERIES = {
     "leaves in the middle of a call": "import os\ndef f(x): os._exit(0)",
     "raises what ends a program": "def f(x): raise SystemExit(0)",
     "equals everything": f"class All:\n    {EQUAL}\ndef f(x): return All()",
+    "is a number of its own kind": "class Four(int): pass\ndef f(x): return Four(x * x)",
+    "is a text of its own kind": "class Four(str): pass\ndef f(x): return Four(x * x)",
+    "is no number": "def f(x): return float('nan')",
+    "is nested deeply": "def f(x):\n    a = []\n    for _ in range(10 ** 5): a = [a]\n    return a",
+    "claims to be a number": "class All:\n    __class__ = int\n    def __int__(self): return 4\ndef f(x): return All()",
+    "is a list that hides": "class All(list):\n    def __len__(self): return 0\ndef f(x): return All([4])",
+    "says some results and leaves": "import os\ndef f(x):\n    os.write(3, b'4\\n9\\n')\n    os._exit(0)",
     "is a number that equals everything": f"class All(int):\n    {EQUAL}\ndef f(x): return All(4)",
     "looks like the answer": "class All:\n    def __repr__(self): return '4'\ndef f(x): return All()",
     "replaces the harness's tools": (
@@ -112,7 +119,7 @@ def test_programs_that_print_something_else_are_refused(code: str) -> None:
 
 def test_one_failure_is_failure_unless_shares_are_asked_for() -> None:
     code = "def f(x):\n    if not x: raise ValueError('zero')\n    return x * x"
-    assert verdict(code, SQUARES) == Verdict(0.0, 'f(0) gave ["raised"]')
+    assert verdict(code, SQUARES) == Verdict(0.0, "call 3: it raised an exception")
     assert verdict(code, SQUARES, partial=True).score == pytest.approx(2 / 3)
     assert verdict("print(5)", TYPED, partial=True).score == 0.5
     assert verdict(
@@ -121,9 +128,43 @@ def test_one_failure_is_failure_unless_shares_are_asked_for() -> None:
     assert verdict(RIGHT, SQUARES, partial=True) == Verdict(1.0)
 
 
-def test_a_verdict_never_tells_what_was_expected() -> None:
-    assert verdict("def f(x): return 5", [{"call": "f(2)", "expect": "7654321"}]).why == "f(2) gave 5"
-    assert "7654321" not in verdict("print(5)", [("2", "7654321")]).why
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("def f(x): return x", "call 1: another result than the right one"),
+        ("def f(x): raise ValueError(x)", "call 1: it raised an exception"),
+        ("raise KeyError(open('calls.json').read())", "call 1: no result: it raised KeyError"),
+        ("import sys; sys.exit(open('calls.json').read())", "call 1: no result: it ended with status 1"),
+        ("print(input())", "input 1: another output than the right one"),
+        ("raise ValueError(input())", "input 1: it raised ValueError"),
+        ("import sys; sys.exit(input())", "input 1: it ended with status 1"),
+    ],
+)
+def test_a_verdict_tells_neither_what_was_expected_nor_what_was_asked(code: str, why: str) -> None:
+    tests = [("1234567", "7654321")] if "input" in code else [{"call": "f(1234567)", "expect": "7654321"}]
+    assert verdict(code, tests) == Verdict(0.0, why)
+
+
+def test_the_last_block_of_python_that_stands_is_the_answer() -> None:
+    answer = f"```python\n{RIGHT}```\nfor example\n```json\n{{}}\n```"
+    assert verdict(answer, SQUARES).score == 1
+    assert verdict(f"{answer}\nWait, that is wrong.", SQUARES).score == 0
+    assert verdict(f"<think>{answer}</think>```python\npass\n```", SQUARES).score == 0
+
+
+def test_signs_that_are_no_text_do_not_end_the_verdict() -> None:
+    assert verdict("def f(x): return '\ud800'", SQUARES).score == 0
+    assert verdict(f"# \ud800\n{RIGHT}", SQUARES).score == 1
+
+
+def test_only_a_line_feed_ends_a_line_of_output() -> None:
+    for code, score in (
+        ("print(1); print(2)", 1),
+        ("print('1\\r'); print(2)", 1),
+        ("print('1\\x0c2')", 0),
+        ("print('1\\u20282')", 0),
+    ):
+        assert verdict(code, [("", "1\n2\n")]).score == score, code
 
 
 @pytest.mark.parametrize(
@@ -136,6 +177,9 @@ def test_a_verdict_never_tells_what_was_expected() -> None:
         (["assert f(1) == f(2)"], r"'f\(2\)' is no plain data"),
         (["f(1) == 2"], "is no comparison"),
         (["assert f(1) == 1; import os"], "is not one statement"),
+        (["assert 4 == 4"], "'4' is plain data and calls nothing"),
+        ([{"call": "4", "expect": "4"}], "'4' is plain data and calls nothing"),
+        (["assert f(1) == set([[1]])"], r"'set\(\[\[1\]\]\)' is no plain data"),
         (["def"], "is not one statement"),
         ([{"call": "f(1)", "expect": "g(1)"}], "is no plain data"),
         ([{"call": "f(", "expect": "1"}], "is no Python expression"),

@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from games.verifiers.mathematics import MathVerifier
-from games.verifiers.numeric import NumericVerifier, measure, read_unit
-from games.verifiers.quantities import read_words
+from games.verifiers.number_words import read_words
+from games.verifiers.numeric import NumericVerifier, measure
 from games.verifiers.text import (
     ChoiceVerifier,
     ExactVerifier,
@@ -17,6 +17,7 @@ from games.verifiers.text import (
     LengthVerifier,
     PatternVerifier,
 )
+from games.verifiers.units import read_unit
 from marl.protocols import VerifierConfig
 from marl.types import Case, Problem, Verdict
 

@@ -1,0 +1,118 @@
+"""Reading of the options that an answer names: by label, by text or by both, one option or several."""
+
+# ruff: noqa: RUF001 (signs of other scripts are what is looked for)
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from string import ascii_uppercase
+from typing import Any
+
+from games.verifiers.reading import HEDGES
+from games.verifiers.spelling import spell
+from marl.types import Problem
+
+_STYLE = re.compile(r"\\(?:text\w*|math\w+|[mh]box|bf|rm)\s*\{([^{}]*)\}|\$([^$]*)\$")
+_SPACE = re.compile(r"\\[ ,;:!]|\\q?quad\b|~|\{\}")
+_OPERATOR = re.compile(r"\s*([-=<>+*/^_,])\s*")
+_PRAISE = re.compile(r"\s+is\s+(?:the\s+)?(?:correct|right|best)(?:\s+(?:answer|option|choice|one))?$", re.I)
+_TITLE = re.compile(r"^(?:(?:the\s+)?(?:options?|choices?|letters?)\b|选项|选择?)\s*:?\s*", re.I)
+_LABELLED = re.compile(r"(?:\(\s*(\w+)\s*\)|\[\s*(\w+)\s*\]|(\w+)\)?)(?:\s*[.:]\s*|\s+[-–—]\s+(?=\S)|\s+|$)(.*)", re.S)
+_EXPLAINED = re.compile(r"\(?([A-Z])\)?\. +([A-Z].*)", re.S)
+_MIN_WORDS = 3
+"""Words of a sentence that explains a choice."""
+_SEPARATOR = re.compile(r"\s*(?:[,;、&\n]|\band\b|和|与|及)\s*(?:\band\b\s*)?", re.I)
+_LABEL_LIST = re.compile(r"""(?P<label>[^\W_]+)|[\s,;、&+()\[\]{}"']+|(?<!\.)\.(?!\.)""")
+_AND = ("AND", "和", "与", "及")
+
+
+def read_options(problem: Problem) -> dict[str, str]:
+    r"""Return label -> text of `facts.choices`: a list (labels A, B, ...) or a mapping.
+
+    Without choices, the options are those that the right answer names, such as `\textbf{(B)}\ 15`.
+
+    Raises:
+        ValueError: if the choices are neither, or a list of more than 26.
+    """
+    choices: Any = problem.facts.get("choices")
+    if choices is None:
+        label, text = _split_label(_bare(problem.answer))
+        return {label: _spell(text)} if text else dict.fromkeys(_label_list(_bare(problem.answer)), "")
+    if isinstance(choices, list | tuple) and len(choices) <= len(ascii_uppercase):
+        choices = dict(zip(ascii_uppercase, choices, strict=False))
+    if not isinstance(choices, Mapping):
+        raise ValueError(f"facts.choices: {str(choices)[:200]}; must be up to 26 texts in a list, or label -> text")
+    return {str(label).upper(): _spell(str(text)) for label, text in choices.items()}
+
+
+def named_options(answer: str, options: Mapping[str, str]) -> frozenset[str]:
+    """Return the labels of the options that an answer names; none if it says anything else, such as "A or B".
+
+    A label has precedence over an option whose text is a letter.
+    """
+    answer = _bare(answer)
+    if label := _label(answer, options) or _explained_label(answer, options):
+        return frozenset([label])
+    labels = frozenset(_label_list(answer))
+    if labels and labels <= options.keys():
+        return labels
+    pieces = [_label(piece, options) for piece in _SEPARATOR.split(_TITLE.sub("", answer))]
+    return frozenset(filter(None, pieces)) if all(pieces) else frozenset()
+
+
+def _label(answer: str, options: Mapping[str, str]) -> str:
+    """Return the label of the one option that is named; "" if there is none."""
+    for spelling in (answer, _TITLE.sub("", answer)):
+        label, text = _split_label(spelling)
+        if label in options and _spell(text) in ("", options[label]):
+            return label
+        named = [label for label, text in options.items() if text and text == _spell(spelling)]
+        if len(named) == 1:
+            return named[0]
+    return ""
+
+
+def _explained_label(answer: str, options: Mapping[str, str]) -> str:
+    """Return the label in "B. It is the second planet."; "" if the words after it qualify it or name an option."""
+    explained = _EXPLAINED.fullmatch(answer)
+    if not explained or explained[1] not in options:
+        return ""
+    words, spelled = explained[2].split(), f" {_spell(explained[2])} "
+    doubtful = len(words) < _MIN_WORDS or not HEDGES.isdisjoint(re.findall(r"\w+", explained[2].lower()))
+    named = any(word.strip(".,;:()") in options for word in words) or any(
+        f" {text} " in spelled for label, text in options.items() if text and label != explained[1]
+    )
+    return "" if doubtful or named else explained[1]
+
+
+def _split_label(text: str) -> tuple[str, str]:
+    """Return "B", "15" for `(B) 15`."""
+    match = _LABELLED.fullmatch(text)
+    return ((match[1] or match[2] or match[3]).upper(), match[4]) if match else ("", "")
+
+
+def _label_list(text: str) -> list[str]:
+    """Return the labels in "A, C", "(A)(C)", "A and C" or "AC"; [] if there is anything else."""
+    text, labels, end = _TITLE.sub("", text), list[str](), 0
+    for part in _LABEL_LIST.finditer(text):
+        label = part["label"]
+        if part.start() != end:
+            return []
+        end = part.end()
+        if label and label.upper() not in _AND:
+            letters = label.isalpha() and label.isascii() and label.isupper() and len(set(label)) == len(label)
+            labels += label if letters else [label.upper()]
+    return labels if end == len(text) else []
+
+
+def _spell(text: str) -> str:
+    return _OPERATOR.sub(r"\1", spell(_bare(text), punctuation=False, articles=False))
+
+
+def _bare(text: str) -> str:
+    """Return `text` without the commands of LaTeX that set it in bold face or upright."""
+    text = re.sub(r"\\[dt]frac\b", r"\\frac", _SPACE.sub(" ", text))
+    while (plainer := _STYLE.sub(lambda style: style[1] or style[2] or "", text)) != text:
+        text = plainer
+    return _PRAISE.sub("", text.strip())

@@ -1,0 +1,206 @@
+"""Numbers in words: English ("two and a half") and Chinese ("百分之五十")."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "lakh": 10**5, "crore": 10**7}
+_SMALL_NAMES = """
+    zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
+    eighteen nineteen
+"""
+_SMALL = {name: value for value, name in enumerate(_SMALL_NAMES.split())}
+_TENS_NAMES = "twenty thirty forty fifty sixty seventy eighty ninety"
+_TENS = {name: 10 * n for n, name in enumerate(_TENS_NAMES.split(), 2)}
+_ORDINALS = """
+    fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth fifteenth sixteenth
+    seventeenth eighteenth nineteenth
+"""
+_PARTS = {name + plural: n for n, name in enumerate(_ORDINALS.split(), 4) for plural in ("", "s")}
+_PARTS |= {"half": 2, "halves": 2, "third": 3, "thirds": 3, "quarter": 4, "quarters": 4, "twentieth": 20}
+_PARTS |= {"twentieths": 20, "hundredth": 100, "hundredths": 100, "thousandth": 1000, "thousandths": 1000}
+_MAX_WORDS = 30
+
+
+def read_words(text: str) -> tuple[Fraction, str] | None:
+    """Return the number in English words that `text` begins with, and the text after it; None if there is none."""
+    tokens = re.findall(r"[^\s-]+", text.lower())
+    if not tokens or len(tokens) > _MAX_WORDS:
+        return None
+    sign = -1 if tokens[0] in ("minus", "negative") else 1
+    reader = _WordReader(tokens[sign < 0 :])
+    value = reader.number()
+    return None if value is None else (sign * value, " ".join(reader.tokens))
+
+
+class _WordReader:
+    """Parser that takes number words off the front of a list."""
+
+    def __init__(self, tokens: list[str]) -> None:
+        self.tokens = tokens
+
+    def number(self) -> Fraction | None:
+        if self._skip("a", "dozen") or self._skip("one", "dozen"):
+            return Fraction(12)
+        part = self._part()
+        if part is not None:
+            # "half an hour", "a quarter of a mile"
+            _ = self._skip("of", "a") or self._skip("an") or self._skip("a")
+            return part
+        if self.tokens[:1] == ["a"] and self.tokens[1:2] and self.tokens[1] in ("hundred", *SCALES):
+            self.tokens[0] = "one"
+        whole = self._cardinal()
+        if whole is None:
+            return None
+        part = self._divide_by_part(whole)
+        if part is not None:
+            return part
+        return whole + self._decimals() if self._skip("point") else whole + self._and_a_part()
+
+    def _skip(self, *words: str) -> bool:
+        """Remove the words and return True if they come next."""
+        present = tuple(self.tokens[: len(words)]) == words
+        if present:
+            del self.tokens[: len(words)]
+        return present
+
+    def _take(self, table: dict[str, int]) -> int | None:
+        return table[self.tokens.pop(0)] if self.tokens and self.tokens[0] in table else None
+
+    def _part(self) -> Fraction | None:
+        """Read "half" or "a third"."""
+        article = bool(self.tokens) and self.tokens[0] == "a"
+        if len(self.tokens) > article and self.tokens[article] in _PARTS:
+            part = Fraction(1, _PARTS[self.tokens[article]])
+            del self.tokens[: article + 1]
+            return part
+        return None
+
+    def _divide_by_part(self, count: Fraction) -> Fraction | None:
+        """Read "quarters" in "three quarters", when three has been read."""
+        denominator = self._take(_PARTS)
+        return None if denominator is None else count / denominator
+
+    def _and_a_part(self) -> Fraction:
+        """Read "and a half" or "and two thirds"; 0 if neither follows."""
+        before = list(self.tokens)
+        if self._skip("and"):
+            part = self._part()
+            if part is None and (count := self._cardinal()) is not None:
+                part = self._divide_by_part(count)
+            if part is not None and part < 1:
+                return part
+        self.tokens[:] = before
+        return Fraction(0)
+
+    def _decimals(self) -> Fraction:
+        value, place = Fraction(0), Fraction(1, 10)
+        while self.tokens and _SMALL.get(self.tokens[0], 10) < 10:
+            value, place = value + place * _SMALL[self.tokens.pop(0)], place / 10
+        return value
+
+    def _cardinal(self) -> Fraction | None:
+        total, below = None, 10**15
+        while (group := self._below_1000()) is not None:
+            scale = self._take(SCALES) or 1
+            if scale >= below:
+                return None
+            total, below = (total or 0) + group * scale, scale
+            if scale == 1:
+                break
+            self._skip_and_before_number()
+        return None if total is None else Fraction(total)
+
+    def _below_1000(self) -> int | None:
+        value = self._below_100()
+        if value is not None and self._skip("hundred"):
+            self._skip_and_before_number()
+            value = 100 * value + (self._below_100() or 0)
+        return value
+
+    def _below_100(self) -> int | None:
+        tens = self._take(_TENS)
+        if tens is None:
+            return self._take(_SMALL)
+        ones = 0 < _SMALL.get(self.tokens[0], 0) < 10 if self.tokens else False
+        return tens + (_SMALL[self.tokens.pop(0)] if ones else 0)
+
+    def _skip_and_before_number(self) -> None:
+        """Skip the "and" of "one hundred and five", but not that of "one hundred and a half"."""
+        if len(self.tokens) > 1 and self.tokens[0] == "and" and self.tokens[1] in _SMALL | _TENS:
+            following = self.tokens[2:3]
+            if not (following and following[0] in _PARTS):
+                del self.tokens[0]
+
+
+# --- Chinese ---------------------------------------------------------------------------------------------------------
+
+CHINESE_SCALES = {"万": 10**4, "亿": 10**8}
+_DIGITS = {numeral: value for value, numeral in enumerate("零一二三四五六七八九")}
+_DIGITS |= {"\u3007": 0, "两": 2, "壹": 1, "贰": 2, "叁": 3, "肆": 4, "伍": 5, "陆": 6, "柒": 7, "捌": 8, "玖": 9}
+_PLACES = {"十": 10, "百": 100, "千": 1000, "拾": 10, "佰": 100, "仟": 1000}
+_NUMERALS = "".join([*_DIGITS, *_PLACES, *CHINESE_SCALES])
+_CHINESE = re.compile(
+    rf"(?P<minus>负)?(?:(?P<percent>百分之)(?P<share>[{_NUMERALS}]+(?:点[{_NUMERALS}]+)?|半)"
+    rf"|(?:(?P<whole>[{_NUMERALS}]+)又)?(?P<under>[{_NUMERALS}]+)分之(?P<over>[{_NUMERALS}]+)"
+    rf"|(?P<number>[{_NUMERALS}]+(?:点[{_NUMERALS}]+)?)(?P<half>半)?)(?P<rest>.*)",
+    re.S,
+)
+
+
+def read_chinese(text: str) -> tuple[Fraction, str] | None:
+    """Return the number in Chinese numerals that `text` begins with, and the text after it; None if there is none."""
+    match = _CHINESE.fullmatch(text)
+    if match is None or len(text) > 10 * _MAX_WORDS:
+        return None
+    value = _chinese_value(match)
+    return None if value is None else (-value if match["minus"] else value, match["rest"].strip())
+
+
+def _chinese_value(match: re.Match[str]) -> Fraction | None:
+    if match["percent"]:
+        share = _chinese_decimal(match["share"])
+        return None if share is None else share / 100
+    if match["number"]:
+        return None if match["half"] else _chinese_decimal(match["number"])
+    whole, under, over = (_chinese_integer(match[name] or "零") for name in ("whole", "under", "over"))
+    return whole + Fraction(over, under) if under and over is not None and whole is not None else None
+
+
+def _chinese_decimal(text: str) -> Fraction | None:
+    """Return the value of "三点一四"; None if the numerals make no number."""
+    whole, _, decimals = text.partition("点")
+    value = _chinese_integer(whole)
+    if value is None or not all(numeral in _DIGITS for numeral in decimals):
+        return None
+    digits = "".join(str(_DIGITS[numeral]) for numeral in decimals)
+    return value + Fraction(int(digits or 0), 10 ** len(digits))
+
+
+def _chinese_integer(text: str) -> int | None:
+    """Return the value of numerals with places ("三百零五") or digit by digit ("二〇二四")."""
+    if len(text) > 1 and all(numeral in _DIGITS for numeral in text):
+        return int("".join(str(_DIGITS[numeral]) for numeral in text)) if _DIGITS[text[0]] else None
+    for numeral, scale in reversed(CHINESE_SCALES.items()):
+        above, mark, below = text.partition(numeral)
+        if mark:
+            parts = (_chinese_integer(above), _chinese_integer(below) if below else 0)
+            return None if parts[0] is None or parts[1] is None else parts[0] * scale + parts[1]
+    return _below_myriad(text)
+
+
+def _below_myriad(text: str) -> int | None:
+    """Return the value of numerals up to 9999; None where places do not fall."""
+    value, digit, below, pending = 0, 1, 10**4, False
+    for numeral in text:
+        if numeral in _DIGITS:
+            if pending and digit:
+                return None
+            digit, pending = _DIGITS[numeral], True
+        else:
+            place = _PLACES.get(numeral, below)
+            if place >= below:
+                return None
+            value, below, digit, pending = value + digit * place, place, 1, False
+    return value + digit if pending else value

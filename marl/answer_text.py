@@ -1,0 +1,182 @@
+"""Reading of the places where a model's text puts its answer: no thoughts, marked, and not taken back afterwards.
+
+Roles read moves by these rules and verifiers read answers by them, so that neither takes what the other refuses. No
+text makes them raise, and their time grows linearly with its length.
+"""
+
+# ruff: noqa: RUF001 (signs of other scripts are what is looked for)
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+_THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?:\s{0,8}+(?=\{)|[ \t]{1,8}+(?=[^\s${}])|(?=\\[A-Za-z]))")
+_BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
+_UNBRACED = re.compile(r"[^\s${}]++(?:\{[^{}$\n]*\}[^\s${}]*+)*")
+"""Content of `\\boxed 5` and `\\boxed\\frac{1}{2}`."""
+_PART_BEFORE = re.compile(r"(?:[-+/^±×·÷−≠]|[\d)}][ \t]?\*|\\(?:times|cdot|div|pm|mp|neq?|not))[ \t]?$|[\d–]$")
+_PART_AFTER = re.compile(
+    r"[ \t$]?(?:\{|\^(?!\s?\{?\s?\\circ)|\d|\\(?:times|cdot|div|pm|mp)\b|[-+*/×·÷−][ \t]?[\d\\(]"
+    r"|[ \t]?(?:and|,)[ \t$]*-?\d)"
+)
+"""Surroundings of a box that is a part of a larger formula, or of a list."""
+_BRACKETED = re.compile(r"\[([^\[\]\n]+)\]")
+_FENCE = re.compile(r" {0,3}(`{3,}+)([^`]*+)")
+_COVER = "\0"
+"""Sign that covers the marks while retractions are looked for."""
+_NEGATION = r"(?:not|never(?!\smind)|neither|nor|except|cannot|without)\b|\w{1,20}n['’]t\b"
+_DENIED = re.compile(rf"(?:\b(?:{_NEGATION})|不是|不选|并非)(?:\s{{1,9}}[\w$\\({{]{{1,20}}){{0,3}}[\s$({{\\*~]*$", re.I)
+_CLAUSE = r"(?:^|[^\w\s'’])[ \t]{0,8}(?:(?:oh|ah|uh|um|hm++|well|but|and|so|or|ok|okay)\b[ \t,.…]{0,8}){0,2}"
+"""The place where a clause begins: after a sign, not in the middle of "there is no other"."""
+_WRONG = (
+    r"(?:wrong|incorrect|mistaken|an?\s(?:mistake|error)|not\s(?:it|right|correct|the\s(?:right\s|correct\s)?answer))\b"
+)
+_RETRACTION = re.compile(
+    rf"{_CLAUSE}(?:"
+    r"(?:wait\b(?!\s(?:for|until|till|time))|no(?=\s*(?:[,.!;:…–—-]|$)|\s(?:wait|that|it|this|i|sorry)\b)"
+    r"|nope|oops|whoops|sorry|apologies|actually|rather(?!\sthan)|hold\son|never\s?mind|correction"
+    r"|i\s(?:mean|meant|was\swrong|misread|miscalculated|made\san?\s(?:mistake|error))|my\s(?:mistake|bad|error)"
+    r"|let\sme\s(?:correct|fix|re(?:do|calculate|compute|consider|think|start)))\b"
+    r"|等等|等一下|不对|更正|重新|不(?=\s*[,.，。!！]))"
+    r"|\b(?:scratch|strike|ignore|disregard|forget)\s(?:that|this|it|the\s(?:above|previous|last|first))\b"
+    r"|\bon\s(?:second|further)\sthoughts?\b|\bi\stake\s(?:that|this|it)\sback\b|错了|说错"
+    r"|\banswer\s(?:is\s|was\s)?(?:not\b|never\b)|\banswer\s(?:isn|wasn|can)['’]t\b|答案不"
+    rf"|\b(?:that|this|it|which|answer|result)(?:['’]s|\s(?:is|was|seems|looks|must\sbe))\s(?:\w{{1,20}}\s){{0,2}}{_WRONG}"
+    r"|\b(?:that|this|it)\s(?:is|was)n['’]t\s(?:it|right|correct)\b"
+    rf"|{_COVER}[\s$)\]\\*,\"'`]{{0,8}}(?:(?:is|was|would\sbe|seems|looks)\s(?:\w{{1,20}}\s)?(?:{_WRONG}|not\b|false\b)"
+    r"|(?:is|was)n['’]t\b)",
+    re.I | re.M,
+)
+"""Words that take back what was said before: at the beginning of a clause, anywhere, and right after a mark."""
+
+
+_QUALIFIED = re.compile(
+    r"\b(?:maybe|perhaps|possibly|probably|if|whether|suppose|assume|assuming|unless|doubt|(?:could|might|may)\sbe)"
+    r"(?:\s{1,3}[\w$\\({]{1,20}){0,3}[\s$({\\*:,~]*$|\b(?:or|either)[\s$({\\*~]*$|(?:或|也许|可能是?|大约|大概)[\s~]*$"
+    r"|(?:\b(?:wrong|incorrect|false|previous|earlier|old|initial|first|other|his|her|their)|['’]s)\s{0,3}$",
+    re.I,
+)
+"""End of a text before an answer that is qualified, or is not the speaker's."""
+_QUALIFIED_AFTER = re.compile(
+    r"[\s$)\]\\*.,;!\"'(–—-]{0,8}(?:(?:or|maybe|perhaps|possibly|probably|alternatively|unless)\b|或)|[\s$)\]\\*]{0,4}\?",
+    re.I,
+)
+
+
+class Mark(NamedTuple):
+    """A place in a text that is marked as holding an answer, such as a box or a tag."""
+
+    start: int
+    end: int
+    content: str
+
+
+def without_thoughts(text: str) -> str:
+    """Return the text without `<think>` blocks, one that is not closed, and all before a lone `</think>` (chat
+    templates may open the block in the prompt)."""
+    if "think>" not in text:
+        return text.strip()
+    # A blank, so that what stood before and after a block does not join into a new mark.
+    return _THOUGHT.sub(" ", text).rpartition("</think>")[2].strip()
+
+
+def standing(text: str, marks: Iterable[Mark]) -> list[Mark]:
+    """Return the marks that are neither denied ("not [5]", "[5] is wrong") nor followed by a retraction ("Wait, ...").
+
+    Words within a mark take nothing back.
+    """
+    marks = sorted(marks)
+    taken_back = _end_of_retraction(text, marks) if marks else 0
+    return [mark for mark in marks if mark.start >= taken_back and not _is_denied(text, mark.start, taken_back)]
+
+
+def certain(text: str, marks: Iterable[Mark]) -> list[Mark]:
+    """Return the marks without those that are qualified ("maybe 5"); one that is doubted afterwards ("5?") is empty."""
+    unqualified = [mark for mark in marks if not _QUALIFIED.search(text[max(0, mark.start - 80) : mark.start])]
+    return [mark._replace(content="") if _QUALIFIED_AFTER.match(text, mark.end) else mark for mark in unqualified]
+
+
+def _end_of_retraction(text: str, marks: Sequence[Mark]) -> int:
+    """Return the end of the last retraction after the first of the marks and outside of them; 0 if there is none."""
+    pieces, end = [], 0
+    for mark in marks:
+        if mark.end > end:
+            pieces += [text[end : mark.start], _COVER * (mark.end - max(mark.start, end))]
+            end = mark.end
+    pieces.append(text[end:])
+    retractions = _RETRACTION.finditer("".join(pieces), max(0, marks[0].end - 1))
+    return max((retraction.end() for retraction in retractions), default=0)
+
+
+def _is_denied(text: str, start: int, after: int = 0) -> bool:
+    """Return True if the words before `start`, but not before `after`, say that what stands there is not meant."""
+    return bool(_DENIED.search(text[max(after, start - 80) : start]))
+
+
+def closing_brace(text: str, start: int) -> int:
+    """Return the end of the brace that was opened just before `start`; past the end of the text if it is not closed."""
+    depth = 1
+    for brace in _BRACES.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(brace.group(), 0)
+        if depth == 0:
+            return brace.end()
+    return len(text) + 1
+
+
+def boxes(text: str) -> list[Mark]:
+    r"""Return the outermost boxes (`\boxed{5}`, `\fbox{5}`, `\boxed 5`).
+
+    One that is never closed, or is a part of a larger formula (`-\boxed{5}`, `\boxed{5}^2`), counts as empty.
+    """
+    marks: list[Mark] = []
+    end = 0
+    while box := _BOX.search(text, end):
+        braced = text.startswith("{", box.end())
+        content = _UNBRACED.match(text, box.end())
+        end = closing_brace(text, box.end() + 1) if braced else content.end() if content else box.end()
+        inner = text[box.end() + braced : end - braced] if end <= len(text) else ""
+        inner = inner.strip() if braced else inner.rstrip(".,;:")
+        part = _PART_BEFORE.search(text[max(0, box.start() - 12) : box.start()]) or _PART_AFTER.match(text, end)
+        marks.append(Mark(box.start(), min(end, len(text)), "" if part else inner))
+    return marks
+
+
+def tags(text: str, name: str) -> list[Mark] | None:
+    """Return each `<name>...</name>`; None if opening and closing tags do not alternate."""
+    ends = list(re.finditer(rf"<(/?){re.escape(name)}>", text))
+    if [tag[1] for tag in ends] != ["", "/"] * (len(ends) // 2):
+        return None
+    pairs = zip(ends[::2], ends[1::2], strict=True)
+    return [Mark(first.start(), last.end(), text[first.end() : last.start()]) for first, last in pairs]
+
+
+def brackets(text: str) -> list[Mark]:
+    """Return all innermost square brackets on one line, without empty ones."""
+    marks = (Mark(match.start(), match.end(), match[1].strip()) for match in _BRACKETED.finditer(text))
+    return [mark for mark in marks if mark.content]
+
+
+def code_blocks(text: str) -> Iterator[tuple[str, Mark]]:
+    """Yield (label, block) for each block between lines of backticks."""
+    fence, label, start, place, lines = "", "", 0, 0, list[str]()
+    for line in text.split("\n"):
+        mark = _FENCE.fullmatch(line.rstrip())
+        if mark and not fence:
+            fence, label, start, lines = mark[1], mark[2].strip().lower(), place, []
+        elif mark and len(mark[1]) >= len(fence) and not mark[2]:
+            yield label, Mark(start, place + len(line), "\n".join(lines))
+            fence = ""
+        elif fence:
+            lines.append(line)
+        place += len(line) + 1
+
+
+def last_code_block(text: str, language: str = "") -> str | None:
+    """Return the last block labelled `language` or not at all, if nothing takes it back; with "", any block."""
+    blocks = list(code_blocks(text))
+    fitting = {mark for label, mark in blocks if not language or label in ("", language.lower())}
+    stand = [mark for mark in standing(text, (mark for _, mark in blocks)) if mark in fitting]
+    return (stand[-1].content.strip("\n").rstrip() or None) if stand else None

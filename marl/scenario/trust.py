@@ -1,0 +1,260 @@
+"""Everything that a scenario reaches outside its own text, seen without importing, reading or sending any of it.
+
+A scenario is data, but it names code to import, files to read, environment variables to send and hosts to send them to.
+What lies in its folder or in an installed package is taken to belong to it; what does not needs the user's consent.
+Rules look at the data alone, because classes that could say more would have to be imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import distributions, entry_points
+from ipaddress import ip_address
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from marl.parts import GROUPS
+from marl.scenario.yaml_text import ScenarioError, read_yaml_file
+
+FILE_FIELDS = frozenset({"path", "file", "held_out_path", "run", "libraries"})
+"""Fields of parts that name a file or folder."""
+MODEL_FIELDS = frozenset({"model", "base"})
+"""Fields whose bare text names a model's folder, or a model on the hub."""
+_IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_DATA_SUFFIXES = (".jsonl", ".zst", ".parquet", ".txt", ".jinja2")
+_CODE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".h5", ".py", ".so"})
+"""Files that hold code, or from which code can be loaded."""
+_LONGEST_PATH = 4096
+_DEFAULT_KEY = "OPENAI_API_KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """One thing outside a scenario that it uses."""
+
+    action: str
+    """A verb: imports, reads, downloads, sends, runs."""
+    target: str
+    field: str
+    """Dotted path of the field that names it."""
+    needs_consent: bool
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.target} ({self.field})"
+
+
+class Entry(NamedTuple):
+    """A value of a scenario, its field, and the mapping that it stands in."""
+
+    field: str
+    key: str
+    value: Any
+    parent: Mapping[str, Any]
+
+
+Gate = Callable[[Mapping[str, Any], str, Sequence[str]], None]
+gate: ContextVar[Gate | None] = ContextVar("gate", default=None)
+"""Called with the data of a scenario, their file and the fields that were typed, before any part is imported. It raises
+`ScenarioError` where something needs consent and has none. Commands set it; Python code can import what it likes."""
+
+
+class Folder:
+    """The folder of a scenario, or of a run, whose resolved scenario lies in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        self.is_run = (path / "metrics.jsonl").exists() or (path / "checkpoints").exists()
+
+    def holds(self, path: Path) -> bool:
+        """Return True if `path` lies in the folder, and neither it nor a folder on the way there is hidden."""
+        resolved = path.resolve()
+        if not resolved.is_relative_to(self.path):
+            return False
+        return not any(part.startswith(".") for part in resolved.relative_to(self.path).parts)
+
+    def holds_code(self, path: Path) -> bool:
+        """Return True if `path` lies in the folder, which is not a run's: nothing that marl writes there is code."""
+        return not self.is_run and self.holds(path)
+
+
+def reaches(data: Any, folder: Path, seen: frozenset[Path] = frozenset()) -> list[Reach]:
+    """Return all that a scenario in `folder`, given as plain data, reaches; runs that it builds on included."""
+    home = Folder(folder)
+    seen |= {home.path}
+    reached: list[Reach] = []
+    for entry in _entries(data, "", ""):
+        reached += [*_imports(entry, home), *_reads(entry, home, seen), *_sends(entry), *_runs(entry)]
+    return list(dict.fromkeys(reached))
+
+
+def _entries(data: Any, field: str, key: str, parent: Mapping[str, Any] | None = None) -> Iterator[Entry]:
+    """Yield everything in `data`; items of a list have the key of the list."""
+    if field:
+        yield Entry(field, key, data, parent or {})
+    if isinstance(data, Mapping):
+        for name, value in data.items():
+            yield from _entries(value, f"{field}.{name}" if field else str(name), str(name), data)
+    elif isinstance(data, list | tuple):
+        for index, value in enumerate(data):
+            yield from _entries(value, f"{field}.{index}", key, parent)
+
+
+# --- code ------------------------------------------------------------------------------------------------------------
+
+
+def import_reach(place: str, field: str, folders: Sequence[Folder]) -> Reach | None:
+    """Return the reach of importing `place` (`package.module:Name`), or None if there is no such module."""
+    module = place.partition(":")[0]
+    files = list(_module_files(module))
+    if not files:
+        return None
+    needs_consent = not all(is_installed(file) or any(home.holds_code(file) for home in folders) for file in files)
+    return Reach("imports", f"{place} from {files[-1]}", field, needs_consent)
+
+
+def _imports(entry: Entry, home: Folder) -> Iterator[Reach]:
+    if not isinstance(entry.value, str):
+        return
+    place = entry.value if _IMPORT_PATH.fullmatch(entry.value) else _outside_kinds().get(entry.value, "")
+    if place and place.partition(".")[0].partition(":")[0] not in sys.stdlib_module_names:
+        reach = import_reach(place, entry.field, [home])
+        if reach:
+            yield reach
+
+
+def _module_files(module: str) -> Iterator[Path]:
+    """Yield the file of each package that importing `module` would run, and its own, as far as they are there."""
+    search: Any = None
+    for name in accumulate(module.split("."), "{}.{}".format):
+        spec = next(filter(None, (finder.find_spec(name, search) for finder in sys.meta_path)), None)
+        if spec is None:
+            return
+        search = spec.submodule_search_locations
+        yield from [Path(spec.origin)] if spec.has_location and spec.origin else map(Path, search or ())
+
+
+@cache
+def _installed_folders() -> tuple[Path, ...]:
+    """Return the folders of installed packages, of projects that are installed in place, and those of PYTHONPATH."""
+    folders = {sysconfig.get_path(name) for name in ("purelib", "platlib")} | {*site.getsitepackages()}
+    folders |= {site.getusersitepackages()} if site.ENABLE_USER_SITE else set()
+    editable = [
+        url2pathname(urlsplit(record["url"]).path)
+        for distribution in distributions(path=sorted(folders))
+        if (record := json.loads(distribution.read_text("direct_url.json") or "{}")).get("dir_info", {}).get("editable")
+    ]
+    chosen = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    places = {Path(place) for place in (*folders, *editable, *chosen)} | {Path(__file__).parents[2]}
+    return tuple({*places, *(place.resolve() for place in places)})
+
+
+def is_installed(file: Path) -> bool:
+    """Return True if a module's file belongs to an installed package."""
+    return any(file.is_relative_to(folder) for folder in _installed_folders())
+
+
+@cache
+def _outside_kinds() -> Mapping[str, str]:
+    """Return kind -> import path, for entry points of packages that are not installed, such as those of a folder that
+    merely is the working folder."""
+    points = [point for group in GROUPS for point in entry_points(group=f"marl.{group}")]
+    tops = {point.module.partition(".")[0] for point in points}
+    outside = {top for top in tops if not all(map(is_installed, _module_files(top)))}
+    return {point.name: point.value for point in points if point.module.partition(".")[0] in outside}
+
+
+# --- files and models ------------------------------------------------------------------------------------------------
+
+
+def _reads(entry: Entry, home: Folder, seen: frozenset[Path]) -> Iterator[Reach]:
+    text = entry.value
+    if not isinstance(text, str):
+        return
+    is_model = entry.key in MODEL_FIELDS and "base_url" not in entry.parent
+    path = _existing(text)
+    if path is None:
+        if (is_model or entry.key == "path") and _HUB_NAME.fullmatch(text) and not text.endswith(_DATA_SUFFIXES):
+            yield Reach("downloads", f"{text} from the Hugging Face hub", entry.field, needs_consent=False)
+    elif is_model or entry.key in FILE_FIELDS:
+        if entry.key == "run" and path.resolve() not in seen:
+            yield from _run_reaches(path, entry.field, seen)
+        yield Reach("reads", str(path.resolve()), entry.field, not (home.holds(path) or _holds_data_only(path)))
+    elif os.sep in text and not path.is_dir() and not home.holds(path):
+        # No field of ours, but perhaps one of a part that is not.
+        yield Reach("reads", str(path.resolve()), entry.field, needs_consent=True)
+
+
+def _existing(text: str) -> Path | None:
+    """Return the file or folder that a text names from the working folder, or None if it names none."""
+    if len(text) > _LONGEST_PATH or "\n" in text:
+        return None
+    with suppress(OSError, ValueError, RuntimeError):  # too long a name, a null character, no such user
+        path = Path(text).expanduser()
+        return path if path.exists() else None
+    return None
+
+
+def _run_reaches(run: Path, field: str, seen: frozenset[Path]) -> Iterator[Reach]:
+    with suppress(FileNotFoundError, ScenarioError):  # reported when the run is read
+        for reach in reaches(read_yaml_file(run / "scenario.yaml"), run, seen):
+            yield Reach(reach.action, reach.target, f"{field} -> {reach.field}", reach.needs_consent)
+
+
+def _holds_data_only(path: Path) -> bool:
+    """Return True for the folder of a model or run that holds weights as safetensors, and JSON: nothing to execute."""
+    marks = ("config.json", "adapter_config.json", "scenario.yaml")
+    if not path.is_dir() or not any((path / mark).is_file() for mark in marks):
+        return False
+    return not any(file.suffix in _CODE_SUFFIXES for file in path.rglob("*"))
+
+
+# --- hosts, and code that comes with data ----------------------------------------------------------------------------
+
+
+def _sends(entry: Entry) -> Iterator[Reach]:
+    key, parent = entry.key, entry.parent
+    if key == "base_url" and isinstance(entry.value, str):
+        variable, host = parent.get("key_env", _DEFAULT_KEY), _host(entry.value)
+        if variable is None:
+            yield Reach("sends", f"prompts to {host}", entry.field, needs_consent=False)
+        else:
+            content = f"prompts and the environment variable {variable} to {host}"
+            yield Reach("sends", content, entry.field, not _is_loopback(host))
+    elif key.endswith("_env") and "base_url" not in parent and entry.value:
+        yield Reach("sends", f"the environment variable {entry.value}", entry.field, needs_consent=True)
+    elif key == "track" and isinstance(entry.value, str):
+        yield Reach("sends", f"metrics to {entry.value}", entry.field, needs_consent=False)
+
+
+def _host(url: str) -> str:
+    with suppress(ValueError):
+        return urlsplit(url).hostname or url
+    return url
+
+
+def _is_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _runs(entry: Entry) -> Iterator[Reach]:
+    if entry.key == "trust_remote_code" and entry.value not in (False, None):
+        name = entry.parent.get("path", "the model")
+        yield Reach("runs", f"code that comes with {name}", entry.field, needs_consent=True)
+    if entry.key in ("sandbox", "how") and entry.value == "none":
+        yield Reach("runs", "what models write, without a sandbox", entry.field, needs_consent=True)

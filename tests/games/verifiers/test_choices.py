@@ -1,0 +1,141 @@
+"""Options by label, by text or by both: one, several, and those of competitions."""
+
+# ruff: noqa: RUF001 (signs of other scripts are what is tested)
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from games.verifiers.text import ChoiceVerifier
+from marl.types import Case, Problem
+
+PLANETS = ("Mercury", "Venus", "the Earth", "Mars")
+NUMBERS = {"1": "x", "2": "y", "3": "z"}
+AMC = ("12", "15", r"\frac{1}{2}", "-5", "5")
+Choices = Sequence[str] | Mapping[str, str] | None
+
+
+def score(gold: str, answer: str, choices: Choices) -> float:
+    facts = {} if choices is None else {"choices": choices}
+    return ChoiceVerifier()(Case(Problem("p", "", gold, facts=facts), answer, answer)).score
+
+
+RIGHT: list[tuple[str, Choices, tuple[str, ...]]] = [
+    (
+        "B",
+        PLANETS,
+        ("B", "b", "(B)", "B.", "B)", "[B]", "B: Venus", "(B) Venus", "B - Venus", "B. **Venus**", "Venus", "venus!"),
+    ),
+    (
+        "B",
+        PLANETS,
+        ("Option B", "The correct option is B.", "The correct answer is option B", "B is correct", "#### B"),
+    ),
+    (
+        "B",
+        PLANETS,
+        (r"\textbf{(B)}", r"\textbf{(B)}\ Venus", r"\boxed{\text{(B) Venus}}", r"$\boxed{B}$", r"\mathrm{B}"),
+    ),
+    (
+        "B",
+        PLANETS,
+        ("选B", "故选B。", "答案：B", "Ｂ", "（Ｂ）", "The answer is B because it is second.", "<answer>B</answer>"),
+    ),
+    ("B", PLANETS, ("A is wrong because it is first. The answer is B.", "A. Wait, no. The answer is B.")),
+    (
+        "A, C",
+        PLANETS,
+        ("A, C", "C, A", "A and C", "AC", "CA", "(A), (C)", "(A)(C)", "A; C", "A & C", '["A", "C"]', "a, c"),
+    ),
+    (
+        "A, C",
+        PLANETS,
+        ("Options A and C", "Option A and Option C", "A. Mercury, C. the Earth", "Mercury and the Earth"),
+    ),
+    ("A, C", PLANETS, ("The answers are A and C.", "选AC", "答案是A和C", "A、C", r"\boxed{A, C}", r"\text{A and C}")),
+    ('["A", "C"]', PLANETS, ("AC", "C and A")),
+    ("2", NUMBERS, ("2", "(2)", "2.", "2) y", "y", "Option 2", "The answer is 2")),
+    ("1, 3", NUMBERS, ("1, 3", "3 and 1", "(1)(3)", "x and z")),
+    (
+        r"\textbf{(B)}\ 15",
+        AMC,
+        ("B", "15", "$15$", r"\boxed{\textbf{(B)}\ 15}", "(B) 15", r"\textbf{(B) }15", "B) $15$"),
+    ),
+    ("D", AMC, ("-5", "(D) -5", r"\textbf{(D)}\ -5", "- 5")),
+    ("C", AMC, (r"\dfrac{1}{2}", r"(C) $\frac{1}{2}$")),
+    (r"\textbf{(E)}\ 19", None, ("E", "19", "(E) 19")),
+    ("B", None, ("B", "(B)")),
+    ("C", ("C++", "Java", "C#"), ("C#", "c#", "C")),
+    ("A", ("vitamin A", "vitamin", "vitamin B"), ("Vitamin A.",)),
+]
+RIGHT += [
+    (
+        "B",
+        PLANETS,
+        ("The answer is B. Venus", "The answer is B. It is the second planet.", "B. It is the second planet."),
+    ),
+    ("B", PLANETS, ("The answer is (B). Mars is farther away.", "The answer is B.\nMars is farther away.")),
+    ("B, C", ("C#", "C", "C++", "c--"), ("BC", "B, C")),
+    ("C", ("yes", "no", "?"), ("?", "C")),
+]
+WRONG: list[tuple[str, Choices, tuple[str, ...]]] = [
+    (
+        "B",
+        PLANETS,
+        ("A", "AB", "A or B", "A and B", "(A)(B)", "B C", "not B", "B?", "maybe B", "B. Mars", "B, Mars", "BB", "2"),
+    ),
+    (
+        "B",
+        PLANETS,
+        ("B is wrong", "B is not correct", "All of the above", "Bananas", "Venus, Mars", "A man walks into B", ""),
+    ),
+    (
+        "B",
+        PLANETS,
+        ("B. Wait, C", "B; no, C", "B-", "The answer is A. The answer is B.", "不选B", "答案不是B", "选B或C", "A和B"),
+    ),
+    (
+        "A, C",
+        PLANETS,
+        ("A", "A, B, C", "ABC", "AD", "A or C", "not A, C", "A, C or D", "A, C, E", "AA", "A, Mars", "A-C"),
+    ),
+    ("A", PLANETS, ("A, A and B", "A man", "A. Venus")),
+    (
+        "B",
+        PLANETS,
+        ("The answer is B. Mars", "The answer is B. Mars is hot.", "B. It is Mars or so", "B. C is wrong maybe"),
+    ),
+    (
+        "B",
+        PLANETS,
+        ("I doubt the answer is B", "不是~选B", "大约选B", r"Is it \boxed{B}?", r"\fbox{B, ...}", "B. Not sure at all"),
+    ),
+    ("A, B", PLANETS, ("A, B, ...", r"\fbox{A, B, ...}", "A, B (B?)")),
+    ("B, C", ("C#", "C", "C++", "c--"), ("B B", "B", "(B) C")),
+    ("C", ("yes", "no", "?"), ("", "yes")),
+    ("2", NUMBERS, ("1", "x", "12", "1, 2")),
+    ("1, 3", NUMBERS, ("1", "13", "1,2,3")),
+    (r"\textbf{(B)}\ 15", AMC, ("A", "12", "(B) 12", "1,5", "15 or 12", "-15", "(C)")),
+    ("D", AMC, ("5", "E", "(D) 5", "+5")),
+    (r"\textbf{(E)}\ 19", None, ("D", "18", "(E) 18", "(D) 19", "A")),
+    ("A", ("C++", "C", "C#"), ("C", "C#", "B")),
+    ("A", ("vitamin A", "vitamin", "vitamin B"), ("vitamin",)),
+    ("Jupiter", PLANETS, ("Jupiter",)),
+]
+
+
+@pytest.mark.parametrize(("gold", "choices", "answers"), RIGHT)
+def test_an_option_may_be_named_in_many_ways(gold: str, choices: Choices, answers: tuple[str, ...]) -> None:
+    assert [answer for answer in answers if score(gold, answer, choices) != 1] == []
+
+
+@pytest.mark.parametrize(("gold", "choices", "answers"), WRONG)
+def test_other_options_and_too_many_are_wrong(gold: str, choices: Choices, answers: tuple[str, ...]) -> None:
+    assert [answer for answer in answers if score(gold, answer, choices) != 0] == []
+
+
+def test_options_that_have_no_letters_are_an_error_and_not_cut_off() -> None:
+    with pytest.raises(ValueError, match="must be up to 26 texts in a list"):
+        score("A", "A", [str(number) for number in range(27)])

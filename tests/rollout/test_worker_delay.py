@@ -1,0 +1,116 @@
+"""`worker_delay`: what a worker process takes in time does not show in what models are asked together."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from marl.config import Sampling
+from marl.protocols import Engine, WeightlessEngine, WorkerEngine
+from marl.rollout.request_router import Answer, RequestRouter
+from marl.types import Completion, Failure, Message, Request, Ticket
+
+WORD = Completion("word", (), (), (), "stop")
+
+
+def request(policy: str) -> Request:
+    return Request(policy, (Message("user", "?"),), Sampling(), 0)
+
+
+class Model(WeightlessEngine):
+    """A model that takes three to six rounds for a request, and logs which requests it works on together."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[Ticket, ...]] = []
+        self._left: dict[Ticket, int] = {}
+
+    def submit(self, ticket: Ticket, request: Request) -> None:
+        self._left[ticket] = 3 + ticket % 4
+
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+        self.batches.append(tuple(self._left))
+        self._left = {ticket: left - 1 for ticket, left in self._left.items()}
+        done = [ticket for ticket, left in self._left.items() if left == 0]
+        self.cancel(done)
+        return [(ticket, WORD) for ticket in done]
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        for ticket in tickets:
+            self._left.pop(ticket, None)
+
+
+class Worker(WorkerEngine):
+    """Answers after a random time."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng, self._ready = random.Random(seed), dict[Ticket, float]()
+
+    def submit(self, ticket: Ticket, request: Request) -> None:
+        self._ready[ticket] = time.monotonic() + self._rng.choice([0.0, 0.0, 0.001, 0.004])
+
+    def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+        if wait_s and self._ready:
+            time.sleep(max(0.0, min(wait_s, min(self._ready.values()) - time.monotonic())))
+        done = [ticket for ticket, at in self._ready.items() if at <= time.monotonic()]
+        for ticket in done:
+            del self._ready[ticket]
+        return [(ticket, WORD) for ticket in done]
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        for ticket in tickets:
+            self._ready.pop(ticket, None)
+
+
+def batches(seed: int, worker_delay: int | None) -> list[tuple[Ticket, ...]]:
+    """Return the batches of the model while twenty episodes alternate between it and a worker."""
+    model, worker = Model(), Worker(seed)
+    engines: dict[str, Engine] = {"model": model, "worker": worker}
+    router = RequestRouter(engines.values(), 60.0, worker_delay)
+    left = 20
+
+    def play(turns: Iterator[str]) -> None:
+        nonlocal left
+        policy = next(turns, None)
+        if policy is None:
+            left -= 1
+            return
+
+        def deliver(ticket: Ticket, answer: Answer) -> None:
+            play(turns)
+
+        router.submit(engines[policy], request(policy), deliver)
+
+    for _ in range(left):
+        play(iter(["model", "worker"] * 5))
+    while left:
+        router.pump(1.0)
+    return model.batches
+
+
+@pytest.mark.parametrize("worker_delay", [1, 4, 50])
+def test_models_get_the_same_batches_however_long_workers_take(worker_delay: int) -> None:
+    assert batches(0, worker_delay) == batches(1, worker_delay)
+
+
+def test_without_a_delay_the_time_of_workers_decides_about_batches() -> None:
+    assert batches(0, None) != batches(1, None)
+
+
+def test_a_worker_that_owes_an_answer_is_named_after_the_deadline() -> None:
+    class Deaf(Worker):
+        def submit(self, ticket: Ticket, request: Request) -> None:
+            """Forget the request."""
+
+        def step(self, wait_s: float) -> list[tuple[Ticket, Completion | Failure]]:
+            time.sleep(wait_s)
+            return []
+
+    deaf = Deaf(0)
+    router = RequestRouter([deaf], 0.05, 4)
+    router.submit(deaf, request("checker"), lambda ticket, answer: None)
+    router.pump(0.03)
+    with pytest.raises(TimeoutError, match="checker: 1"):
+        router.pump(0.03)

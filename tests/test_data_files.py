@@ -1,0 +1,239 @@
+"""Files of data that mean harm: bombs, deep nesting, numbers and text that nothing can hold."""
+
+from __future__ import annotations
+
+import json
+import time
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from small_games import FunctionEngine, PenniesConfig, random_move
+
+from marl import data_files
+from marl.data_files import LONGEST_LINE, read_file, read_lines, write_whole
+from marl.graph import Trajectory, read_trajectories, write_trajectories
+from marl.judging.records import StepRecord
+from marl.rollout.casting import RoleCasting
+from marl.rollout.simulator import RolloutSimulator
+from marl.runs.judgements import read_judgement, write_judgement
+from marl.types import Deal
+from roles.answering import PlayerRole
+
+MIB = 2**20
+ENDLESS_LINE = zstandard.compress(bytes(200 * MIB))
+ENDLESS_LINES = zstandard.compress(b'{"prompt": "p", "completion": "c"}\n' * 100_000)
+EMPTY_LINES = zstandard.compress(b"\n" * (10_500_000))
+
+
+def table(folder: Path, data: bytes, name: str = "a.jsonl") -> data_files.Rows:
+    (folder / name).write_bytes(data)
+    return read_file(folder / name)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.zst"])
+def test_a_line_that_is_too_long_is_named_and_never_held(name: str, tmp_path: Path) -> None:
+    data = bytes(200 * MIB) if name == "a.jsonl" else ENDLESS_LINE
+    (tmp_path / name).write_bytes(data)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=rf"path: .*{name}: line 1 is longer than the limit of 64 MiB$"):
+        read_file(tmp_path / name)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * LONGEST_LINE
+
+
+def test_a_bomb_of_empty_lines_is_named_within_seconds(tmp_path: Path) -> None:
+    started = time.monotonic()
+    with pytest.raises(ValueError, match=r"a\.jsonl\.zst: it has more rows than the limit of 10,000,000$"):
+        table(tmp_path, EMPTY_LINES, "a.jsonl.zst")
+    assert time.monotonic() - started < 20
+
+
+def test_a_file_that_unpacks_to_more_than_fits_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(table(tmp_path, ENDLESS_LINES, "a.jsonl.zst").rows) == 100_000
+    monkeypatch.setattr(data_files, "LARGEST_FILE", 2 * MIB)
+    with pytest.raises(ValueError, match=r"a\.jsonl\.zst: unpacked, it is larger than the limit of "):
+        table(tmp_path, ENDLESS_LINES, "a.jsonl.zst")
+
+
+@pytest.mark.parametrize(
+    ("packed", "why"),
+    [
+        (ENDLESS_LINES[:-4], "it was cut short"),
+        (ENDLESS_LINES[:20], "it was cut short"),
+        (b"", "it was cut short"),
+        (b"not zstd at all", "not a whole zstd file"),
+        (zstandard.compress(b"{}\n") + b"garbage", "not a whole zstd file"),
+        (zstandard.FRAME_HEADER + b"\xff" * 40, "not a whole zstd file"),
+    ],
+    ids=["end", "middle", "empty", "other", "behind", "header"],
+)
+def test_a_packed_file_that_is_not_whole_is_named(packed: bytes, why: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"a\.jsonl\.zst: .*{why}"):
+        table(tmp_path, packed, "a.jsonl.zst")
+
+
+def test_several_frames_and_lines_without_an_end_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "a.zst"
+    file.write_bytes(b"".join(map(zstandard.compress, (b"one\ntw", b"", b"o\nthree"))))
+    assert list(read_lines(file)) == [b"one\n", b"two\n", b"three"]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('{"a": ' + "[" * 200 + "]" * 200 + "}", "nested deeper than 100 lists and objects"),
+        ("[" * 100_000, "nested deeper than 100"),
+        ('{"a":' * 100_000, "nested deeper than 100"),
+        ('{"a": ' + "9" * 10_000 + "}", "Exceeds the limit"),
+        ('{"a": 1e999}', "1e999 is no finite number"),
+        ('{"a": -1' + "0" * 400 + ".0}", "is no finite number"),
+        ('{"a": NaN}', "NaN is no finite number"),
+        ('{"a": -Infinity}', "-Infinity is no finite number"),
+        ('{"a": "\x01"}', "Invalid control character"),
+        ("{" + '"a" ' * 5, "Expecting ':'"),
+    ],
+)
+def test_json_that_no_reader_survives_is_named_with_its_line(line: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"a\.jsonl: line 2: not JSON \(") as error:
+        table(tmp_path, b'{"a": 1}\n' + line.encode())
+    assert why in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+def test_nesting_that_real_data_has_is_read(tmp_path: Path) -> None:
+    wide = {"a": [[i] for i in range(1000)], "b": {str(i): {} for i in range(1000)}}
+    deep = "[" * 98 + "1" + "]" * 98
+    [row, other] = table(tmp_path, json.dumps(wide).encode() + f'\n{{"a": {deep}, "b": 0}}'.encode()).rows
+    assert row == wide
+    assert json.dumps(other["a"]) == deep
+
+
+def test_lone_surrogates_of_data_become_replacement_characters(tmp_path: Path) -> None:
+    line = rb'{"half \ud800": ["\udc00 a", {"b": "\uD83D\uDE00 \ud83d"}], "n": 1}'
+    [row] = table(tmp_path, line).rows
+    assert row == {"half \ufffd": ["\ufffd a", {"b": "\U0001f600 \ufffd"}], "n": 1}
+    json.dumps(row, ensure_ascii=False).encode()
+
+
+def test_parquet_with_more_rows_than_the_limit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq.write_table(pa.table({"prompt": ["p"] * 10_000}), tmp_path / "a.parquet")
+    assert len(read_file(tmp_path / "a.parquet").rows) == 10_000
+    monkeypatch.setattr(data_files, "MOST_ROWS", 5_000)
+    with pytest.raises(ValueError, match=r"a\.parquet: it has more rows than the limit of 5,000$"):
+        read_file(tmp_path / "a.parquet")
+    monkeypatch.setattr(data_files, "LARGEST_FILE", 1_000)
+    with pytest.raises(ValueError, match=r"a\.parquet: unpacked, it is larger than the limit"):
+        read_file(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "text", "no_utf8"])
+def test_parquet_that_cannot_be_read_is_named(damage: str, tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    bad = pa.Array.from_buffers(pa.utf8(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")])
+    pq.write_table(pa.table({"prompt": bad if damage == "no_utf8" else ["p"] * 1000}), file)
+    data = bytearray(file.read_bytes())
+    if damage == "cut":
+        data = data[: len(data) // 2]
+    elif damage == "flipped":
+        data[-100:-8] = b"\xff" * 92
+    elif damage == "text":
+        data = bytearray(b"PAR1 and no more PAR1")
+    file.write_bytes(data)
+    with pytest.raises(ValueError, match=r"path: .*a\.parquet: no Parquet file"):
+        read_file(file)
+
+
+def test_a_file_is_written_beside_a_link_and_not_through_it(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    for name in ("a", "a.part"):
+        (tmp_path / name).symlink_to(tmp_path / "mine")
+    write_whole(tmp_path / "a", b"new")
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert (tmp_path / "a").read_bytes() == b"new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "mine"]
+
+
+# --- records ---
+
+
+@pytest.fixture
+def played() -> Trajectory:
+    cast = RoleCasting({"player": PlayerRole(policy="any")}, 0)
+    simulator = RolloutSimulator(PenniesConfig(), cast, {"any": FunctionEngine(random_move)})
+    return simulator.play([Deal("a", "g", 0, {"player_0": "player", "player_1": "player"})])[0]
+
+
+@pytest.mark.parametrize("bomb", [ENDLESS_LINE, EMPTY_LINES], ids=["line", "lines"])
+def test_bombs_among_the_records_are_named(bomb: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "000001.jsonl.zst"
+    file.write_bytes(bomb)
+    with pytest.raises(ValueError, match=r"000001\.jsonl\.zst: (not a whole trajectory file|line 1 is no trajectory)"):
+        list(read_trajectories(file))
+    with pytest.raises(ValueError, match=r"000001\.jsonl\.zst: not a whole judgement file"):
+        read_judgement(file)
+
+
+def test_a_claim_of_an_absurd_size_reserves_no_memory(tmp_path: Path) -> None:
+    file = tmp_path / "000001.jsonl.zst"
+    # A header that claims 2**62 bytes, with eight bytes for the size and no data.
+    file.write_bytes(zstandard.FRAME_HEADER + b"\xe0" + (2**62).to_bytes(8, "little") + b"\x01\x00\x00")
+    with pytest.raises(ValueError, match="not a whole trajectory file"):
+        list(read_trajectories(file))
+
+
+def test_a_line_full_of_faults_is_one_short_error(tmp_path: Path, played: Trajectory) -> None:
+    file = tmp_path / "000001.jsonl.zst"
+    write_trajectories(file, [played])
+    line = json.loads(zstandard.decompress(file.read_bytes()))
+    for field, faults in {"turns": [None] * 10**6, "edges": [[]] * 10**6, "rewards": ["x"] * 10**6}.items():
+        file.write_bytes(zstandard.compress(json.dumps(line | {field: faults}).encode()))
+        with pytest.raises(ValueError, match="line 1 is no trajectory") as error:
+            list(read_trajectories(file))
+        assert len(str(error.value)) < 1000
+    line["turns"][0]["completion"]["token_ids"] = [None] * 10**5
+    file.write_bytes(zstandard.compress(json.dumps(line).encode()))
+    with pytest.raises(ValueError, match=r"line 1 is no trajectory \(100000 problems\)"):
+        list(read_trajectories(file))
+
+
+@pytest.mark.parametrize(
+    "value", ["[" * 5000 + "]" * 5000, "9" * 10_000, r'"\ud800"', "[" * 5000], ids=["deep", "integer", "half", "open"]
+)
+def test_records_that_no_reader_survives_are_named(value: str, tmp_path: Path, played: Trajectory) -> None:
+    file = tmp_path / "000001.jsonl.zst"
+    write_trajectories(file, [replaced(played, options={"x": "HERE"})])
+    text = zstandard.decompress(file.read_bytes()).decode()
+    file.write_bytes(zstandard.compress(text.replace('"HERE"', value).encode()))
+    with pytest.raises(ValueError, match=r"000001\.jsonl\.zst: line 1 is no trajectory"):
+        list(read_trajectories(file))
+
+
+def replaced(trajectory: Trajectory, **deal: object) -> Trajectory:
+    trajectory.deal = replace(trajectory.deal, **deal)
+    return trajectory
+
+
+def test_turns_that_read_later_or_unknown_turns_are_refused(tmp_path: Path, played: Trajectory) -> None:
+    file = tmp_path / "000001.jsonl.zst"
+    write_trajectories(file, [played])
+    line = json.loads(zstandard.decompress(file.read_bytes()))
+    first, second = (turn["id"] for turn in line["turns"])
+    for edge in ([second, first], [first, first], [["b", 7], second], [first, ["b", 7]]):
+        file.write_bytes(zstandard.compress(json.dumps(line | {"edges": [edge]}).encode()))
+        with pytest.raises(ValueError, match="a turn reads earlier ones of its episode"):
+            list(read_trajectories(file))
+
+
+def test_an_empty_judgement_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "000001.jsonl.zst"
+    write_judgement(file, StepRecord((), (), ()))
+    assert read_judgement(file) == StepRecord((), (), ())
+    file.write_bytes(zstandard.compress(b""))
+    with pytest.raises(ValueError, match="not a whole judgement file"):
+        read_judgement(file)

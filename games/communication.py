@@ -68,7 +68,7 @@ class CommunicationConfig(TaskGameConfig, TextGameConfig):
     """
 
     kind: str = "communication"
-    agents: int = Field(default=3, ge=2)
+    agents: int = Field(default=3, ge=2, le=1000)
     rounds: PositiveInt = 2
     """In each round all agents choose whom to hear and then answer; the answers of the last one count."""
     accuracy: NonNegativeFloat = 1.0

@@ -35,20 +35,24 @@ class PerfectPlayer(ScriptedConfig):
         return {move: 1 / len(best) if move in best else 0.0 for move in moves}
 
 
+MAX_PILE = 10_000
+
+
 class NimConfig(TextGameConfig):
     """Nim. A win is worth 1, a loss -1, an illegal move -1.5 unless `illegal.penalty` says otherwise."""
 
     kind: str = "nim"
     piles: tuple[int, int] = (6, 12)
     """Smallest and largest start pile; all sizes between are equally likely."""
-    max_take: int = Field(default=3, ge=1)
+    max_take: int = Field(default=3, ge=1, le=1000)
     """Largest number of objects that one move takes."""
 
     @field_validator("piles")
     @classmethod
     def _ordered(cls, piles: tuple[int, int]) -> tuple[int, int]:
-        if not 1 <= piles[0] <= piles[1]:
-            raise ValueError(f"piles: {list(piles)} is no range; choices: [low, high] with 1 <= low <= high")
+        if not 1 <= piles[0] <= piles[1] <= MAX_PILE:
+            bounds = f"[low, high] with 1 <= low <= high <= {MAX_PILE}"
+            raise ValueError(f"piles: {list(piles)} is no range; choices: {bounds}")
         return piles
 
     def build(self) -> Nim:

@@ -127,9 +127,9 @@ def _build(kind: type[SplitTask], settings_json: str, _edition: int) -> ProblemS
 class GeneratedTask(SplitTask):
     """Base of seeded generators: draws different problems until both splits are full."""
 
-    train: int = Field(1000, ge=1)
+    train: int = Field(1000, ge=1, le=1_000_000)
     """Number of training problems."""
-    held_out: int = Field(200, ge=0)
+    held_out: int = Field(200, ge=0, le=1_000_000)
     """Number of problems that training never deals."""
     seed: int = 0
 

@@ -16,7 +16,7 @@ class Stage(Config):
     role: str
     name: str = ""
     """Name of this stage in expressions. Default: the role."""
-    n: PositiveInt = 1
+    n: int = Field(default=1, gt=0, le=1000)
     """Number of agents: `solver`, or `solver_0`, `solver_1`, ..."""
     each: str | None = None
     """A role: one agent here for each agent of that role, which it hears (alone), such as a critic for every solver."""

@@ -165,6 +165,8 @@ def _quotient(over: Tree, under: Tree) -> str:
 
 
 def _power(base: Tree, exponent: Tree) -> str:
+    if exact(base) in (0, 1) or exact(exponent) in (0, 1):
+        return "trivial power"
     if exponent.head == "power" or base.head in ("power", "root", "sum", "product", "negative"):
         literal = base.head == "negative" and _is_literal(base)
         return "" if literal and _is_literal(exponent) else "repeated power"

@@ -118,7 +118,7 @@ def _is_counted(name: str, problem: Problem) -> bool:
         return True
     text = f"{problem.question} {problem.answer}".lower()
     known = words <= set(re.findall(r"[^\W\d_]+", text)) or (not name.isascii() and name in text)
-    return known and not read_unit(name)
+    return known and not read_unit(name) and not any(map(units_named, words))
 
 
 _BETWEEN = re.compile(r"\s*(?:,|\band\b)\s*|(?<=[^\W\d_])\s*(?=[0-9])")

@@ -41,6 +41,14 @@ def is_same_set(left: RealSet, right: RealSet) -> bool:
     return all(left.contains(x) == right.contains(x) for x in (*ends, *between, ends[0] - 1, ends[-1] + 1))
 
 
+def is_simple(members: RealSet) -> bool:
+    """Return True if membership changes at every end: x > 1 or x > 2 is still to be simplified."""
+    ends = sorted(members.ends)
+    between = [ends[0] - 1, *((low + high) / 2 for low, high in pairwise(ends)), ends[-1] + 1] if ends else []
+    around = zip(between, ends, between[1:], strict=False)
+    return all(len(set(map(members.contains, numbers))) > 1 for numbers in around)
+
+
 def read_set(tree: Tree) -> RealSet | None:
     """Return the set of real numbers that a tree means; None if it means none."""
     reader = _READERS.get(tree.head)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from games.verifiers.closed_form import exact, is_scalar, is_worked_out, symbols
 from games.verifiers.copying import is_copied_relation
 from games.verifiers.formulas import Tree, number
-from games.verifiers.real_sets import has_condition, is_same_set, label, read_set
+from games.verifiers.real_sets import has_condition, is_same_set, is_simple, label, read_set
 from games.verifiers.scalars import is_same_scalar
 from games.verifiers.symbolic import equal, has_same_zeros
 
@@ -54,13 +54,12 @@ class Solutions:
         return self._same_items(point, answer) if names else self._same_items(gold, point)
 
     def _same_restated(self, gold: Tree, answer: Tree) -> bool:
-        """Compare a formula with one that is stated several times, as in x = 3/4 = 0.75 or "3/4 or 0.75"."""
+        """Compare a number with one that is stated several times, as in x = 3/4 = 0.75 or "3/4 or 0.75"."""
         alternatives = answer.head == "list" and answer.name == "or"
-        if not is_scalar(gold) or not (
-            alternatives or (answer.head == "relation" and set(answer.name.split()) == {"="})
-        ):
+        equations = answer.head == "relation" and set(answer.name.split()) == {"="}
+        if not is_scalar(gold) or symbols(gold) or not (alternatives or equations):
             return False
-        parts = answer.parts[1:] if label(answer.parts[0]) and not alternatives else answer.parts
+        parts = answer.parts[1:] if equations and label(answer.parts[0]) else answer.parts
         return all(is_scalar(part) and self.same(gold, part) for part in parts)
 
     def _same_members(self, gold: Tree, answer: Tree) -> bool:
@@ -109,7 +108,7 @@ class Solutions:
         if variables and answered and variables != answered:
             return False
         right, stated = read_set(gold), read_set(answer)
-        if right is None or stated is None or not is_same_set(right, stated):
+        if right is None or stated is None or not is_same_set(right, stated) or not is_simple(stated):
             return False
         numbers = list(_numbers(gold))
         return not numbers or all(
@@ -180,8 +179,13 @@ def _members(tree: Tree) -> tuple[Tree, ...] | None:
         return ()
     if (tree.head == "sequence" and tree.name == "{}" and not has_condition(tree)) or tree.head == "list":
         parts = _without_names(tree.parts)
-        return tuple(member for part in parts for member in _members(part) or (part,)) if parts else None
+        return tuple(member for part in parts for member in _flat(part)) if parts else None
     return _alternatives(tree)
+
+
+def _flat(part: Tree) -> tuple[Tree, ...]:
+    """Return what a part of a set stands for: both values of ±, all of a list, itself; a set in a set is a member."""
+    return (part,) if part.head == "sequence" else _members(part) or (part,)
 
 
 def _without_names(parts: tuple[Tree, ...]) -> tuple[Tree, ...]:

@@ -69,6 +69,6 @@ __all__ = [
     "View",
     "WarmUp",
     "WeightlessEngine",
-    "WorkerEngine",
     "Weights",
+    "WorkerEngine",
 ]

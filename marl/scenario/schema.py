@@ -202,7 +202,7 @@ class Schedule(Config):
     """... until this many were dropped in a run."""
     deadline_s: float = Field(default=600.0, gt=0)
     """Longest wait for an answer of any policy, in seconds."""
-    worker_delay: PositiveInt | None = 4
+    worker_delay: Annotated[int, Field(gt=0, le=1000)] | None = 4
     """Rounds of sampling after which the answer of a verifier or tool is taken, neither earlier nor later, so that the
     same seed gives the same bits. None: as soon as it has come, which may be faster and is not reproducible."""
 

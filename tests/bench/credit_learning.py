@@ -63,7 +63,9 @@ OWN = {
     "thousands": "(given.value // 1000)",
 }
 """What each agent ought to say."""
-VERDICTS = tuple(f"game.rewards.{agent}.own='{agent}.readable * ({agent}.move == {right} | string)'" for agent, right in OWN.items())
+VERDICTS = tuple(
+    f"game.rewards.{agent}.own='{agent}.readable * ({agent}.move == {right} | string)'" for agent, right in OWN.items()
+)
 """Each agent is told whether its own place is right: process rewards, which no other method gets."""
 PROCESS = "credit.assign={kind: process, rewards: [own], common: mean}"
 METHODS = {

@@ -1,6 +1,6 @@
 """Searches for texts that a grader pays although they do not state the right answer.
 
-    python tests/redteam/attack.py KIND|all [--tries 100000] [--seed 0] [--out FILE] [--findings FILE]
+    python tests/redteam/attack.py [KIND ...] [--tries 100000] [--seed 0] [--out FILE] [--findings FILE]
 
 The figures are the numbers of tries and of texts that were paid rightly, wrongly or debatably, and the findings. A try
 is one verdict of the real verifier in a worker process that is killed when it hangs.
@@ -9,6 +9,7 @@ is one verdict of the real verifier in a worker process that is killed when it h
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from importlib import import_module
@@ -18,7 +19,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
 
-from _bench import parser, report
+from _bench import commit, parser, report
 from search import FAULTS, Search, Target, as_json, dump
 
 KINDS = {
@@ -43,16 +44,20 @@ def targets(kind: str) -> list[Target]:
 
 def main() -> None:
     arguments = _arguments()
-    kinds = list(KINDS) if arguments.kind == "all" else [arguments.kind]
-    figures: dict[str, Any] = {}
-    for kind in kinds:
+    figures = _earlier(arguments.out)
+    for kind in arguments.kinds or KINDS:
         started = time.perf_counter()
         search = attack(kind, arguments.tries, arguments.seed)
         figures[kind] = _figures(search, time.perf_counter() - started)
         if arguments.findings:
             arguments.findings.write_text(dump([*search.findings.values(), *search.missed.values()]))
-        # Written after each kind: all of them take an hour.
+        # Written after each kind: all of them take the better part of an hour.
         report(figures, arguments.out, seeds=[arguments.seed], tries=arguments.tries, tries_of_programs=_PROGRAMS)
+
+
+def _earlier(out: Path | None) -> dict[str, Any]:
+    """Return the figures that the report holds already: those of other kinds stay."""
+    return json.loads(out.read_text())["figures"] if out is not None and out.is_file() else {}
 
 
 def attack(kind: str, tries: int, seed: int) -> Search:
@@ -67,6 +72,7 @@ def attack(kind: str, tries: int, seed: int) -> Search:
 def _figures(search: Search, seconds: float) -> dict[str, Any]:
     findings = list(search.findings.values())
     return {
+        "commit": commit(),
         "tries": search.counts["tries"],
         "paid": {name: search.counts[f"{name}, paid"] for name in ("right", "open", "wrong")},
         "not paid": {name: search.counts[f"{name}, not paid"] for name in ("right", "open", "wrong")},
@@ -78,7 +84,7 @@ def _figures(search: Search, seconds: float) -> dict[str, Any]:
 
 def _arguments() -> argparse.Namespace:
     made = parser(__doc__)
-    made.add_argument("kind", choices=[*KINDS, "all"])
+    made.add_argument("kinds", nargs="*", metavar="KIND", help=f"kinds of verifiers; default: {', '.join(KINDS)}")
     made.add_argument("--tries", type=int, default=100_000)
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--findings", type=Path, help="write all findings here, and right answers that were refused")

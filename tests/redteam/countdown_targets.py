@@ -56,9 +56,9 @@ _TOKEN = re.compile(r"\s*(?:(\d+)|(.))", re.ASCII | re.S)
 def judge_expression(text: str, numbers: list[int], target: int) -> Judgement:
     """Return the judgement of an expression, optionally followed by `= target`."""
     text = re.sub(r"<think>.*?</think>", " ", text, flags=re.S)
-    text = text.translate(str.maketrans("×·÷−", "**/-")).strip()
+    text = text.translate(str.maketrans("×·÷−", "**/-")).strip(" \n'")
     expression, equals, stated = text.partition("=")
-    if equals and stated.strip() != str(target):
+    if equals and not (stated.strip().isascii() and stated.strip().isdigit() and int(stated) == target):
         return "wrong"
     tokens = [number or sign for number, sign in _TOKEN.findall(expression.strip())]
     reader = _Reader(tokens)

@@ -136,7 +136,10 @@ TEAM: dict[str, Any] = {
             {"role": "planner", "examples": ["{{ answer }}", "{{ wrong[0] }}"]},
             {"role": "solver", "hears": ["planner"], "examples": ["{{ answer }}", "{{ wrong[0] }}"]},
         ],
-        "rewards": {"planner": {"team": "solver.readable * (solver.move == answer)"}, "solver": {"correct": "own.readable * (own.move == answer)"}},
+        "rewards": {
+            "planner": {"team": "solver.readable * (solver.move == answer)"},
+            "solver": {"correct": "own.readable * (own.move == answer)"},
+        },
     },
     "roles": {
         name: {"kind": "solver", "policy": name, "answer": "bracket", "instructions": "", "sampling": {"max_tokens": 4}}

@@ -111,7 +111,10 @@ def test_of_roles_on_the_same_weights_only_turns_of_trainable_ones_reach_the_lea
 
 
 def test_what_a_role_that_does_not_learn_is_paid_changes_no_byte(tmp_path: Path) -> None:
-    runs = {"as written": (), "paid for saying yes": ("game.rewards.critic.agreement=7 * own.readable * own.score - 2",)}
+    runs = {
+        "as written": (),
+        "paid for saying yes": ("game.rewards.critic.agreement=7 * own.readable * own.score - 2",),
+    }
     paid, weights = list[list[float]](), list[dict[str, bytes]]()
     for name, change in runs.items():
         run = build(small("train_solver_only_shared", *change, steps=3))

@@ -30,7 +30,7 @@ from marl.errors import RunError
 from marl.protocols import VerifierConfig
 
 _START_S = 120.0
-"""For a process to import what it needs; sympy takes seconds on a busy machine."""
+"""For a process to import what it needs, on a busy machine."""
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 """Environment variables that a worker sees: no keys, no tokens."""
 

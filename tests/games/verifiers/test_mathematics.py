@@ -29,7 +29,7 @@ def test_the_policys_arithmetic_is_not_done_for_it() -> None:
             ("-2", answer)
             for answer in ("\\begin{vmatrix}1&2\\\\3&4\\end{vmatrix}", "\\det\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}")
         ),
-        *(("256", answer) for answer in ("2^{2^3}", "\\sum_{k=1}^{256} 1", "\\int_0^{256} 1 dx")),
+        *(("256", answer) for answer in ("2^{2^3}", "256^1", "\\sum_{k=1}^{256} 1", "\\int_0^{256} 1 dx")),
         ("120", "5!"),
         ("-1", "e^{i\\pi}"),
         ("1", "\\sin^2 x + \\cos^2 x"),
@@ -201,6 +201,7 @@ def test_solutions_may_stand_in_any_order_and_notation() -> None:
 def test_a_missing_or_additional_solution_is_wrong() -> None:
     pairs = [
         *(("\\{1, 2\\}", answer) for answer in ("1", "\\{1, 2, 3\\}", "12", "x = 1", "x = 1, y = 2", "x = 1 or x = 3")),
+        ("\\{4, 16\\}", "\\{\\{4\\}, \\{16\\}\\}"),
         ("\\pm 2", "2"),
         ("2", "\\pm 2"),
         ("11", "1, 1"),
@@ -297,6 +298,8 @@ def test_brackets_and_ends_of_intervals_matter() -> None:
         *(("(-\\infty,2)\\cup(2,\\infty)", answer) for answer in ("\\mathbb{R}", "x \\ne 3", "x = 2", "(-\\infty,2)")),
         ("(-\\infty,2)\\cup(5,\\infty)", "x < 2 and x > 5"),
         ("x > 3", "y > 3"),
+        ("x > 3", "x > 3 or x > 17"),
+        ("(0, 2)", "(0, 1) \\cup [1, 2)"),
     ]
     assert not accepted("math", pairs)
 
@@ -327,6 +330,12 @@ def test_another_equation_is_wrong() -> None:
     assert not accepted("math", pairs)
 
 
+def test_a_number_may_be_stated_twice_if_both_are_right_and_worked_out() -> None:
+    assert not rejected("math", [("3/4", each) for each in ("\\frac34 = 0.75", "x = 3/4 = 0.75", "3/4 or 0.75")])
+    wrong = [("3/4", "3/4 = 0.8"), ("3/4", "3/4 or 4/3"), ("5", "2+3 = 5"), ("5", "5 = 6"), ("5", "5, 6")]
+    assert not accepted("math", wrong)
+
+
 def test_words_are_compared_as_words() -> None:
     pairs = [
         ("\\text{Yes}", "yes"),
@@ -336,6 +345,7 @@ def test_words_are_compared_as_words() -> None:
     ]
     assert not rejected("math", pairs)
     wrong = [("\\text{Yes}", "No"), ("\\text{no solution}", "solution"), ("one solution", "one solution-one solution")]
+    wrong += [("No", "No \\lor No"), ("\\text{no solution}", "no solution = no solution")]
     assert not accepted("math", wrong)
 
 

@@ -128,6 +128,7 @@ def test_a_number_without_unit_takes_the_unit_that_is_asked_for(kind: str) -> No
         "12 €",
         "12 cents cents",
         "12 m m",
+        "12 metres metres",
         "12 fences or so",
     )
     assert not accepted(kind, [("12", answer) for answer in wrong], METRES)

@@ -28,7 +28,16 @@ _FENCE = re.compile(r" {0,3}(`{3,}+)([^`]*+)")
 _COVER = "\0"
 """Sign that covers the marks while retractions are looked for."""
 _NEGATION = r"(?:not|never(?!\smind)|neither|nor|except|cannot|without)\b|\w{1,20}n['’]t\b"
-_DENIED = re.compile(rf"(?:\b(?:{_NEGATION})|不是|不选|并非)(?:\s{{1,9}}[\w$\\({{]{{1,20}}){{0,3}}[\s$({{\\*~]*$", re.I)
+_DENIED = re.compile(
+    rf"(?:\b(?:{_NEGATION})|不是?|不选|并非|未必|以为)(?:\s{{1,9}}[\w$\\({{]{{1,20}}){{0,3}}[\s$({{\\*~]*$", re.I
+)
+_THOUGHT_FIRST = re.compile(
+    r"\b(?:(?:I|we)\s(?:had\s)?(?:(?:at\s)?first|initially|originally)|(?:(?:at\s)?first|initially|originally),?\s(?:I|we))"
+    r"\s(?:had\s)?(?:thought|got|had|found|guessed|believed|assumed|wrote|said|answered|computed|obtained)\b"
+    r"(?:\s{1,9}[\w$\\({=]{1,20}){0,8}[\s$({\\*:~]*$",
+    re.I,
+)
+"""End of a text before an answer that the speaker once had: "I first thought it was 5, but ...". """
 _CLAUSE = r"(?:^|[^\w\s'’])[ \t]{0,8}(?:(?:oh|ah|uh|um|hm++|well|but|and|so|or|ok|okay)\b[ \t,.…]{0,8}){0,2}"
 """The place where a clause begins: after a sign, not in the middle of "there is no other"."""
 _WRONG = (
@@ -55,7 +64,7 @@ _RETRACTION = re.compile(
 
 _QUALIFIED = re.compile(
     r"\b(?:maybe|perhaps|possibly|probably|if|whether|suppose|assume|assuming|unless|doubt|(?:could|might|may)\sbe)"
-    r"(?:\s{1,3}[\w$\\({]{1,20}){0,3}[\s$({\\*:,~]*$|\b(?:or|either)[\s$({\\*~]*$|(?:或|也许|可能是?|大约|大概)[\s~]*$"
+    r"(?:\s{1,3}[\w$\\({]{1,20}){0,3}[\s$({\\*:,~]*$|\b(?:or|either)[\s$({\\*~]*$|(?:或|也许|可能是?|大约|大概|如果|假如|是否|难道|错误的?|[他她]的)[\s~]*$"
     r"|(?:\b(?:wrong|incorrect|false|previous|earlier|old|initial|first|other|his|her|their)|['’]s)\s{0,3}$",
     re.I,
 )
@@ -64,6 +73,13 @@ _QUALIFIED_AFTER = re.compile(
     r"[\s$)\]\\*.,;!\"'(–—-]{0,8}(?:(?:or|maybe|perhaps|possibly|probably|alternatively|unless)\b|或)|[\s$)\]\\*]{0,4}\?",
     re.I,
 )
+_QUESTION_BEFORE = re.compile(
+    r"(?:^|[.!?:,]\s{1,3})(?:(?:so|but|and|or|then|hmm)\b,?\s)?"
+    r"(?:is|are|was|were|can|could|may|might|must|will|would|should|do|does|did)\s(?:[^.!?\n]|\.(?=\d)){0,70}$",
+    re.I | re.M,
+)
+_QUESTION_AFTER = re.compile(r"(?:[^.!?\n]|\.(?=\d)){0,70}\?")
+"""The two halves of a question around an answer: "Is it true that [5] is right?"."""
 
 
 class Mark(NamedTuple):
@@ -94,9 +110,15 @@ def standing(text: str, marks: Iterable[Mark]) -> list[Mark]:
 
 
 def certain(text: str, marks: Iterable[Mark]) -> list[Mark]:
-    """Return the marks without those that are qualified ("maybe 5"); one that is doubted afterwards ("5?") is empty."""
+    """Return the marks without those that are qualified ("maybe 5"); one that is doubted or asked ("5?") is empty."""
     unqualified = [mark for mark in marks if not _QUALIFIED.search(text[max(0, mark.start - 80) : mark.start])]
-    return [mark._replace(content="") if _QUALIFIED_AFTER.match(text, mark.end) else mark for mark in unqualified]
+    return [mark._replace(content="") if _is_doubted(text, mark) else mark for mark in unqualified]
+
+
+def _is_doubted(text: str, mark: Mark) -> bool:
+    before = text[max(0, mark.start - 80) : mark.start]
+    question = _QUESTION_AFTER.match(text, mark.end) and _QUESTION_BEFORE.search(before)
+    return bool(question or _QUALIFIED_AFTER.match(text, mark.end))
 
 
 def _end_of_retraction(text: str, marks: Sequence[Mark]) -> int:
@@ -113,7 +135,8 @@ def _end_of_retraction(text: str, marks: Sequence[Mark]) -> int:
 
 def _is_denied(text: str, start: int, after: int = 0) -> bool:
     """Return True if the words before `start`, but not before `after`, say that what stands there is not meant."""
-    return bool(_DENIED.search(text[max(after, start - 80) : start]))
+    before = text[max(after, start - 80) : start]
+    return bool(_DENIED.search(before) or _THOUGHT_FIRST.search(before))
 
 
 def closing_brace(text: str, start: int) -> int:

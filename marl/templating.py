@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
+from math import isfinite
 from threading import local
 from types import BuiltinMethodType, CodeType, MethodType
 from typing import Any
@@ -124,7 +125,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             raise TemplateSyntaxError(_too_deep(), 1) from error
         if not parser.stream.eos:
             raise TemplateSyntaxError(f"unexpected {parser.stream.current.value!r}", parser.stream.current.lineno)
-        _check_depth(tree)
+        _check_tree(tree)
         tree.set_environment(self)
         return tree
 
@@ -141,7 +142,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             tree = super()._parse(source, name, filename)
         except RecursionError as error:
             raise TemplateSyntaxError(_too_deep(), 1, name, filename) from error
-        _check_depth(tree)
+        _check_tree(tree)
         return tree
 
     def _generate(self, source: nodes.Template, *place: Any, **options: Any) -> str:
@@ -203,12 +204,16 @@ def _check_length(source: str) -> None:
         raise TemplateSyntaxError(f"{len(source):,} characters are too many; the limit is {MAX_SOURCE:,}", 1)
 
 
-def _check_depth(tree: nodes.Node) -> None:
+def _check_tree(tree: nodes.Node) -> None:
     level, depth = [tree], 0
     while level:
         depth += 1
         if depth > MAX_DEPTH:
             raise TemplateSyntaxError(_too_deep(), level[0].lineno or 1)
+        for node in level:
+            # Infinity has no literal in the code that jinja2 makes.
+            if isinstance(node, nodes.Const) and isinstance(node.value, float) and not isfinite(node.value):
+                raise TemplateSyntaxError("a number is too large", node.lineno)
         level = [child for node in level for child in node.iter_child_nodes()]
 
 

@@ -101,3 +101,23 @@ def test_tags_must_alternate() -> None:
 def test_a_brace_that_is_never_closed_ends_behind_the_text() -> None:
     assert closing_brace("{a}", 1) == 3
     assert closing_brace(r"{a\}", 1) == 5
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("I first thought", "I first thought that the area was", "I initially thought it was", "We initially got"),
+        *("I initially had", "At first I thought it was", "At first, I got", "Originally I had", "I originally found"),
+        *("I at first believed it to be", "I had originally assumed", "我以为", "未必"),
+    ],
+)
+def test_what_one_first_thought_does_not_stand(words: str) -> None:
+    assert left(f"{words} [5], but it is [6]") == ["6"]
+    assert left(f"{words} [5].") == []
+
+
+@pytest.mark.parametrize(
+    "words", ["Tom initially had", "At first glance it looks like", "Originally there were", "I first thought. So"]
+)
+def test_what_was_at_first_so_in_the_story_stands(words: str) -> None:
+    assert left(f"{words} [5].") == ["5"]

@@ -136,7 +136,9 @@ def test_deep_blocks_are_compiled_or_refused_by_name(block: str, many: int) -> N
     assert "the limit is 100" in (refusal(ENVIRONMENT.from_string, source) or "the limit is 100")
 
 
-@pytest.mark.parametrize("source", ["1 }}{{ 2", "1) %}{% set b = (2", "1, 2 %}", "", "1 +", "a b", "{% if x %}"])
+@pytest.mark.parametrize(
+    "source", ["1 }}{{ 2", "1) %}{% set b = (2", "1, 2 %}", "", "1 +", "a b", "{% if x %}", "1e999 * 0", "x and -1e400"]
+)
 def test_an_expression_is_one_expression(source: str) -> None:
     with pytest.raises(TemplateError):
         evaluate(source)

@@ -13,8 +13,11 @@ from games.verifiers.reading import HEDGES
 from games.verifiers.spelling import spell
 from marl.types import Problem
 
-_STYLE = re.compile(r"\\(?:text\w*|math\w+|[mh]box|bf|rm)\s*\{([^{}]*)\}|\$([^$]*)\$")
+_STYLE = re.compile(
+    r"\\(?:text\w*|math\w+|[mh]box|bf|rm)\s*\{([^{}]*)\}|\$([^$]*)\$|(?<!\w)\*\*(\(?\w\)?\.?)\*\*(?!\w)"
+)
 _SPACE = re.compile(r"\\[ ,;:!]|\\q?quad\b|~|\{\}")
+_COMMA = re.compile(r"\s*,\s*")
 _OPERATOR = re.compile(r"\s*([-=<>+*/^_,])\s*")
 _PRAISE = re.compile(r"\s+is\s+(?:the\s+)?(?:correct|right|best)(?:\s+(?:answer|option|choice|one))?$", re.I)
 _TITLE = re.compile(r"^(?:(?:the\s+)?(?:options?|choices?|letters?)\b|选项|选择?)\s*:?\s*", re.I)
@@ -54,6 +57,8 @@ def named_options(answer: str, options: Mapping[str, str]) -> frozenset[str]:
     answer = _bare(answer)
     if label := _label(answer, options) or _explained_label(answer, options):
         return frozenset([label])
+    if answer.endswith(("..", "…")):
+        return frozenset()  # a list that goes on
     labels = frozenset(_label_list(answer))
     if labels and labels <= options.keys():
         return labels
@@ -65,7 +70,7 @@ def _label(answer: str, options: Mapping[str, str]) -> str:
     """Return the label of the one option that is named; "" if there is none."""
     for spelling in (answer, _TITLE.sub("", answer)):
         label, text = _split_label(spelling)
-        if label in options and _spell(text) in ("", options[label]):
+        if label in options and (not text.strip() or _spell(text) == options[label] != ""):
             return label
         named = [label for label, text in options.items() if text and text == _spell(spelling)]
         if len(named) == 1:
@@ -107,12 +112,12 @@ def _label_list(text: str) -> list[str]:
 
 
 def _spell(text: str) -> str:
-    return _OPERATOR.sub(r"\1", spell(_bare(text), punctuation=False, articles=False))
+    return _OPERATOR.sub(r"\1", spell(_COMMA.sub(",", _bare(text)), punctuation=False, articles=False))
 
 
 def _bare(text: str) -> str:
-    """Return `text` without the commands of LaTeX that set it in bold face or upright."""
+    """Return `text` without the commands of LaTeX that set it in bold face or upright, and with a plain label."""
     text = re.sub(r"\\[dt]frac\b", r"\\frac", _SPACE.sub(" ", text))
-    while (plainer := _STYLE.sub(lambda style: style[1] or style[2] or "", text)) != text:
+    while (plainer := _STYLE.sub(lambda style: style[style.lastindex or 0], text)) != text:
         text = plainer
     return _PRAISE.sub("", text.strip())

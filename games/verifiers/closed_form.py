@@ -157,11 +157,30 @@ def _product(*parts: Tree) -> str:
 
 
 def _quotient(over: Tree, under: Tree) -> str:
-    whole = [part.head == "number" and part.value.denominator == 1 for part in (over, under)]
-    if all(whole):
-        return "division" if under.value == 0 or (over.value != 0 and over.value % under.value == 0) else ""
+    """Return "division" unless the rational factors above and below are integers, and the upper is no multiple."""
     nested = any(part.head in ("quotient", "measured") or _is_decimal(part) for part in (over, under))
-    return "division" if nested or over == under else ""
+    if nested or over == under or exact(under) == 0:
+        return "division"
+    above, below = (next(filter(_is_rational, _factors(part)), None) for part in (over, under))
+    if above is None or below is None:
+        return ""
+    if not (_is_integer(above) and _is_integer(below)):
+        return "division"
+    upper, lower = exact(above) or 0, exact(below) or 1
+    return "division" if upper and upper % lower == 0 else ""
+
+
+def _factors(tree: Tree) -> tuple[Tree, ...]:
+    return tree.parts if tree.head == "product" else (tree,)
+
+
+def _is_rational(tree: Tree) -> bool:
+    return exact(tree) is not None
+
+
+def _is_integer(tree: Tree) -> bool:
+    tree = tree.parts[0] if tree.head == "negative" else tree
+    return tree.head == "number" and tree.value.denominator == 1
 
 
 def _power(base: Tree, exponent: Tree) -> str:
@@ -171,6 +190,8 @@ def _power(base: Tree, exponent: Tree) -> str:
         literal = base.head == "negative" and _is_literal(base)
         return "" if literal and _is_literal(exponent) else "repeated power"
     value = exact(exponent)
+    if base.head == "quotient" and value is not None and value < 0:
+        return "division"
     if value is not None and value.denominator != 1:
         return "perfect root" if exact(Tree("power", (base, exponent))) is not None else "root"
     return "" if value is None or exact(base) is None or _is_literal(exponent) else "repeated power"

@@ -194,12 +194,15 @@ class _Parser:
         return Tree("negative", (self.power(),)) if self.take("-") else self.power()
 
     def power(self) -> Tree:
+        is_word = self.next.kind == "word"
         base = self.postfix(self.atom())
         if not self.take("^"):
             return base
         exponent = self.exponent()
         if self.next.text == "^":
             raise UnreadableError("a tower of powers")
+        if is_word and base.head == "product":  # xe^2 is x times e^2
+            return Tree("product", (*base.parts[:-1], Tree("power", (base.parts[-1], exponent))))
         return Tree("power", (base, exponent))
 
     def exponent(self) -> Tree:
@@ -249,7 +252,7 @@ class _Parser:
         if token.kind != "word":
             return token.kind == "text"
         known = self.variables
-        product = len(token.text) < 4 if known is None else set(token.text) <= known
+        product = len(token.text) < 4 if known is None else set(token.text) <= known | {"e", "i"}
         product = product or len(token.text) == 1 or token.text in _PLAIN_WORDS or token.text in ("or", "and")
         return not (product and token.text.isascii())
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from games.verifiers.closed_form import is_worked_out, symbols
-from games.verifiers.formulas import read_formula
+from games.verifiers.closed_form import is_worked_out
+from games.verifiers.formula_answers import compare_formulas, has_unit
+from games.verifiers.measurements import measure
 from games.verifiers.notation import plain, without_text_commands
-from games.verifiers.numeric import NumericVerifier, measure
+from games.verifiers.numeric import NumericVerifier
 from games.verifiers.reading import AnswerVerifier, quote, reject, unwrap
-from games.verifiers.tokens import UnreadableError
+from games.verifiers.units import PURE
 from marl.types import Problem, Verdict
 
 _NUMERIC = NumericVerifier()
@@ -35,8 +36,12 @@ class MathVerifier(AnswerVerifier):
         if _spelling(answer) == _spelling(gold):
             return Verdict(1.0)
         right, number = measure(gold, problem), measure(answer, problem)
+        if right and right.unit == PURE and right.unit_name and _WORDS.fullmatch(without_text_commands(gold).strip()):
+            right = None  # "one solution" is no number
         if not (right and number) or _have_other_names(gold, answer):
-            return _compare_formulas(answer, gold, problem.question)
+            if right and right.unit.powers and has_unit(answer):
+                return reject(f"{quote(answer)} is no number with a single unit")
+            return compare_formulas(answer, gold, problem.question)
         if not is_worked_out(number.formula, right.formula, problem.question):
             return reject(f"{quote(answer)} is still to be worked out")
         return Verdict(1.0) if _NUMERIC.agree(right, number, problem) else reject(f"{quote(answer)} is not right")
@@ -55,17 +60,3 @@ def _spelling(text: str) -> str:
     if len(words) > 1 and _WORDS.fullmatch(words):
         return words.casefold()
     return re.sub(r"\s", "", re.sub(r"(?<=[0-9])\s+(?=[0-9])", "_", _GROUP.sub(" ", text)))
-
-
-def _compare_formulas(answer: str, gold: str, question: str) -> Verdict:
-    try:
-        right = read_formula(gold)
-    except UnreadableError:
-        return reject("not the right answer letter by letter, which alone can be compared")  # an integral, say
-    try:
-        formula = read_formula(answer, frozenset(name for name in symbols(right) if len(name) == 1))
-    except UnreadableError as error:
-        return reject(f"{quote(answer)} cannot be read: {error}")
-    from games.verifiers.solutions import Solutions
-
-    return Verdict(1.0) if Solutions(question).same(right, formula) else reject(f"{quote(answer)} is not right")

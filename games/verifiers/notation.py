@@ -12,7 +12,16 @@ _SIGNS = {
     **dict.fromkeys("⁄∕÷", "/"),
     **{chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)},  # full-width forms
     **{"’": "'", "‘": "'", "′": "'", "、": ",", "。": ".", "…": "...", "⋯": "...", "º": "°"},
-    **{"⟨": "\\langle ", "⟩": "\\rangle ", "ℝ": "\\R ", "∅": "\\emptyset ", "∖": "\\setminus ", "ⅈ": "i", "ⅇ": "e"},
+    **{
+        "⟨": "\\langle ",
+        "⟩": "\\rangle ",
+        "ℝ": "\\R ",
+        "ℤ": "\\mathbb{Z}",
+        "∅": "\\emptyset ",
+        "∖": "\\setminus ",
+        "ⅈ": "i",
+        "ⅇ": "e",
+    },
     **{"或": " or ", "和": " and ", "且": " and "},
 }
 _NAMED_SIGNS = """
@@ -32,7 +41,7 @@ _SIZES = """
 _COMMANDS: dict[str, str] = {
     **dict.fromkeys(_SIZES.split(), " "),
     **dict.fromkeys(("thinspace", "negthinspace", ",", ";", ":", "!", " ", ">"), " "),
-    **dict.fromkeys(("boxed", "fbox", "vec", "mathbf", "boldsymbol", "bm"), " "),
+    **dict.fromkeys(("boxed", "fbox", "vec", "hat", "mathbf", "boldsymbol", "bm"), " "),
     **dict.fromkeys(("cdot", "times", "ast"), "*"),
     **dict.fromkeys(("dfrac", "tfrac", "cfrac"), "\\frac"),
     **dict.fromkeys(("dbinom", "tbinom"), "\\binom"),
@@ -60,6 +69,24 @@ _GROUPED = re.compile(
     rf"|(?<![\d.,])\d{{1,2}}(?:{_GROUP_MARK}\d{{2}})+{_GROUP_MARK}\d{{3}}(?!\d)"
 )
 _DOTTED = re.compile(r"\\dot\s*\{?(\d)\}?(?:(\d*)\\dot\s*\{?(\d)\}?)?")
+
+
+def _complement(members: str) -> str:
+    r"""Return \mathbb{R} without some members: "1 and -1", "x = 2"."""
+    members = re.sub(r"\\(?:begin|end)group\b|\b[a-z]\s*=", " ", members)
+    listed = re.sub(r"(?:,\s*)?\b(?:and|or)\b", ",", members)
+    return f"\\R \\setminus \\{{{listed}\\}}"
+
+
+def _matrix(content: str) -> str:
+    """Return the matrix that is written as [1,2;3,4]; other brackets as they are."""
+    commas = {row.count(",") for row in content.split(";")}
+    if len(commas) > 1 or commas == {0}:
+        return f"[{content}]"
+    rows = content.replace(",", "&").replace(";", "\\cr ")
+    return f"\\begin{{matrix}}{rows}\\end{{matrix}}"
+
+
 _REWRITES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -75,7 +102,10 @@ _REWRITES = tuple(
         (r"\\(frac|binom)\s*(\d)\s*(\d)(?!\d)", r"\\\1{\2}{\3}"),
         (r"\\(frac|binom)\s*(\d)\s*\{", r"\\\1{\2}{"),
         (r"(\\(?:frac|binom)\s*\{[^{}]*\})\s*(\d)(?!\d)", r"\1{\2}"),
-        (r"\ball real numbers\b(?! *except)|全体实数", r"\\R "),
+        (r",?\s*\(\s*([a-z])\s*\\in\s*\\mathbb\s*\{?\s*Z\s*\}?\s*\)\s*$", r", \1 \\in \\mathbb{Z}"),
+        (r"(?i)\ball (?:real numbers|reals) except\b(?: for\b)?(.*)", lambda match: _complement(match[1])),
+        (r"(?i)\ball (?:real numbers|reals)\b|全体实数", r"\\R "),
+        (r"\[([^\[\]();]*(?:;[^\[\]();]*)+)\]", lambda match: _matrix(match[1])),
         (r"\*\*", "^"),
         (r"<=|=<|⩽", r"\\le "),
         (r">=|⩾", r"\\ge "),
@@ -119,8 +149,8 @@ def _plain_text(match: re.Match[str]) -> str:
     content = match[1].strip(" ~")
     if content in _FUNCTIONS:
         return f"\\{content} "
-    if content.lower() == "all real numbers":
-        return "\\R "
+    if re.match(r"all (?:real numbers|reals)\b", content, re.I):
+        return f" {content} "
     if content.lower() in ("or", "and", "", ",") or not re.search(r"[^\W\d_]", content):
         return f" {content.lower()} "
     return content if content in ("e", "i", "d") and "mathrm" in match[0] else f"\\text{{{content}}}"

@@ -26,7 +26,7 @@ _MAX_WORDS = 30
 def read_words(text: str) -> tuple[Fraction, str] | None:
     """Return the number in English words that `text` begins with, and the text after it; None if there is none."""
     tokens = re.findall(r"[^\s-]+", text.lower())
-    if not tokens or len(tokens) > _MAX_WORDS:
+    if not tokens or len(tokens) > _MAX_WORDS or text.lstrip().startswith("-"):
         return None
     sign = -1 if tokens[0] in ("minus", "negative") else 1
     reader = _WordReader(tokens[sign < 0 :])

@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import replace
+from typing import ClassVar
 
 from pydantic import Field
 
-from games.verifiers.closed_form import exact, is_worked_out
-from games.verifiers.formulas import Tree, read_formula
-from games.verifiers.notation import plain
-from games.verifiers.number_words import read_words
-from games.verifiers.quantities import read_quantity
-from games.verifiers.reading import HEDGES, AnswerVerifier, quote, reject, unwrap
-from games.verifiers.tokens import UnreadableError
-from games.verifiers.units import PERCENT, PURE, Unit, read_unit, single_units, units_asked, units_named
+from games.verifiers.approximations import approximated
+from games.verifiers.closed_form import is_worked_out
+from games.verifiers.formula_answers import compare_formulas, is_number
+from games.verifiers.measurements import Measurement, close, comparable_scales, measure
+from games.verifiers.reading import AnswerVerifier, quote, reject, unwrap
 from marl.types import Problem, Verdict
 
-_ARITHMETIC = frozenset(
-    ["squared", "cubed", "factorial", "dozen", "dozens", "times", "plus", "minus", "over", "power", "root", "th"]
-)
-"""Words that change a number, although a question may hold them, too."""
-_ROUNDING = Fraction(1, 10**6)
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """A number with its unit, and the formula in which it is written."""
-
-    value: Fraction
-    unit: Unit
-    formula: Tree
-    unit_name: str = ""
+_STERLING = (("pound", 1),)
 
 
 class NumericVerifier(AnswerVerifier):
     """Accepts the right number: decimals, fractions, percent, words, powers of ten, with or without its unit."""
 
     kind: str = "numeric"
+    imports: ClassVar[tuple[str, ...]] = ("games.verifiers.solutions",)
     absolute: float = Field(default=0.0, ge=0)
     """Absolute tolerance."""
     relative: float | None = Field(default=None, ge=0, lt=1)
@@ -47,107 +30,26 @@ class NumericVerifier(AnswerVerifier):
     def grade(self, answer: str, problem: Problem) -> Verdict:
         right, number = measure(problem.answer, problem), measure(answer, problem)
         if right is None:
-            return reject("the right answer is no number")
+            return self._grade_formula(answer, problem)
         if number is None:
+            parts = approximated(answer, unwrap(problem.answer))
+            if any(self.grade(part, problem).score == 1 for part in parts):
+                return Verdict(1.0)
             return reject(f"{quote(answer)} is no single number")
         if not is_worked_out(number.formula, right.formula, problem.question):
             return reject(f"{quote(answer)} is still to be worked out")
         return Verdict(1.0) if self.agree(right, number, problem) else reject(f"{quote(answer)} is not right")
 
+    def _grade_formula(self, answer: str, problem: Problem) -> Verdict:
+        """Return the verdict where the right answer is an irrational number, such as 12π."""
+        gold = unwrap(problem.answer)
+        if not is_number(gold):
+            return reject("the right answer is no number")
+        return compare_formulas(answer, gold, problem.question)
+
     def agree(self, right: Measurement, number: Measurement, problem: Problem) -> bool:
         """Return True if two numbers are the same up to unit and tolerance."""
+        if right.unit.powers == _STERLING and number.unit_name.lower() in ("pound", "pounds"):
+            number = replace(number, unit=right.unit)  # money, no weight
         scales = comparable_scales(right.unit, number.unit, number.unit_name, problem.question)
-        return any(self.close(right.value, number.value, *pair) for pair in scales)
-
-    def close(self, right: Fraction, number: Fraction, scale: Fraction, number_scale: Fraction) -> bool:
-        """Return True if two numbers, each times its scale, agree up to the tolerance."""
-        relative = _ROUNDING if self.relative is None else Fraction(self.relative)
-        if self.relative is None and right.denominator == 1 and scale == number_scale:
-            relative = Fraction(0)
-        tolerance = max(Fraction(self.absolute), relative * abs(right))
-        return abs(right - number * number_scale / scale) <= tolerance
-
-
-def comparable_scales(right: Unit, unit: Unit, name: str, question: str) -> list[tuple[Fraction, Fraction]]:
-    """Return by what the right number and another one may be multiplied before they are compared.
-
-    A right answer with a unit is met by the same dimension, or without a unit. One without is met without, by a unit
-    of the dimension that the question asks for, or by a unit whose parts it names. Without a question, any unit goes,
-    except per cent: 5 % is not 5.
-    """
-    same = [(right.factor, unit.factor)] if right.powers == unit.powers else []
-    as_written = (Fraction(1), Fraction(1))
-    if right != PURE:
-        return [*same, as_written] if unit == PURE else same
-    wanted_units = units_asked(question)
-    if unit != PURE and wanted_units:
-        return same + [(wanted.factor, unit.factor) for wanted in wanted_units if wanted.powers == unit.powers]
-    named = set(single_units(name)) <= units_named(question)
-    allowed = unit == PURE or (named if question.strip() else unit != PERCENT)
-    return [*same, as_written] if allowed else same
-
-
-def measure(text: str, problem: Problem) -> Measurement | None:
-    """Return the number that `text` states; None if it states more, less or something else."""
-    text = unwrap(text)
-    return _literal(text, problem) or _compound(text, problem) or _closed_form(text)
-
-
-def _literal(text: str, problem: Problem) -> Measurement | None:
-    """Return a number in digits or words, with its unit if it has one."""
-    quantity = read_quantity(text)
-    if quantity is None:
-        return None
-    unit = PURE if _is_counted(quantity.rest, problem) else read_unit(quantity.rest)
-    if unit is None:
-        return None
-    formula = Tree("number", value=quantity.value)
-    if quantity.terms:
-        formula = Tree("quotient", tuple(Tree("number", value=Fraction(term)) for term in quantity.terms))
-    return Measurement(quantity.value, unit, formula, quantity.rest)
-
-
-def _is_counted(name: str, problem: Problem) -> bool:
-    """Return True if no unit follows a number, or a word of the question, such as the things that are counted."""
-    words = set(re.findall(r"[^\W\d_]+", name.lower()))
-    if not re.fullmatch(r"[^\W\d_]+(?:[\s-]+[^\W\d_]+){0,3}", name) or words & (HEDGES | _ARITHMETIC):
-        return not name
-    if any((len(word) == 1 and word.isascii()) or read_words(word) for word in words):
-        return False  # a variable, or another number
-    if not problem.question.strip() and name.lower() in ("point", "points"):
-        return True
-    text = f"{problem.question} {problem.answer}".lower()
-    known = words <= set(re.findall(r"[^\W\d_]+", text)) or (not name.isascii() and name in text)
-    return known and not read_unit(name) and not any(map(units_named, words))
-
-
-_BETWEEN = re.compile(r"\s*(?:,|\band\b)\s*|(?<=[^\W\d_])\s*(?=[0-9])")
-
-
-def _compound(text: str, problem: Problem) -> Measurement | None:
-    """Return the sum of numbers whose units become smaller: 5 ft 3 in, 1 hour and 30 minutes."""
-    pieces = _BETWEEN.split(plain(text))
-    parts = [_literal(piece, problem) for piece in pieces] if 1 < len(pieces) < 5 else []
-    first = parts[0] if parts else None
-    if first is None or not first.unit.powers:
-        return None
-    value, smallest = first.value, first.unit
-    for part in parts[1:]:
-        if part is None or part.unit.powers != smallest.powers:
-            return None
-        size = part.value * part.unit.factor
-        if not 0 <= size < smallest.factor:
-            return None
-        value += size / first.unit.factor
-        smallest = part.unit
-    return replace(first, value=value, formula=Tree("number", value=value))
-
-
-def _closed_form(text: str) -> Measurement | None:
-    """Return a number that is written as a formula, such as 2^10 or 3^{-2}."""
-    try:
-        formula = read_formula(text)
-    except UnreadableError:
-        return None
-    value = exact(formula)
-    return None if value is None else Measurement(value, PURE, formula)
+        return any(close(right.value, number.value, pair, self.absolute, self.relative) for pair in scales)

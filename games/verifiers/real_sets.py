@@ -14,7 +14,8 @@ from itertools import pairwise
 from math import inf
 
 from games.verifiers.closed_form import exact, is_scalar, symbols
-from games.verifiers.formulas import Tree
+from games.verifiers.formulas import Tree, number
+from games.verifiers.plus_minus import alternatives
 from games.verifiers.symbolic import approximate
 
 _INFINITY = Tree("symbol", name="infty")
@@ -104,7 +105,7 @@ def _sequence(tree: Tree) -> RealSet | None:
 
 
 def _finite(members: tuple[Tree, ...]) -> RealSet | None:
-    numbers = [_end(member) for member in members]
+    numbers = [_end(each) for member in members for each in alternatives(member) or (member,)]
     known = frozenset(number for number in numbers if isinstance(number, Fraction))
     return RealSet(known, known.__contains__) if all(isinstance(number, Fraction) for number in numbers) else None
 
@@ -144,7 +145,36 @@ def _relation(tree: Tree) -> RealSet | None:
         relations, operands = relations[::-1], operands[::-1]
     elif any(sign not in ("<", "le") for sign in relations):
         return None
-    return _between([_ORDERS[sign] for sign in relations], operands)
+    relations = [_ORDERS[sign] for sign in relations]
+    return _distance(relations, operands) or _between(relations, operands)
+
+
+def _distance(relations: list[str], operands: tuple[Tree, ...]) -> RealSet | None:
+    """Read an inequality with one absolute value: |x| < 2, |x - 1| >= 3."""
+    if len(operands) != 2:
+        return None
+    is_below = _is_distance(operands[0])
+    distance, bound = operands if is_below else operands[::-1]
+    centre, radius = _centre(distance.parts[0]) if _is_distance(distance) else None, _end(bound)
+    if centre is None or not isinstance(radius, Fraction) or radius <= 0:
+        return None
+    ball = _interval(tuple(map(number, (centre - radius, centre + radius))), *[(relations[0] == "le") == is_below] * 2)
+    return ball if is_below or ball is None else _combined("difference", _LINE, ball)
+
+
+def _is_distance(tree: Tree) -> bool:
+    return tree.head == "call" and tree.name == "abs"
+
+
+def _centre(tree: Tree) -> Fraction | None:
+    """Return the number at which x, x - 1 or x + 1 is zero; None for other formulas."""
+    first, *rest = tree.parts if tree.head == "sum" else (tree,)
+    shift = [_end(term) for term in rest]
+    if first.head != "symbol" or not symbols(first) or len(rest) > 1:
+        return None
+    if not shift:
+        return Fraction(0)
+    return -shift[0] if isinstance(shift[0], Fraction) else None
 
 
 def _between(relations: list[str], operands: tuple[Tree, ...]) -> RealSet | None:

@@ -7,11 +7,10 @@ from fractions import Fraction
 from games.verifiers.closed_form import exact, is_worked_out, symbols
 from games.verifiers.copying import is_copied
 from games.verifiers.formulas import Tree
-from games.verifiers.numeric import NumericVerifier, comparable_scales
+from games.verifiers.measurements import close, comparable_scales
 from games.verifiers.symbolic import equal
 from games.verifiers.units import PURE, Unit, read_unit
 
-_NUMERIC = NumericVerifier()
 _LONGEST_DENOMINATOR = 10**12
 """Of a rational number that may equal a right answer such as cos(π/3), and not just approximate √2."""
 
@@ -34,7 +33,7 @@ def _measured(tree: Tree) -> tuple[Tree, Unit | None]:
 def _is_equal(gold: Tree, answer: Tree, scale: Fraction, answer_scale: Fraction) -> bool:
     value, number = exact(gold), exact(answer)
     if value is not None and number is not None:
-        return _NUMERIC.close(value, number, scale, answer_scale)
+        return close(value, number, (scale, answer_scale))
     if number is not None and not symbols(gold) and number.denominator > _LONGEST_DENOMINATOR:
         return False
     return equal(_times(gold, scale), _times(answer, answer_scale))

@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from games.verifiers.closed_form import exact, is_scalar, is_worked_out, symbols
 from games.verifiers.copying import is_copied_relation
 from games.verifiers.formulas import Tree, number
+from games.verifiers.notation import plain
+from games.verifiers.plus_minus import alternatives
 from games.verifiers.real_sets import has_condition, is_same_set, is_simple, label, read_set
 from games.verifiers.scalars import is_same_scalar
 from games.verifiers.symbolic import equal, has_same_zeros
+from games.verifiers.unit_vectors import components
 
 _MAX_MEMBERS = 40
+_LINE = re.compile(r"\bequations? (?:of|for)\b|\b(?:asymptotes?|axis|directrix|tangent)\b", re.I)
 
 
 class Solutions:
@@ -21,17 +25,23 @@ class Solutions:
     def __init__(self, question: str) -> None:
         self._question = question
 
+    @property
+    def _asks_for_line(self) -> bool:
+        """True where an equation is the answer, so that it may be rearranged; no unknown is to be found."""
+        return not self._question.strip() or bool(_LINE.search(self._question))
+
     def same(self, gold: Tree, answer: Tree) -> bool:
         """Return True if an answer is the right one, in this or another notation."""
         if gold == answer:
             return True
-        if is_scalar(gold) and is_scalar(answer) and not _alternatives(gold) and not _alternatives(answer):
+        if is_scalar(gold) and is_scalar(answer) and not alternatives(gold) and not alternatives(answer):
             return is_same_scalar(gold, answer, self._question)
         return (
             self._same_names(gold, answer)
             or self._same_restated(gold, answer)
             or self._same_members(gold, answer)
             or self._same_items(gold, answer)
+            or self._same_vector(gold, answer)
             or self._same_matrix(gold, answer)
             or self._same_relation(gold, answer)
             or self._same_real_set(gold, answer)
@@ -81,15 +91,27 @@ class Solutions:
     def _same_each(self, gold: tuple[Tree, ...], answer: tuple[Tree, ...]) -> bool:
         return len(gold) == len(answer) and all(map(self.same, gold, answer))
 
+    def _same_vector(self, gold: Tree, answer: Tree) -> bool:
+        """Compare columns, points and sums of unit vectors; [a, b, c] may stand for a column, too."""
+        column, brackets = _column(gold), ("()", "[]") if _column(gold) else ("()",)
+        right = column or (gold.parts if gold.head == "sequence" and gold.name == "()" else ())
+        stated = _column(answer) or (answer.parts if answer.head == "sequence" and answer.name in brackets else ())
+        right, stated = right or components(gold, len(stated)), stated or components(answer, len(right))
+        return len(right) > 1 and self._same_each(right, stated)
+
     def _same_matrix(self, gold: Tree, answer: Tree) -> bool:
         rows, answered = _rows(gold), _rows(answer)
+        if rows and answer.head == "sequence" and {answer.name, *(row.name for row in answer.parts)} == {"[]"}:
+            answered = [row.parts for row in answer.parts]  # [[1, 2], [3, 4]]
         if not rows or not answered or len(rows) != len(answered):
             return False
         return all(map(self._same_each, rows, answered))
 
     def _same_relation(self, gold: Tree, answer: Tree) -> bool:
         """Compare equations and inequalities; what stands on one side may be moved to the other."""
-        if gold.head != "relation" or answer.head != "relation" or (_assignments(gold) and not _is_equation(gold)):
+        if gold.head != "relation" or answer.head != "relation":
+            return False
+        if _assignments(gold) and not _is_equation(gold) and not (self._asks_for_line and _is_line(answer)):
             return False
         (relations, operands), (answer_relations, answer_operands) = _ascending(gold), _ascending(answer)
         if relations != answer_relations or len(operands) != len(answer_operands):
@@ -107,6 +129,8 @@ class Solutions:
         variables, answered = symbols(gold), symbols(answer)
         if variables and answered and variables != answered:
             return False
+        if _has_absolute_value(answer) and not _has_absolute_value(gold) and "|" in plain(self._question):
+            return False  # an inequality of the question, which is still to be solved
         right, stated = read_set(gold), read_set(answer)
         if right is None or stated is None or not is_same_set(right, stated) or not is_simple(stated):
             return False
@@ -116,9 +140,15 @@ class Solutions:
         )
 
 
+def _has_absolute_value(tree: Tree) -> bool:
+    return any(part.head == "call" and part.name == "abs" for part in tree.walk())
+
+
 def _numbers(tree: Tree) -> Iterator[Tree]:
     """Yield the numbers in a structure: its formulas without variables and infinities."""
-    if is_scalar(tree):
+    if both := alternatives(tree) if is_scalar(tree) else None:
+        yield from both
+    elif is_scalar(tree):
         if not symbols(tree) and not any(part.name in ("infty", "reals", "emptyset") for part in tree.walk()):
             yield tree
     else:
@@ -166,6 +196,14 @@ def _is_equation(tree: Tree) -> bool:
     return pair is None or (is_scalar(pair[1]) and bool(symbols(pair[1])))
 
 
+def _is_line(tree: Tree) -> bool:
+    """Return True for x + 4 = 0."""
+    left, right = tree.parts[0], tree.parts[-1]
+    terms = left.parts if left.head == "sum" else ()
+    is_sum = len(terms) == 2 and terms[0].head == "symbol" and exact(terms[1]) is not None
+    return tree.name == "=" and len(tree.parts) == 2 and right == number(0) and is_sum
+
+
 # --- sets ------------------------------------------------------------------------------------------------------------
 
 
@@ -180,7 +218,7 @@ def _members(tree: Tree) -> tuple[Tree, ...] | None:
     if (tree.head == "sequence" and tree.name == "{}" and not has_condition(tree)) or tree.head == "list":
         parts = _without_names(tree.parts)
         return tuple(member for part in parts for member in _flat(part)) if parts else None
-    return _alternatives(tree)
+    return alternatives(tree)
 
 
 def _flat(part: Tree) -> tuple[Tree, ...]:
@@ -197,22 +235,6 @@ def _without_names(parts: tuple[Tree, ...]) -> tuple[Tree, ...]:
     return tuple(pair[1] if pair else part for pair, part in zip(pairs, parts, strict=True))
 
 
-def _alternatives(tree: Tree) -> tuple[Tree, ...] | None:
-    """Return the two formulas that one with ± stands for; None if it has none."""
-    if not any(part.head in ("plus_minus", "minus_plus") for part in tree.walk()):
-        return None
-    return _chosen(tree, "plus_minus"), _chosen(tree, "minus_plus")
-
-
-def _chosen(tree: Tree, upper: str) -> Tree:
-    parts = tuple(_chosen(part, upper) for part in tree.parts)
-    if tree.head not in ("plus_minus", "minus_plus"):
-        return Tree(tree.head, parts, tree.name, tree.value)
-    left, right = parts
-    signed = right if tree.head == upper else Tree("negative", (right,))
-    return signed if left == Tree("number") else Tree("sum", (left, signed))
-
-
 # --- matrices, relations ---------------------------------------------------------------------------------------------
 
 
@@ -226,6 +248,12 @@ def _rows(tree: Tree) -> list[tuple[Tree, ...]]:
         return []
     (place,) = places
     return [tuple(_scaled(tree, place, cell) for cell in row) for row in _rows(tree.parts[place])]
+
+
+def _column(tree: Tree) -> tuple[Tree, ...]:
+    """Return the items of a matrix of one column; () for everything else."""
+    rows = _rows(tree)
+    return tuple(row[0] for row in rows) if rows and len(rows[0]) == 1 else ()
 
 
 def _scaled(tree: Tree, place: int, cell: Tree) -> Tree:

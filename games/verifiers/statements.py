@@ -29,16 +29,30 @@ _LEAD = re.compile(
     r"|^[#*\s]{0,8}(?:the\s)?(?:final\s)?answer[*:\s]{0,4}\n\s{0,9}"
     r"|^\#{4}[ \t]{1,3}(?!(?:step|part|case|method|solution|answer)\b|.*:$)"
     r"|答案(?!不|并非)(?:应该|应|就|便)?(?:(?:是|为|為|等于):?|[:=])\s{0,3}|答:\s{0,3}"
-    r"|(?<!不)(?<!不应)(?<!不该)选择?(?=\s{0,3}\(?[A-Z])",
+    r"|(?:^|(?<=[.,;:!?。(*∴\n]))[ \t]{0,3}"
+    r"(?:综上|因此|所以|于是|最后|最终|本题|此题|答案|[故则我应该当可就]){0,4}选择?(?=\s{0,3}\(?[A-Z])",
     re.I | re.M,
 )
-"""Words that lead to an answer."""
+"""Words that lead to an answer. 选 leads to one at the beginning of a clause, after words that assert it at most."""
 _SENTENCE = re.compile(r"(?:[^.!?。\n]|[.!?](?![)\]*_\"'”’]{0,4}(?:\s|$))){0,2000}+[.!?]?")
-_LABELLED_LINE = re.compile(r"[A-J]\. [^\n]{0,2000}")
-"""An option with its text, or a label and a reason."""
+_LABELLED_LINE = re.compile(
+    r"[~\s]{0,4}[A-J]\s?\. [^\n]{0,2000}"
+    r"|[~\s$*({]{0,4}(?:\\\w{1,12}\{\(?)?[A-J][)}$*]{0,4}\.\*{0,2}[~ ]{1,3}\S{1,99}+(?: \S{1,99}+){0,2}$",
+    re.M,
+)
+"""An option with its text, or a label and a reason; behind a label in brackets or bold face, few words are its text."""
 _REASON = re.compile(r"[,;]?\s{1,3}(?:because|since)\b|[,;]?\s{0,3}(?:因为|由于)", re.I)
 _DISPLAY = re.compile(r"\$\$.{1,2000}?\$\$|\\\[.{1,2000}?\\\]", re.S)
 _LAST_IN_BOLD = re.compile(r"\*\*([^*\n]{1,200})\*\*[\s.]{0,9}\Z")
+_CONCLUSION = re.compile(
+    r"(?:\A|[.!?:。\n]\s{0,3})(?:so|thus|hence|therefore)\b,?\s{1,3}"
+    r"(?:(?!(?:not|no|never|neither|nor|cannot|if|whether|unless|might|may|could|would|should|maybe|perhaps|possibly"
+    r"|probably|likely|wrong|incorrect|false|doubt|first|initial|other|previous|earlier|tempting|thinks?|thought|claims?"
+    r"|says?|said|guess|question|his|her|their)\b)[\w-]{1,20}\s{1,3}){1,10}(?<=\s)(?:is|are|equals)\s{1,3}"
+    r"(\$[^$\n]{1,200}\$|\\\((?:(?!\\\)).){1,200}\\\))[\s.]{0,9}\Z",
+    re.I,
+)
+"""A last sentence that concludes with its one formula: "Hence the n-th term is $2n+1$."""
 _UNSURE = re.compile(
     r"\bnot\s(?:\w{1,20}\s)?(?:sure|certain|know)\b|n['’]t\s(?:sure|certain|know)\b|\b(?:unsure|uncertain|guessing|kidding)\b"
     r"|\bno\sidea\b|\bjust\s(?:a\s)?guess\b|\b(?:could|may|might)\sbe\swrong\b|不确定|不知道",
@@ -84,15 +98,17 @@ def _overlap(one: Mark, other: Mark) -> bool:
 
 
 def _marks(text: str) -> list[Mark]:
-    """Return boxes and tags, the innermost ones; if there are none, what stands in bold at the very end."""
+    """Return boxes and tags, the innermost ones; if there are none, what the text ends with, in bold or concluded."""
     tagged = tags(text, "answer")
     if tagged is None:
         return [Mark(0, len(text), "")]
     boxed = boxes(text)
     places = [box.start for box in boxed]
     innermost = [tag for tag in tagged if bisect(places, tag.start) == bisect(places, tag.end)]
-    bold = None if boxed or tagged or _LEAD.search(text) else _LAST_IN_BOLD.search(text)
-    return [Mark(bold.start(), bold.end(1) + 2, bold[1])] if bold else sorted([*boxed, *innermost])
+    if boxed or tagged or _LEAD.search(text):
+        return sorted([*boxed, *innermost])
+    last = _LAST_IN_BOLD.search(text) or _CONCLUSION.search(text, max(0, text.rstrip(" \n.").rfind("\n")))
+    return [Mark(last.start(), len(text), last[1])] if last else []
 
 
 def _sentence(text: str, lead: re.Match[str]) -> Mark:

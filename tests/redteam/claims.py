@@ -52,7 +52,9 @@ def judge(events: Sequence[Claim | Mark], gold: Hashable, channel: str) -> Judge
         return "open"
     if len({claim.value for claim in claims}) == 1:
         return "right" if channel in ("all", claims[-1].mark) else "open"
-    seen = {claim.value for claim in claims if channel in ("all", claim.mark)}
+    # Bold face is emphasis as well as a mark, so it does not contradict a stronger one.
+    strong = [claim for claim in claims if claim.mark != "bold"] or claims
+    seen = {claim.value for claim in strong if channel in ("all", claim.mark)}
     return "wrong" if len(seen) > 1 else "open"
 
 
@@ -95,6 +97,11 @@ def doubt(parts: list[Events]) -> Events:
 def spoil(parts: list[Events]) -> Events:
     """Return one claim of nothing, whatever the parts claim: a formula to be worked out, a range, a list."""
     return [Claim(None)]
+
+
+def anything(parts: list[Events]) -> Events:
+    """Return a claim of anything: a text that may be read in several ways."""
+    return [Claim(ANYTHING)]
 
 
 def opens(parts: list[Events]) -> Events:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from claims import Claim, Events, collection, either, ordered, same, spoil, unsure
+from claims import Claim, Events, anything, collection, either, ordered, same, spoil, unsure
 from frames import FRAMES
 from grammar import Effect, Grammar, Rules
 from search import Gold, Puzzle, Target
@@ -65,6 +65,13 @@ _POINT: Rules = {
 }
 _INTERVAL: Rules = {
     "payload": {
+        anything: [
+            "x >= @N or x > @N",
+            "x > @N or x > @N",
+            r"(@N, @N) \cup [@N, @N]",
+            r"[@N, @N) \cup (@N, @N]",
+            r"(@N, @N) \cup [@N, @N)",
+        ],
         _interval("()"): ["(@N, @N)", "@N < x < @N", r"x \in (@N, @N)"],
         _interval("[]"): ["[@N, @N]", r"@N \le x \le @N", r"x \in [@N, @N]"],
         _interval("(]"): ["(@N, @N]", r"@N < x \le @N"],
@@ -72,10 +79,10 @@ _INTERVAL: Rules = {
         _interval("("): ["x > @N", r"(@N, \infty)"],
         _interval("["): [r"x \ge @N", r"[@N, \infty)"],
         spoil: [
-            *(r"\{@N, @N\}", "@N, @N", "@N - @N", "(@N, @N) or [@N, @N]", r"(@N, @N) \cup [@N, @N]"),
-            *(r"(-\infty, \infty)", "x", r"\mathbb{R}", "x > @N or x > @N", "@N < @N", r"x \ne @N", "> @N"),
+            *(r"\{@N, @N\}", "@N, @N", "@N - @N", "(@N, @N) or [@N, @N]"),
+            *(r"(-\infty, \infty)", "x", r"\mathbb{R}", "@N < @N", r"x \ne @N", "> @N"),
             *("between @N and @N", r"[@N, @N] \cup \mathbb{R}", "(@N, @N", "@N, @N)", "]@N, @N[ or (@N, @N)"),
-            *(r"(@N, @N) \cap [@N, @N] \cup x", "x >= @N or x > @N", "(@N, @N), [@N, @N]"),
+            *(r"(@N, @N) \cap [@N, @N] \cup x", "(@N, @N), [@N, @N]"),
         ],
     },
 }

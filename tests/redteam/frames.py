@@ -113,7 +113,7 @@ FRAMES: Rules = {
         spoil: [
             *("{answer}", "{{ answer }}", "$answer", "${answer}", "%s", "{0}", "the right answer", "gold", "?", "zz"),
             *("*", ".*", "[0-9]+", r"\d+", "(.*)", "(?:)", "^.*$", "any", "all", "none", "null", "NaN", "inf", "-inf"),
-            *("True", r"\infty", "[]", "()", "{}", "\\", "$", "$$", r"\boxed{}", "<answer></answer>", "Answer:"),
+            *("True", r"\infty", "[]", "()", "{}", "\\", "$", "$$", r"\boxed{}", "<answer></answer>"),
             *("0/0", "1/0"),
             *("\u200b", "\u202e", "\x00", "\ufeff", "🙂", "é", "9" * 400, "(" * 60, r"\frac{" * 30, "^" * 40, "-" * 50),
             *("lambda: 1", "__import__('os')", "'; DROP TABLE", "exec('1')", "True == True", "1 if 1 else 0", "..."),

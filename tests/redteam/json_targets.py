@@ -7,18 +7,12 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from claims import ANYTHING, Claim, Events, closes, mention, opens, same, spoil, thought, unsure, withdraws
+from claims import ANYTHING, Claim, Events, anything, closes, mention, opens, same, spoil, thought, unsure, withdraws
 from grammar import Grammar, Rules
 from search import CHANNELS, Gold, Puzzle, Target
 
 from marl.parts import find, names
 from marl.protocols import VerifierConfig
-
-
-def broken(parts: list[Events]) -> Events:
-    """Return a claim of anything: text that is no whole value may be skipped, or spoil its neighbours."""
-    return [Claim(ANYTHING)]
-
 
 _JSON: Rules = {
     "start": {same: ["@text", "@text", "@document"]},
@@ -36,7 +30,7 @@ _JSON: Rules = {
     "thoughts": {same: ["@document", "@text"]},
     "preface": {
         mention: ["Here it is:", "For example:", "Let me think.", "The JSON is", "Answer:", "Draft:"],
-        broken: ["{answer}", "{", "]", '"'],
+        anything: ["{answer}", "{", "]", '"'],
     },
     "document": {
         unsure: [
@@ -44,7 +38,7 @@ _JSON: Rules = {
         ],
         spoil: ["[@DOC]", "[@DOC, @DOC]", '{"answer": @DOC}', '{"a": [@DOC, @DOC]}', "{}", "[]", '{"x": 1, "x": 1}'],
         same: ["@DOC", "@DOC", "@NEAR", "@NEAR", " @DOC "],
-        broken: [
+        anything: [
             *('"@NEAR"', "[@NEAR, @DOC]", "@HALF", "@HALF @HALF", "{@DOC, @DOC}", "true", "NaN", "null", '{"x": NaN}'),
             *("@HALF @DOC", "@DOC @HALF", "@DOC}", "{{@DOC}}", r"\boxed{@DOC}", "[@DOC", "not @DOC {}"),
         ],

@@ -21,14 +21,14 @@ _PAYLOAD: Rules = {
     "number": {same: ["@N"]},
     "payload": {
         same: ["@literal", "@literal", "@literal"],
-        either: ["@list"],
+        either: ["@list", "@N=@N"],
         spoil: ["@formula", "@formula", "@range", "@spoiled"],
     },
     "literal": {
         same: ["@N", "@N", "@N", "x = @N", "x=@N", "+@N", r"\text{@N}", r"\mathrm{@N}", "@N.0", r"\,@N\,"],
         negative: ["-@N", "−@N", "minus @N"],
         unsure: [
-            *("(@N)", "[@N]", "0@N", "@N/1", r"\frac{@N}{1}", "@N.", "≈ @N", r"\approx @N", "@zero@N", "@N@zero"),
+            *("(@N)", "[@N]", "0@N", "@N/1", r"\frac{@N}{1}", "≈ @N", r"\approx @N", "@zero@N", "@N@zero"),
             *("--@N", "#@N", "@N:", "{@N}"),
         ],
         percent: ["@N%", r"@N\%", "@N percent", "百分之@N"],
@@ -43,7 +43,7 @@ _PAYLOAD: Rules = {
             *("@N²", "@N squared", "half of @N", "double @N", "@N dozen", "@N @N", "@N.@N", "@N,@N", "@N%%", "@N°"),
             *("@N€", "$@N m", "@N km", "@N kg", "@N s", "@N apples pie", "@N hundredths", "@N percent points"),
             *("@N mod 7", "f(@N)", "@N+", "@N-", "@N:@N", "0x@N", "@Nth", "No. @N", "{@N, @N}", "(@N, @N)"),
-            *("[@N, @N]", "x^@N", "@N=@N", r"\{@N\}", r"\{@N,@N\}", "x != @N", "@N = x = @N", "@N e@N", "0.(@N)"),
+            *("[@N, @N]", "x^@N", r"\{@N\}", r"\{@N,@N\}", "x != @N", "@N = x = @N", "@N e@N", "0.(@N)"),
             *(r"0.\overline{@N}", "@N...", "@N…", "@N minus nothing", "@N and @N/@N", "@N @N/@N", r"@N\frac{@N}{@N}"),
             *("@N or more", "at least @N", "@N max"),
         ],
@@ -371,11 +371,12 @@ _UNITS: Mapping[str, tuple[str, Mapping[str, Fraction], str]] = {
 }
 _MEASURED: Rules = {
     "number": {same: ["@N"]},
+    "quantity": {product: ["@N @UNIT"]},
     "payload": {
         same: ["@N", "@N"],
         product: ["@N @UNIT", "@N@UNIT", r"@N\text{ @UNIT}", r"@N~\mathrm{@UNIT}", r"@N\,@UNIT", "@N @UNIT"],
         percent: ["@N%", r"@N\%"],
-        either: ["@list", "@N @UNIT or @N @UNIT"],
+        either: ["@list", "@quantity or @quantity"],
         spoil: [
             *("@N @OTHER", "@N@OTHER", "@OTHER@N", "@N @UNIT^2", "@N @UNIT/@OTHER", "@N @UNIT @UNIT"),
             *(r"@N\text{ @OTHER}", "@N per @UNIT", "@N square @UNIT", "@N @UNIT - 1 @UNIT", "@N x @UNIT"),

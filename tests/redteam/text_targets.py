@@ -10,63 +10,53 @@ from collections.abc import Sequence
 from functools import partial
 from string import ascii_uppercase
 
-from claims import ANYTHING, Claim, collection, either, same, spoil, unsure
+from claims import ANYTHING, Claim, collection, doubt, either, prose, same, spoil, unsure
 from frames import FRAMES
 from grammar import Grammar, Rules
 from search import CHANNELS, Gold, Puzzle, Target
 
 from games.verifiers.text import ChoiceVerifier, ExactVerifier, PatternVerifier
 
-_MEANINGFUL = (
-    *(
-        ("C", "C#", "C++", "Objective-C"),
-        ("-5", "5", "+5", "- 15"),
-        ("B+", "B-", "B", "D"),
-        ("New York", "York", "Old York"),
-    ),
-    *(
-        ("I", "II", "III", "IV"),
-        ("1.5", "15", "1:5", "1-5"),
-        ("10:30", "1030", "10.31"),
-        ("resign", "design"),
-        ("R2", "R²", "R3"),
-    ),
-    *(
-        ("5%", "5", "5°", "$5"),
-        ("x", "y", "x+y", "x-y"),
-        ("Ω", "O", "0"),
-        ("yes", "nay"),
-        ("2^3", "2*3", "23"),
-        ("x<y", "x>y", "x=y"),
-    ),
-    *(
-        ("A+", "A-", "E"),
-        ("x²", "x", "y"),
-        ("¬p", "p", "q"),
-        ("-x", "x", "1/x"),
-        ("red", "reddish", "green"),
-        ("u", "v", "uv"),
-    ),
-)
+
+def _pools(lines: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(line.split(" | ")) for line in lines.strip().splitlines())
+
+
+_MEANINGFUL = _pools("""
+C | C# | C++ | Objective-C
+-5 | 5 | +5 | - 15
+B+ | B- | B | D
+New York | York | Old York
+I | II | III | IV
+1.5 | 15 | 1:5 | 1-5
+10:30 | 1030 | 10.31
+resign | design
+R2 | R² | R3
+5% | 5 | 5° | $5
+x | y | x+y | x-y
+Ω | O | 0
+yes | nay
+2^3 | 2*3 | 23
+x<y | x>y | x=y
+A+ | A- | E
+x² | x | y
+¬p | p | q
+-x | x | 1/x
+red | reddish | green
+u | v | uv
+""")
 """Texts whose marks tell them apart, also where punctuation is ignored."""
-_PUNCTUATED = (
-    *(
-        ("can", "can't", "cannot"),
-        ("re-sign", "resign"),
-        ("a", "the", "an"),
-        (".NET", "net", "NET!"),
-        ("R&D", "RD", "R D"),
-    ),
-    *(
-        ("<b>", "b", "(b)"),
-        ("e.g.", "eg", "egg"),
-        ("--", "-", "—"),
-        ("a_b", "ab", "a b"),
-        ("n", "n'", "m"),
-        ("!", "?", "."),
-        ("#5", "5", "@5", "&5"),
-    ),
-)
+_PUNCTUATED = _pools("""
+can | can't | cannot
+re-sign | resign
+a | the | an
+R&D | RD | R D
+<b> | b | (b)
+-- | - | —
+a_b | ab | a b
+n | n' | m
+#5 | 5 | @5 | &5
+""")
 _TEXT: Rules = {
     "number": {same: ["@N"]},
     "payload": {
@@ -106,11 +96,16 @@ def _pick_text(rng: random.Random, pools: Sequence[tuple[str, ...]] = _MEANINGFU
     return Puzzle(f"Which one: {', '.join(pool)}?", golds, rng.randrange(len(golds)), texts)
 
 
+_CHOSEN: Rules = {
+    "statement": {prose: ["选@LABEL", "答案：选@LABEL"]},
+    "doubtful": {doubt: ["不选@LABEL", "不是选@LABEL", "不应选@LABEL", "未必选@LABEL", "≠ 选@LABEL", "不要选@LABEL。"]},
+}
+"""Statements of an option in Chinese, which need no other words around them."""
 _CHOICE: Rules = {
     "number": {same: ["@LABEL"]},
     "payload": {
         same: [
-            *("@LABEL", "@LABEL", "(@LABEL)", "@LABEL.", "@LABEL)", "Option @LABEL", "option @LABEL", "选@LABEL"),
+            *("@LABEL", "@LABEL", "(@LABEL)", "@LABEL.", "@LABEL)", "Option @LABEL", "option @LABEL"),
             *("@OPTION", "@OPTION", r"\textbf{(@LABEL)}", r"\text{@LABEL}", r"\mathrm{(@LABEL)}"),
         ],
         unsure: [
@@ -126,27 +121,26 @@ _CHOICE: Rules = {
         ],
         spoil: [
             *("@LABEL-@LABEL", "all of the above", "none of the above", "A, B, C, D", "ABCD", "A B C D", "A-D"),
-            *("[A-D]", "A..D", "A or B or C or D", "(A)(B)(C)(D)", "any option", "the first", "last", "option"),
+            *("[A-D]", "A or B or C or D", "(A)(B)(C)(D)", "any option", "the first", "last", "option"),
             *("not @LABEL", "@LABELx", "un@OPTION", "everything but @LABEL", "no @OPTION", "Option", "-@LABEL", "1st"),
             *("@LABEL^c", "A) @OPTION B) @OPTION C) @OPTION", "neither @LABEL nor @LABEL", "@LABEL is false"),
             *("@LABEL > @LABEL", "@OPTION%"),
         ],
     },
 }
-_OPTION_POOLS = (
-    *(("red", "green", "blue", "grey"), ("15", "20", "25", "30"), ("-5", "5", "0.5", "50"), ("B", "A", "D", "C")),
-    *(
-        ("both A and C", "none of these", "B only", "A"),
-        ("C", "C++", "C#", "c--"),
-        ("a dog", "the cat", "dogs", "no dog"),
-    ),
-    *(
-        ("x+y", "x-y", "xy", "y-x"),
-        ("I", "II", "I and II", "neither"),
-        (r"\frac{1}{2}", "1/3", "2", "12"),
-        ("yes", "nay", "both", "maybe so"),
-    ),
-)
+_OPTION_POOLS = _pools(r"""
+red | green | blue | grey
+15 | 20 | 25 | 30
+-5 | 5 | 0.5 | 50
+B | A | D | C
+both A and C | none of these | B only | A
+C | C++ | C# | c--
+a dog | the cat | dogs | no dog
+x+y | x-y | xy | y-x
+I | II | I and II | neither
+\frac{1}{2} | 1/3 | 2 | 12
+yes | nay | both | maybe so
+""")
 
 
 _LABELS = frozenset([*"ABCD1234", "I"])
@@ -184,7 +178,7 @@ _MULTIPLE: Rules = {
             *("@LABEL, @LABEL", "@LABEL,@LABEL", "@LABEL@LABEL", "@LABEL and @LABEL", "(@LABEL), (@LABEL)"),
             *("(@LABEL)(@LABEL)", "@LABEL, @LABEL, @LABEL", "@LABEL@LABEL@LABEL", "@LABEL, @LABEL and @LABEL"),
             *("@LABEL; @LABEL", "@LABEL @LABEL", "[@LABEL, @LABEL]", r"\{@LABEL, @LABEL\}"),
-            *("@LABEL, @LABEL, @LABEL, @LABEL", "@LABEL、@LABEL", "选@LABEL@LABEL", "Options @LABEL and @LABEL"),
+            *("@LABEL, @LABEL, @LABEL, @LABEL", "@LABEL、@LABEL", "Options @LABEL and @LABEL"),
             *("@LABEL & @LABEL", r"\text{@LABEL, @LABEL}", "@LABEL.@LABEL."),
         ],
         same: ["@LABEL", "(@LABEL)", "@OPTION"],
@@ -229,7 +223,7 @@ def targets(kind: str) -> Sequence[Target]:
         }
         return [Target("one text", Grammar("start", FRAMES, _TEXT), _pick_text, patterns)]
     if kind == "choice":
-        choice, single = {"choice": ChoiceVerifier()}, Grammar("start", FRAMES, _CHOICE)
+        choice, single = {"choice": ChoiceVerifier()}, Grammar("start", FRAMES, _CHOSEN, _CHOICE)
         several = Grammar("start", FRAMES, _MULTIPLE)
         return [
             Target("one option", single, _single, choice, CHANNELS),

@@ -139,3 +139,67 @@ def test_other_options_and_too_many_are_wrong(gold: str, choices: Choices, answe
 def test_options_that_have_no_letters_are_an_error_and_not_cut_off() -> None:
     with pytest.raises(ValueError, match="must be up to 26 texts in a list"):
         score("A", "A", [str(number) for number in range(27)])
+
+
+DOGS = ("a dog", "no dog", "two dogs", "May 4, 1776")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("不是=选B", "≠ 选B", "un选B", "未必选B", "别选B", "不应该选B", "没选B", "是否选B", "难道选B", "如果选B"),
+        *("他选B", "误选B", "为什么选B", "不~选B", "选B吗？", "错误答案是B", "他的答案是B", "如果答案是B"),
+    ],
+)
+def test_a_chinese_choice_that_is_denied_doubted_or_another_one_s_is_none(text: str) -> None:
+    assert score("B", text, PLANETS) == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "因此选B",
+            "所以应选B。",
+            "故本题应选B",
+            "综上，选 B",
+            "我选B",
+            "不是A，选B",
+            "A不对。选B",
+            "**选B**",
+            "（选B）",
+        ),
+        *("∴选B", "最后答案选B。"),
+    ],
+)
+def test_a_chinese_choice_begins_its_clause(text: str) -> None:
+    assert score("B", text, PLANETS) == 1
+
+
+@pytest.mark.parametrize(
+    "lead", ["答案是~C{}. 30", "答案是C{}. 30", "The answer is ~C{}. 30", "The answer is (C). 30{}"]
+)
+@pytest.mark.parametrize("mark", ["", " "])
+def test_a_label_beside_the_text_of_another_option_is_no_answer(lead: str, mark: str) -> None:
+    choices = ("12", "20", "15", "30")
+    assert score("C", lead.format(mark), choices) == 0
+    assert score("D", lead.format(mark), choices) == 0
+
+
+@pytest.mark.parametrize("style", ["~C.", "(C).", "**C**.", "**C.**", "$C$.", r"$\text{C}$.", r"\textbf{(C)}."])
+def test_a_label_in_brackets_or_bold_face_and_its_text_must_agree(style: str) -> None:
+    choices = ("12", "20", "15", "30")
+    assert score("C", f"The answer is {style} 15", choices) == 1
+    assert score("C", f"The answer is {style} 30", choices) == 0
+    assert score("C", f"The answer is {style}", choices) == 1
+
+
+@pytest.mark.parametrize("text", ["A, B...", "A, B…", "Mercury, Venus...", "AB..", "A and B ..."])
+def test_a_list_that_goes_on_names_no_options(text: str) -> None:
+    assert score("A, B", text, PLANETS) == 0
+
+
+def test_an_article_after_no_is_a_denial_and_commas_are_written_freely() -> None:
+    assert score("B", "no a dog", DOGS) == 0
+    assert score("B", "no dog", DOGS) == score("A", "the dog", ("a dog", "cat")) == 1
+    assert score("D", "May 4,1776", DOGS) == 1

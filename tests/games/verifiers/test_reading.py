@@ -270,6 +270,52 @@ def test_a_quotation_is_short_and_shows_what_a_terminal_would_obey() -> None:
     assert quote("\ud800").isascii()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "Hence the n-th term is $2n+1$.",
+            r"We add. Thus, the value we look for equals \(2n+1\)",
+            "Work.\nSo it is $2n+1$.",
+        ),
+        "1 + 2 = 3. Therefore the two sums are $2n+1$.",
+    ],
+)
+def test_a_last_sentence_that_concludes_with_a_formula_states_it(text: str) -> None:
+    assert ExactVerifier()(Case(Problem("p", "", "2n+1"), text, text)).score == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("Hence the term is not $2n+1$.", "Hence it is not true that the term is $2n+1$.", "So is the term $2n+1$?"),
+        *("Hence the term is $2n+1$?", "So if it grows, the term is $2n+1$.", "Thus the term is probably $2n+1$."),
+        *(
+            "Perhaps thus the term is about $2n+1$.",
+            "So it may be that the term is $2n+1$.",
+            "So she needs 2n+1 tiles.",
+        ),
+        *(
+            "So the sum of $n$ and $n$ is $2n+1$.",
+            "Hence the term is $2n+1$. It grows.",
+            "So his first guess is $2n+1$.",
+        ),
+        *("Hence the term is $2n+1$ or $2n$.", "The term is $2n+1$.", "So people say that the term is $2n+1$."),
+        r"Hence the term is $2n+1$ and \boxed{4}",
+    ],
+)
+def test_a_conclusion_that_is_denied_hedged_asked_or_not_the_end_states_nothing(text: str) -> None:
+    assert ExactVerifier()(Case(Problem("p", "", "2n+1"), text, text)).score == 0
+
+
+@pytest.mark.parametrize("read", ["answer", "boxed"])
+def test_what_one_first_thought_is_withdrawn(read: str) -> None:
+    text = r"I first thought \boxed{4}, but the radius is 2, so the area is \boxed{5}."
+    check = ExactVerifier.model_validate({"read": read})
+    assert check(Case(Problem("p", "", "5"), text, text)).score == 1
+    assert check(Case(Problem("p", "", "4"), text, text)).score == 0
+
+
 MARKS = [
     *(
         "the answer is ",
@@ -282,6 +328,13 @@ MARKS = [
         "no, ",
         "答案是",
         "选B",
+        "U.S.",
+        "so the thus is ",
+        "I first thought ",
+        "So it is $5$",
+        "is it ",
+        "?",
+        "~C. ",
         "answer is $$",
     ),
     *(

@@ -1,0 +1,21 @@
+"""Reading of congruences, such as x ≡ 3 (mod 7)."""
+
+from __future__ import annotations
+
+import re
+
+from games.verifiers.notation import plain, without_text_commands
+
+_CONGRUENCE = re.compile(
+    r"([A-Za-z])\s*\\equiv\s*(-?[0-9]{1,30})\s*,?\s*(?:\\pmod|\\bmod|\\mod|\(\s*\\?mod|mod)\s*"
+    r"\{?\s*([1-9][0-9]{0,29})\s*\}?\s*\)?"
+)
+
+
+def read_congruence(text: str) -> tuple[str, int, int] | None:
+    """Return name, smallest residue and modulus; None if the text is no congruence of a name with an integer."""
+    match = _CONGRUENCE.fullmatch(without_text_commands(plain(text.replace("≡", "\\equiv "))).strip())
+    if match is None:
+        return None
+    modulus = int(match[3])
+    return match[1], int(match[2]) % modulus, modulus

@@ -22,6 +22,10 @@ _API_TEST_OPTIONS = {"options": 1}
 """Options without meaning, with which PettingZoo's `api_test` resets."""
 
 
+MAX_REWARD = 1e100
+"""Greatest size of a reward: the squares of such numbers can still be added up."""
+
+
 def finite(value: Any, field: str) -> float:
     """Return a number (numpy's and a tensor's as well) as a float; raise ValueError that names `field` for others."""
     try:
@@ -31,6 +35,8 @@ def finite(value: Any, field: str) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise ValueError(f"{field}: {reprlib.repr(value)} is no finite number")
+    if abs(number) > MAX_REWARD:
+        raise ValueError(f"{field}: {number:g} is too large; the limit is {MAX_REWARD:g}")
     return number
 
 

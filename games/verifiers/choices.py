@@ -17,8 +17,12 @@ _STYLE = re.compile(
     r"\\(?:text\w*|math\w+|[mh]box|bf|rm)\s*\{([^{}]*)\}|\$([^$]*)\$|(?<!\w)\*\*(\(?\w\)?\.?)\*\*(?!\w)"
 )
 _SPACE = re.compile(r"\\[ ,;:!]|\\q?quad\b|~|\{\}")
+_SIMPLE_INDEX = re.compile(r"(?<=[\^_])\{\s*([-+]?(?:\d+|[A-Za-z]))\s*\}(?!\w)")
+"""An exponent or index whose braces plain text does without: 10^{-4}, unlike x^{2n}."""
+_SIGNS = {"\\times": "×", "\\cdot": "·", "−": "-"}
+_SIGN = re.compile(r"\\(?:times|cdot)\b|−")
 _COMMA = re.compile(r"\s*,\s*")
-_OPERATOR = re.compile(r"\s*([-=<>+*/^_,])\s*")
+_OPERATOR = re.compile(r"\s*([-=<>+*/^_,×·])\s*")
 _PRAISE = re.compile(r"\s+is\s+(?:the\s+)?(?:correct|right|best)(?:\s+(?:answer|option|choice|one))?$", re.I)
 _TITLE = re.compile(r"^(?:(?:the\s+)?(?:options?|choices?|letters?)\b|选项|选择?)\s*:?\s*", re.I)
 _LABELLED = re.compile(r"(?:\(\s*(\w+)\s*\)|\[\s*(\w+)\s*\]|(\w+)\)?)(?:\s*[.:]\s*|\s+[-–—]\s+(?=\S)|\s+|$)(.*)", re.S)
@@ -112,7 +116,8 @@ def _label_list(text: str) -> list[str]:
 
 
 def _spell(text: str) -> str:
-    return _OPERATOR.sub(r"\1", spell(_COMMA.sub(",", _bare(text)), punctuation=False, articles=False))
+    text = _SIGN.sub(lambda sign: _SIGNS[sign[0]], _SIMPLE_INDEX.sub(r"\1", _COMMA.sub(",", _bare(text))))
+    return _OPERATOR.sub(r"\1", spell(text, punctuation=False, articles=False))
 
 
 def _bare(text: str) -> str:

@@ -10,13 +10,16 @@ from games.verifiers.formula_answers import compare_formulas, has_unit
 from games.verifiers.measurements import measure
 from games.verifiers.notation import plain, without_text_commands
 from games.verifiers.numeric import NumericVerifier
+from games.verifiers.quantities import FUNCTION_VALUE
 from games.verifiers.reading import AnswerVerifier, quote, reject, unwrap
 from games.verifiers.units import PURE
 from marl.types import Problem, Verdict
 
 _NUMERIC = NumericVerifier()
 _GROUP = re.compile(r"\\(?:begin|end)group\b")
-_NAME = re.compile(r"([A-Za-z]\w*)\s*=")
+_NAME = re.compile(rf"({FUNCTION_VALUE}|[A-Za-z]\w*)\s*=")
+_INDEX = re.compile(r"(?<=[0-9A-F])_\s*\{\s*([0-9]+)\s*\}")
+"""Base of a numeral: 1101_{2}."""
 _WORDS = re.compile(r"[^\W\d_]+(?:[\s'-]+[^\W\d_]+)*")
 
 
@@ -49,7 +52,7 @@ class MathVerifier(AnswerVerifier):
 
 def _have_other_names(gold: str, answer: str) -> bool:
     """Return True for x = 5 and y = 5."""
-    names = [match[1] for match in map(_NAME.match, (gold, answer)) if match]
+    names = [re.sub(r"\s", "", match[1]) for match in map(_NAME.match, (gold, answer)) if match]
     return len(set(names)) == 2
 
 
@@ -59,4 +62,5 @@ def _spelling(text: str) -> str:
     words = " ".join(text.split())
     if len(words) > 1 and _WORDS.fullmatch(words):
         return words.casefold()
-    return re.sub(r"\s", "", re.sub(r"(?<=[0-9])\s+(?=[0-9])", "_", _GROUP.sub(" ", text)))
+    text = _INDEX.sub(r"_\1", _GROUP.sub(" ", text))
+    return re.sub(r"\s", "", re.sub(r"(?<=[0-9])\s+(?=[0-9])", "~", text))

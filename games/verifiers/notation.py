@@ -55,6 +55,7 @@ _COMMANDS: dict[str, str] = {
     **dict.fromkeys(("simeq", "doteq"), "\\approx"),
     **{"div": "/", "lt": "<", "gt": ">", "colon": ":", "lbrace": "\\{", "rbrace": "\\}", "lbrack": "[", "rbrack": "]"},
     **{"varnothing": "\\emptyset", "backslash": "\\setminus", "Reals": "\\R", "real": "\\R", "degree": "°"},
+    **{"imath": " i ", "jmath": " j "},
     **{"%": "%", "$": "$", "&": "&", "#": "#", "_": "_", "bar": "\\overline", "infin": "\\infty"},
 }
 _COMMAND = re.compile(r"\\([A-Za-z]+|.)", re.S)

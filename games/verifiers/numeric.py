@@ -10,6 +10,7 @@ from pydantic import Field
 from games.verifiers.approximations import approximated
 from games.verifiers.closed_form import is_worked_out
 from games.verifiers.formula_answers import compare_formulas, is_number
+from games.verifiers.irrational import measure_irrational
 from games.verifiers.measurements import Measurement, close, comparable_scales, measure
 from games.verifiers.reading import AnswerVerifier, quote, reject, unwrap
 from marl.types import Problem, Verdict
@@ -32,6 +33,9 @@ class NumericVerifier(AnswerVerifier):
         if right is None:
             return self._grade_formula(answer, problem)
         if number is None:
+            irrational = measure_irrational(answer, right, problem.question)
+            if irrational and self.agree(right, irrational, problem):
+                return Verdict(1.0)
             parts = approximated(answer, unwrap(problem.answer))
             if any(self.grade(part, problem).score == 1 for part in parts):
                 return Verdict(1.0)

@@ -41,7 +41,11 @@ _SCALE = re.compile(rf"\s*(?P<name>{'|'.join(_SCALES)})(?![a-z])|(?P<k>k)(?![\w/
 _GROUP = re.compile(r"^(?:\\begingroup |\{)([^{}\\]*)(?:\\endgroup |\})")
 _POWER_OF_TEN = re.compile(r"([-+]?)\s*10\s*\^")
 _PERIOD = re.compile(r"([0-9]*?)([0-9]+?)\2+")
-_ASSIGNMENT = re.compile(r"[A-Za-z](?:_\{?\w{1,3}\}?)?\s*(?:=|\\approx)\s*(?:\\approx\s*)?")
+FUNCTION_VALUE = r"[fghpFGHPETSV](?:_\{?\w{1,3}\}?)?'{0,3}\s?\(-?[\w\s.,|<>='\\]{1,30}\)"
+"""Pattern of the value of a function, such as f(2) or P(A). Sums in the brackets are factors: p(1 - p)."""
+_ASSIGNMENT = re.compile(rf"(?:{FUNCTION_VALUE}|[A-Za-z](?:_\{{?\w{{1,3}}\}}?)?)\s*(?:=|\\approx)\s*(?:\\approx\s*)?")
+_BOLD = re.compile(r"\*\*([^*\n]{1,40})\*\*\s{0,3}(?=[^\W\d_])")
+"""A number in bold face before a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +66,12 @@ class Quantity:
 def read_quantity(text: str) -> Quantity | None:
     """Return the number that `text` begins with, and the rest, which may be a unit; None if it begins with none.
 
-    `x = 5` is read as 5. Powers of ten go up to 999, so that every number fits into memory.
+    `x = 5` and `f(2) = 5` are read as 5. Powers of ten go up to 999, so that every number fits into memory.
     """
     if len(text) > MAX_LENGTH:
         return None
-    text = _bare(plain(text))
+    bold = _BOLD.match(text)
+    text = _bare(plain(f"{bold[1]} {text[bold.end() :]}" if bold else text))
     return _read_worded(text) or _read_fraction(text) or _read_decimal(text)
 
 

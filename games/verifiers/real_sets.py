@@ -67,7 +67,7 @@ def label(tree: Tree) -> str:
         return label(first) if label(first).isupper() else ""  # |AB|, a length
     if tree.head != "product" or first.head != "symbol":
         return ""
-    if len(tree.parts) == 2 and first.name in _FUNCTION_NAMES:
+    if len(tree.parts) == 2 and first.name in _FUNCTION_NAMES and first.name not in symbols(tree.parts[1]):
         return f"{first.name}({tree.parts[1]})"
     return "".join(part.name for part in tree.parts) if all(part.name.isupper() for part in tree.parts) else ""
 

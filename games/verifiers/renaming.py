@@ -14,7 +14,7 @@ _INTEGERS = Tree("symbol", name="mathbb Z")
 
 def renamed(gold: Tree, answer: Tree, question: str) -> Tree:
     """Return the answer with the right answer's names for its integer and for its constant of integration."""
-    finders: tuple[Callable[[Tree], set[str]], ...] = (_integers, lambda tree: _added_constants(tree, question))
+    finders: tuple[Callable[[Tree], set[str]], ...] = (_integers, lambda tree: added_constants(tree, question))
     for find in finders:
         name, other = find(gold), find(answer)
         if len(name) == len(other) == 1 and not name & symbols(answer) and not other & symbols(gold):
@@ -28,7 +28,7 @@ def _integers(tree: Tree) -> set[str]:
     return {part.parts[0].name for part in relations if part.parts[1] == _INTEGERS and part.parts[0].head == "symbol"}
 
 
-def _added_constants(tree: Tree, question: str) -> set[str]:
+def added_constants(tree: Tree, question: str) -> set[str]:
     """Return the constants that are added to a formula, stand nowhere else in it and are not named by the question."""
     side = tree.parts[-1] if tree.head == "relation" and tree.name == "=" else tree
     terms = side.parts if side.head == "sum" else ()

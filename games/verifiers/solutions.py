@@ -129,6 +129,9 @@ class Solutions:
         variables, answered = symbols(gold), symbols(answer)
         if variables and answered and variables != answered:
             return False
+        names = [set(_assignments(tree)) for tree in (gold, answer)]
+        if all(names) and names[0] != names[1]:
+            return False  # f(2) = 5 and f(3) = 5
         if _has_absolute_value(answer) and not _has_absolute_value(gold) and "|" in plain(self._question):
             return False  # an inequality of the question, which is still to be solved
         right, stated = read_set(gold), read_set(answer)

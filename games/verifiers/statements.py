@@ -53,6 +53,12 @@ _CONCLUSION = re.compile(
     re.I,
 )
 """A last sentence that concludes with its one formula: "Hence the n-th term is $2n+1$."""
+_CONCLUDED = re.compile(
+    r"(?:\A|[.!?:。\n]\s{0,3})(?:so|thus|hence|therefore)\b,?\s{1,3}"
+    r"(\$[^$\n=<>]{1,40}(?:[=<>]|\\(?:in|leq?|geq?)\b)[^$\n]{1,160}\$(?:\s{1,2}[^\s.,;:?!]{1,20}){0,2})[\s.]{0,9}\Z",
+    re.I,
+)
+"""A last sentence that is just a formula, with its unit: "Therefore $A = 12$ cm²." """
 _UNSURE = re.compile(
     r"\bnot\s(?:\w{1,20}\s)?(?:sure|certain|know)\b|n['’]t\s(?:sure|certain|know)\b|\b(?:unsure|uncertain|guessing|kidding)\b"
     r"|\bno\sidea\b|\bjust\s(?:a\s)?guess\b|\b(?:could|may|might)\sbe\swrong\b|不确定|不知道",
@@ -107,7 +113,8 @@ def _marks(text: str) -> list[Mark]:
     innermost = [tag for tag in tagged if bisect(places, tag.start) == bisect(places, tag.end)]
     if boxed or tagged or _LEAD.search(text):
         return sorted([*boxed, *innermost])
-    last = _LAST_IN_BOLD.search(text) or _CONCLUSION.search(text, max(0, text.rstrip(" \n.").rfind("\n")))
+    line = max(0, text.rstrip(" \n.").rfind("\n"))
+    last = _LAST_IN_BOLD.search(text) or _CONCLUSION.search(text, line) or _CONCLUDED.search(text, line)
     return [Mark(last.start(), len(text), last[1])] if last else []
 
 

@@ -65,6 +65,21 @@ def equal(gold: Tree, answer: Tree) -> bool:
     return both >= (min(_MIN_DEFINED, defined) or 1) and 2 * both >= defined
 
 
+def differs_by_constant(gold: Tree, answer: Tree) -> bool:
+    """Return True if the difference of two formulas is the same number wherever both have values."""
+    variables = symbols(gold)
+    if symbols(answer) != variables:
+        return False
+    pairs = [[_value_at(tree, variables, index, real=True) for tree in (gold, answer)] for index in range(_POINTS)]
+    defined = [(right, stated) for right, stated in pairs if right is not None and stated is not None]
+    shifts = [right - stated for right, stated in defined]
+    sizes = [max(abs(right), abs(stated), 1) for right, stated in defined]
+    same = all(
+        abs(shift - shifts[0]) <= _TOLERANCE * (size + sizes[0]) for shift, size in zip(shifts, sizes, strict=True)
+    )
+    return same and len(shifts) >= _MIN_DEFINED and 2 * len(shifts) >= sum(right is not None for right, _ in pairs)
+
+
 def has_same_zeros(left: Tree, right: Tree) -> bool:
     """Return True if two equations, each as what equals zero, have the same solutions.
 

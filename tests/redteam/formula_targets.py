@@ -119,7 +119,7 @@ def _texts(numbers: Sequence[int]) -> dict[str, list[tuple[str, Events]]]:
 
 
 def _sets(rng: random.Random) -> Puzzle:
-    numbers = rng.sample(range(-9, 20), 4)
+    numbers = [rng.choice((-1, 1)) * n for n in rng.sample(range(1, 20), 4)]  # no two are x and -x
     style = rng.choice((r"\{%s, %s\}", "%s, %s", "%s and %s", "x = %s or x = %s"))
     golds = [Gold(style % pair, frozenset(map(Fraction, pair))) for pair in itertools.combinations(numbers, 2)]
     question = f"Which two of {', '.join(map(str, numbers))} solve the equation?"
@@ -215,7 +215,7 @@ def _copied(rng: random.Random) -> Puzzle:
 def _words(rng: random.Random) -> Puzzle:
     words = rng.choice(
         (
-            ("Yes", "No", "Maybe"),
+            ("Yes", "Unclear", "Maybe"),
             ("even", "odd", "neither"),
             ("no solution", "one solution", "infinitely many solutions"),
             ("Monday", "Tuesday", "Sunday"),

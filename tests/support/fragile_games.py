@@ -48,11 +48,14 @@ class RichGame(KuhnPoker):
         self.rich = "cards" not in options and rng.random() < 0.02
         return first
 
-    def move(self, action: str) -> str | Mapping[str, float]:
-        outcome = super().move(action)
-        if self.rich and not isinstance(outcome, str):
-            return {agent: gain * float("inf") for agent, gain in outcome.items()}
-        return outcome
+    def step(self, action: str | None) -> None:
+        super().step(action)
+        if self.rich and self.reward_components:
+            # Past `pay`, which refuses such rewards, as a game of another library can.
+            self.reward_components = {
+                agent: {name: paid * float("inf") for name, paid in parts.items()}
+                for agent, parts in self.reward_components.items()
+            }
 
 
 class Late(KuhnPokerConfig):

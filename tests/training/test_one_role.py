@@ -113,7 +113,7 @@ def test_of_roles_on_the_same_weights_only_turns_of_trainable_ones_reach_the_lea
 def test_what_a_role_that_does_not_learn_is_paid_changes_no_byte(tmp_path: Path) -> None:
     runs = {
         "as written": (),
-        "paid for saying yes": ("game.rewards.critic.agreement=7 * own.readable * own.score - 2",),
+        "paid for saying yes": ("game.rewards.critic.agreement=own.readable * own.score - 2",),
     }
     paid, weights = list[list[float]](), list[dict[str, bytes]]()
     for name, change in runs.items():
@@ -123,7 +123,7 @@ def test_what_a_role_that_does_not_learn_is_paid_changes_no_byte(tmp_path: Path)
         assert spoken_with(run, "team") != start
         paid.append([row["episode/return/critic"] for row in rows[1:]])
         weights.append(contents(tmp_path / name / "checkpoints/000003", "policies", "state"))
-    assert all(one != other for one, other in zip(*paid, strict=True))
+    assert all(one != other for one, other in zip(*paid, strict=True)), paid
     assert weights[0] == weights[1]
     assert any(name.endswith("model.safetensors") for name in weights[0])
 

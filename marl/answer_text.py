@@ -52,7 +52,8 @@ _RETRACTION = re.compile(
     r"|等等|等一下|不对|更正|重新|不(?=\s*[,.，。!！]))"
     r"|\b(?:scratch|strike|ignore|disregard|forget)\s(?:that|this|it|the\s(?:above|previous|last|first))\b"
     r"|\bon\s(?:second|further)\sthoughts?\b|\bi\stake\s(?:that|this|it)\sback\b|错了|说错"
-    r"|\banswer\s(?:is\s|was\s)?(?:not\b|never\b)|\banswer\s(?:isn|wasn|can)['’]t\b|答案不"
+    # These end before the negation, which denies what stands behind it, too: "Answer: 5. The answer is not [6]".
+    r"|\banswer\s(?:is\s|was\s)?(?=(?:not|never)\b)|\banswer\s(?=(?:isn|wasn|can)['’]t\b)|答案(?=不)"
     rf"|\b(?:that|this|it|which|answer|result)(?:['’]s|\s(?:is|was|seems|looks|must\sbe))\s(?:\w{{1,20}}\s){{0,2}}{_WRONG}"
     r"|\b(?:that|this|it)\s(?:is|was)n['’]t\s(?:it|right|correct)\b"
     rf"|{_COVER}[\s$)\]\\*,\"'`]{{0,8}}(?:(?:is|was|would\sbe|seems|looks)\s(?:\w{{1,20}}\s)?(?:{_WRONG}|not\b|false\b)"

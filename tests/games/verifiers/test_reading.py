@@ -387,3 +387,16 @@ def test_no_text_makes_a_reading_raise(text: str) -> None:
     for read in ("answer", "boxed", "last_line"):
         check = ExactVerifier.model_validate({"read": read})
         assert check(Case(Problem("p", "", "zqx"), text, text)).score == 0 or "zqx" in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Answer: 5\nThe answer is not \\boxed{9/11}",
+        "The answer is 2/11.\nThe answer is not \\boxed{9/11}.",
+        "The answer is 5. The answer isn't \\boxed{9/11}",
+        "答案是5。答案不是\\boxed{9/11}",
+    ],
+)
+def test_a_denial_that_takes_an_answer_back_denies_the_next_one_too(text: str) -> None:
+    assert NumericVerifier()(Case(Problem("0", "", "9/11"), text, text)).score == 0

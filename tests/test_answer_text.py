@@ -42,7 +42,7 @@ def left(text: str) -> list[str]:
         ),
         *("scratch that", "strike that", "On second thought,", "I take that back", "never mind", "ignore the above"),
         *("that's wrong", "that is not right", "this is incorrect", "which was a mistake", "it isn't right"),
-        *("the answer is not that", "等等", "不对，", "更正：", "错了"),
+        *("the answer is not that.", "等等", "不对，", "更正：", "错了"),
     ],
 )
 def test_words_that_take_back(retraction: str) -> None:

@@ -37,7 +37,8 @@ _LEAD = re.compile(
 _SENTENCE = re.compile(r"(?:[^.!?。\n]|[.!?](?![)\]*_\"'”’]{0,4}(?:\s|$))){0,2000}+[.!?]?")
 _LABELLED_LINE = re.compile(
     r"[~\s]{0,4}[A-J]\s?\. [^\n]{0,2000}"
-    r"|[~\s$*({'\"“‘]{0,4}(?:\\\w{1,12}\{\(?)?(?:[A-J]|\d{1,2}(?=\. [a-z]))[)}$*]{0,4}\.\*{0,2}[~ ]{1,3}\S{1,99}+(?: \S{1,99}+){0,2}$",
+    r"|[~\s$*({'\"“‘]{0,4}(?:\\\w{1,12}\{\(?)?(?:[A-J]|\d{1,2}(?=\. [^A-Z\s]))[)}$*]{0,4}"
+    r"\.\*{0,2}[~ ]{1,3}\S{1,99}+(?: \S{1,99}+){0,2}$",
     re.M,
 )
 """An option with its text, or a label and a reason; behind a label in brackets or bold face, few words are its text."""

@@ -131,7 +131,7 @@ def _line(outcome: Outcome) -> str:
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("table", nargs="?", type=Path, default=TABLES / "published_tune.yaml")
+    options.add_argument("table", nargs="?", type=Path, default=TABLES / "published_held_out.yaml")
     options.add_argument("--list-wrong", action="store_true", help="print the rows that are judged wrongly")
     options.add_argument("--kinds", nargs="+", default=[], help="judge only the rows of these verifiers")
     given = options.parse_args()

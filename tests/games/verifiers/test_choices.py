@@ -203,3 +203,10 @@ def test_an_article_after_no_is_a_denial_and_commas_are_written_freely() -> None
     assert score("B", "no a dog", DOGS) == 0
     assert score("B", "no dog", DOGS) == score("A", "the dog", ("a dog", "cat")) == 1
     assert score("D", "May 4,1776", DOGS) == 1
+
+
+@pytest.mark.parametrize("text", ["答案是1. 15", "The answer is 1. x - y", "答案：'1. -5'"])
+def test_a_label_that_is_a_digit_may_not_stand_beside_the_text_of_another_option(text: str) -> None:
+    options = {"1": "7", "2": "15", "3": "-5", "4": "x - y"}
+    assert score("1", text, options) == 0
+    assert score("1", "The answer is 1. 7", options) == 1

@@ -27,10 +27,10 @@ _LEAD = re.compile(
     rf"\b(?:(?:answers?|ans)\b{_TOPIC}|(?:option|choice|letter)\b(?=\s{{1,3}}is\b))\s{{0,3}}(?:\*\*)?\s{{0,3}}{_IS}"
     rf"(?:\*\*(?=\s))?\s{{0,9}}{_ADVERBS}"
     r"|^[#*\s]{0,8}(?:the\s)?(?:final\s)?answer[*:\s]{0,4}\n\s{0,9}"
-    r"|^\#{4}[ \t]{1,3}(?!(?:step|part|case|method|solution|answer)\b|.*:$)"
+    r"|(?<!\#)\#{4}[ \t]{1,3}(?!(?:step|part|case|method|solution|answer)\b|.*:$)"
     r"|答案(?!不|并非)(?:应该|应|就|便)?(?:(?:是|为|為|等于):?|[:=])\s{0,3}|答:\s{0,3}"
     r"|(?:^|(?<=[.,;:!?。(*∴\n]))[ \t]{0,3}"
-    r"(?:综上|因此|所以|于是|最后|最终|本题|此题|答案|[故则我应该当可就]){0,4}选择?(?=\s{0,3}\(?[A-Z])",
+    r"(?:综上|因此|所以|于是|最后|最终|本题|此题|答案|[故则我应该当可就]){0,4}选择?(?=\s{0,3}\(?(?:[A-Z]|\d{1,2}\)?(?:[\s.,;。]|$)))",
     re.I | re.M,
 )
 """Words that lead to an answer. 选 leads to one at the beginning of a clause, after words that assert it at most."""

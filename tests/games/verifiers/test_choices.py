@@ -210,3 +210,9 @@ def test_a_label_that_is_a_digit_may_not_stand_beside_the_text_of_another_option
     options = {"1": "7", "2": "15", "3": "-5", "4": "x - y"}
     assert score("1", text, options) == 0
     assert score("1", "The answer is 1. 7", options) == 1
+
+
+@pytest.mark.parametrize("text", ["答案：选1\n\n选2", "\\fbox{1}\n选2", "答案是1\n选2", "So #### 2\n\n\\fbox{1}"])
+def test_two_statements_of_different_options_are_no_answer(text: str) -> None:
+    assert score("1", text, NUMBERS) == 0
+    assert score("1", text.replace("2", "1"), NUMBERS) == 1

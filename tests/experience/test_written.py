@@ -262,8 +262,8 @@ def test_a_killed_run_on_preferences_goes_on_as_if_nothing_had_happened(tmp_path
     experience = {"kind": "preferences", "path": str(path)}
     schedule = {"steps": 6, "groups": 5, "group_size": 2, "threads": 1}
     scenario = taught(tmp_path, experience, learner, schedule=schedule, checkpoint={"every": 2})
-    whole = train_whole(tmp_path / "whole", scenario)
+    whole = train_whole(tmp_path / "whole", scenario, ["--trust"])
     desk = Desk(tmp_path / "killed", scenario)
-    assert desk.train(kill=Kill("open", "metrics.jsonl", 6)) == -9
-    assert desk.train("--resume", "auto") == 0, desk.said()
+    assert desk.train("--trust", kill=Kill("open", "metrics.jsonl", 6)) == -9
+    assert desk.train("--trust", "--resume", "auto") == 0, desk.said()
     assert outcome(desk.run) == outcome(whole.run)

@@ -82,11 +82,6 @@ def unwrap(text: str) -> str:
         text = inner
 
 
-def strip_spaces(text: str) -> str:
-    """Return `text` without spaces and dollar signs, to compare formulas letter by letter."""
-    return re.sub(r"[\s$]|\\[,;! ]", "", text)
-
-
 def reject(why: str) -> Verdict:
     """Return the verdict on a wrong answer."""
     return Verdict(0.0, why)

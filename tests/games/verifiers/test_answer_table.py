@@ -2,29 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
+from answer_table import outcomes, rows
 
-from answer_table import Row, rows
-
-from marl.engines.workers.pool import Job, JobResult, WorkerPool
-from marl.engines.workers.settings import encode_case
-
-
-@cache
-def outcomes() -> tuple[tuple[Row, JobResult], ...]:
-    """Return every row with the result of the workers."""
-    checks = list(dict.fromkeys(row.check.model_dump_json() for row in rows()))
-    parts = {str(checks.index(row.check.model_dump_json())): row.check for row in rows()}
-    names = {part.model_dump_json(): name for name, part in parts.items()}
-    pool = WorkerPool(parts, 2, 4 * 2**30)
-    jobs = {Job(names[row.check.model_dump_json()], encode_case(row.case), row.check.timeout_s): row for row in rows()}
-    for job in jobs:
-        pool.put(job)
-    results: dict[Job, JobResult] = {}
-    while len(results) < len(jobs):
-        results.update(pool.take(1.0))
-    pool.close()
-    return tuple((row, results[job]) for job, row in jobs.items())
+from marl.engines.workers.pool import JobResult
 
 
 def misses() -> list[str]:

@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import cache
 
 import pytest
-from answer_table import HERE, Row, rows
+from answer_table import HERE, Row, outcomes, rows
 
-from marl.engines.workers.pool import Job, JobResult, WorkerPool
-from marl.engines.workers.settings import encode_case
+from marl.engines.workers.pool import JobResult
 
 TABLE = HERE / "published_tune.yaml"
 NEVER_RIGHT = "hostile"
 """The class without a right answer: texts that mean to hang a verifier or to take it over."""
-
-
-@cache
-def outcomes() -> tuple[tuple[Row, JobResult], ...]:
-    """Return every row with the result of the workers."""
-    checks = {row.check.model_dump_json(): row.check for row in rows(TABLE)}
-    pool = WorkerPool(checks, 2, 4 * 2**30)
-    jobs = {Job(row.check.model_dump_json(), encode_case(row.case), row.check.timeout_s): row for row in rows(TABLE)}
-    for job in jobs:
-        pool.put(job)
-    results: dict[Job, JobResult] = {}
-    while len(results) < len(jobs):
-        results.update(pool.take(1.0))
-    pool.close()
-    return tuple((row, results[job]) for job, row in jobs.items())
 
 
 def accepted(result: JobResult) -> bool:
@@ -61,15 +44,15 @@ def encode_keyless(row: Row) -> str:
 
 @pytest.mark.slow
 def test_at_least_97_percent_of_the_verdicts_are_right() -> None:
-    wrong = [described(row) for row, result in outcomes() if accepted(result) != row.right]
-    assert len(wrong) <= 0.03 * len(outcomes()), "\n".join(wrong)
+    wrong = [described(row) for row, result in outcomes(TABLE) if accepted(result) != row.right]
+    assert len(wrong) <= 0.03 * len(outcomes(TABLE)), "\n".join(wrong)
 
 
 @pytest.mark.slow
 def test_no_wrong_answer_is_accepted() -> None:
-    assert [described(row) for row, result in outcomes() if accepted(result) and not row.right] == []
+    assert [described(row) for row, result in outcomes(TABLE) if accepted(result) and not row.right] == []
 
 
 @pytest.mark.slow
 def test_nothing_crashes_or_hangs_a_verifier() -> None:
-    assert [(described(row), result.error) for row, result in outcomes() if result.error] == []
+    assert [(described(row), result.error) for row, result in outcomes(TABLE) if result.error] == []

@@ -1,0 +1,62 @@
+"""Commands about what a scenario can name: `marl list`, `schema`, `tiny`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from marl.commands.terminal import echo
+from marl.config import nearest
+from marl.parts import GROUPS, find, names
+from marl.scenario.load import ScenarioError
+
+app = typer.Typer()
+
+
+@app.command(name="list")
+def list_parts(kind: Annotated[str | None, typer.Argument(help=f"One of: {', '.join(GROUPS)}.")] = None) -> None:
+    """List the parts that a scenario can name, plug-ins included."""
+    if kind is not None and kind not in GROUPS:
+        raise ScenarioError(f"no group of parts {kind!r}; {nearest(kind, GROUPS)}")
+    for group in [kind] if kind else GROUPS:
+        for name in names(group):
+            echo(f"{group:<11} {name:<20} {_line(group, name)}")
+
+
+def _line(group: str, kind: str) -> str:
+    try:
+        part = find(group, kind)
+    except ValueError as error:
+        return f"unusable: {error}"
+    return (part.__doc__ or "").strip().split("\n")[0]
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of scenario files, for editors; ours is scenarios/.schema.json."""
+    from marl.scenario.schema import Scenario
+
+    echo(json.dumps(Scenario.model_json_schema(), indent=1))
+
+
+@app.command()
+def tiny(
+    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    hidden: Annotated[int, typer.Option(min=2)] = 64,
+    layers: Annotated[int, typer.Option(min=1)] = 2,
+    architecture: Annotated[str, typer.Option(help="llama or qwen3")] = "llama",
+    seed: Annotated[int, typer.Option()] = 0,
+) -> None:
+    """Make a tiny language model with random weights and a byte tokenizer, as a Hugging Face folder."""
+    from marl.models.tiny import Tiny
+
+    if out.exists():
+        raise ScenarioError(f"--out {out}: exists already")
+    fields = {"architecture": architecture, "hidden": hidden, "layers": layers, "seed": seed, "vocabulary": "bytes"}
+    settings = Tiny.model_validate(fields)
+    from marl.models.tiny_build import build_tiny  # takes seconds, so after all that can be wrong
+
+    echo(f"{out}: {build_tiny(settings, out, ()):,} parameters")

@@ -1,0 +1,41 @@
+"""`marl train` and `marl rerun`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from marl.commands.terminal import File, Overrides, echo, tell
+from marl.scenario.load import load
+
+app = typer.Typer()
+
+
+@app.command()
+def train(
+    scenario: File,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; default runs/NAME.")] = None,
+    resume: Annotated[str | None, typer.Option(help="'auto', or a checkpoint's folder: go on from there.")] = None,
+    force: Annotated[bool, typer.Option(help="Go on although the scenario changed.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Remove the run that is in the folder.")] = False,
+) -> None:
+    """Train the policies of a scenario that have a learner."""
+    from marl.training.session import RunStart, session
+
+    checked = load(scenario, overrides or ())
+    tell(checked)
+    start = RunStart(resume, force=force, overwrite=overwrite)
+    finished = session(checked, out or Path("runs") / scenario.stem, start)
+    raise typer.Exit(0 if finished else 130)
+
+
+@app.command()
+def rerun(batch: Annotated[Path, typer.Argument(help="RUN/failed/STEP/POLICY", show_default=False)]) -> None:
+    """Repeat an update that failed, from the batch and learner that were kept."""
+    from marl.training.restore import rerun as again
+
+    echo(json.dumps(again(batch), indent=1))

@@ -41,7 +41,7 @@ from marl.scenario.schema import Scenario
 from marl.scenario.yaml_text import read_yaml_file
 from marl.text import read_json
 
-_PACKAGES = ("marl", "torch", "transformers", "tokenizers", "pettingzoo", "networkx", "pydantic", "numpy")
+_PACKAGES = ("marl-llm", "torch", "transformers", "tokenizers", "pettingzoo", "networkx", "pydantic", "numpy")
 _OURS = (
     *("scenario.yaml", "environment.json", "metrics.jsonl", "curves.png", "report.html"),
     *("events", "trajectories", "judgements", "checkpoints", "failed", "eval"),

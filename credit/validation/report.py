@@ -39,7 +39,7 @@ def markdown(results: CheckResults) -> str:
     """Return tables for a README: known answers, and one line for each method."""
     parts = [_answers(results.answers, piped)] if results.answers else []
     parts += [_LEGEND] if results.methods else []
-    return "\n\n".join([*parts, _method_table(results.methods), summary(results)])
+    return "\n\n".join([*parts, method_table(results.methods), summary(results)])
 
 
 def summary(results: CheckResults) -> str:
@@ -114,7 +114,7 @@ def _task_table(rows: Sequence[MethodResult]) -> str:
     return aligned([*heading, "answers/turn", "tokens/turn"], lines)
 
 
-def _method_table(rows: Sequence[MethodResult]) -> str:
+def method_table(rows: Sequence[MethodResult]) -> str:
     """Return a line for each method, with Pearson / Spearman with the exact advantage under each task."""
     tasks = list(dict.fromkeys(row.task for row in rows))
     by_method: dict[str, dict[str, MethodResult]] = {}

@@ -1,0 +1,145 @@
+"""Trains every scenario twice with one seed, and once more with a SIGKILL in the middle and `--resume auto`.
+
+    python tests/bench/exactness.py [SCENARIO ...] [--steps 6] [--overrides a.b=c ...] [--out FILE]
+
+SCENARIO is a file's name such as sage or recipes/rlhf_1_sft; default: all. The three runs are compared to the last
+bit: rows of metrics.jsonl without times, weights and states of all checkpoints, recorded episodes and judgements.
+`--steps 0` does all steps of a file. The figures say, for each scenario, which files and how many rows differ.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from _bench import ROOT, parser, report
+
+import marl
+
+SCENARIOS = ROOT / "scenarios"
+RUNS = ROOT / "runs" / "exactness"
+MARL = Path(sys.executable).with_name("marl")
+FIRST = {"recipes/rlhf_2_reward": ("recipes/rlhf_1_sft",),
+         "recipes/rlhf_3_ppo": ("recipes/rlhf_1_sft", "recipes/rlhf_2_reward")}  # fmt: skip
+"""Scenario -> those whose runs it starts from."""
+_CLOCK = ("manifest.json",)
+"""Files that count the bytes of metrics.jsonl, and so the digits of its times."""
+
+
+def main() -> None:
+    line = parser(__doc__)
+    line.add_argument("scenarios", nargs="*", metavar="SCENARIO")
+    line.add_argument("--steps", type=int, default=6)
+    line.add_argument("--overrides", nargs="*", default=[], metavar="a.b=c")
+    given = line.parse_args()
+    names = given.scenarios or [str(file.relative_to(SCENARIOS).with_suffix("")) for file in sorted(_files())]
+    compared = partial(compare, steps=given.steps, overrides=given.overrides)
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        figures = dict(zip(names, pool.map(compared, names), strict=True))
+    equal = sum(not any(found["twice"] + found["resumed"]) for found in figures.values())
+    report({"equal": equal, "of": len(names), "scenarios": figures}, given.out, seeds=[0], steps=given.steps)
+    sys.exit(equal < len(names))
+
+
+def _files() -> list[Path]:
+    return [*SCENARIOS.glob("*.yaml"), *SCENARIOS.glob("recipes/*.yaml")]
+
+
+def compare(name: str, *, steps: int, overrides: list[str]) -> dict[str, Any]:
+    """Return the number of turns, and what differs between two runs, and between a run and one that was killed."""
+    home = RUNS / name.replace("/", "_")
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    for earlier in FIRST.get(name, ()):
+        _train(home, earlier, Path("runs") / Path(earlier).name, _settings(earlier, 0, []))
+    settings = _settings(name, steps, overrides)
+    seconds = {run: _train(home, name, Path(run), settings) for run in ("once", "again")}
+    kills = _killed(home, name, settings, seconds["again"])
+    rows = _rows(home / "once")
+    return {
+        "steps": rows[-1]["step"],
+        "turns": int(sum(row.get("episode/turns", 0) * row.get("episode/count", 0) for row in rows)),
+        "killed_at_step": kills,
+        "twice": differences(home / "once", home / "again"),
+        "resumed": differences(home / "once", home / "killed"),
+    }
+
+
+def _settings(name: str, steps: int, overrides: list[str]) -> list[str]:
+    """Return overrides: few steps, each recorded, with an evaluation and two checkpoints on the way."""
+    scenario = marl.load(SCENARIOS / f"{name}.yaml", overrides)
+    steps = min(steps, scenario.schedule.steps) if steps else scenario.schedule.steps
+    few = [f"schedule.steps={steps}", f"checkpoint.every={max(1, steps // 3)}", "checkpoint.trajectories=1"]
+    few += [f"evaluate.every={max(1, steps // 2)}"]
+    if scenario.evaluate.held_out:
+        few += [f"evaluate.held_out={min(40, scenario.evaluate.held_out)}"]
+    return [*few, *overrides]
+
+
+def _train(home: Path, name: str, run: Path, settings: list[str]) -> float:
+    started = time.perf_counter()
+    process = _begin(home, name, run, settings)
+    if process.wait() != 0:
+        raise SystemExit(f"{name}: {(home / 'log').read_text()[-2000:]}")
+    return time.perf_counter() - started
+
+
+def _begin(home: Path, name: str, run: Path, settings: list[str]) -> subprocess.Popen[bytes]:
+    command = [str(MARL), "train", "--trust", str(SCENARIOS / f"{name}.yaml"), *settings, "--out", str(run)]
+    with (home / "log").open("ab") as log:
+        return subprocess.Popen([*command, "--resume", "auto"], cwd=home, stdout=log, stderr=log)
+
+
+def _killed(home: Path, name: str, settings: list[str], seconds: float) -> list[int]:
+    """Train once more, with a SIGKILL somewhere after the first step; return the steps that were done by then."""
+    rng, run = random.Random(name), home / "killed"
+    for _ in range(20):
+        process = _begin(home, name, run, settings)
+        while process.poll() is None and len(_rows(run)) < 2:
+            time.sleep(0.02)
+        time.sleep(rng.uniform(0, 0.4 * seconds))
+        process.kill()
+        if process.wait() == -9:
+            done = [row["step"] for row in _rows(run)]
+            _train(home, name, run, settings)
+            return done[-1:]
+        shutil.rmtree(run)
+    return []
+
+
+def _rows(run: Path) -> list[dict[str, Any]]:
+    file = run / "metrics.jsonl"
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    rows = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in rows]
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """Return what differs: `N rows`, and the names of files."""
+    rows, others = _rows(one), _rows(other)
+    unequal = abs(len(rows) - len(others)) + sum(a != b for a, b in zip(rows, others, strict=False))
+    files, others_files = _digests(one), _digests(other)
+    names = sorted(name for name in files | others_files if files.get(name) != others_files.get(name))
+    return [f"{unequal} rows"] * bool(unequal) + names
+
+
+def _digests(run: Path) -> dict[str, str]:
+    folders = ("checkpoints", "trajectories", "judgements")
+    files = [file for folder in folders for file in (run / folder).rglob("*") if file.is_file()]
+    return {
+        str(file.relative_to(run)): sha256(file.read_bytes()).hexdigest() for file in files if file.name not in _CLOCK
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Writes the figures that READMEs show from the files in `results/`, so that no number is typed by hand.
+
+    python tests/bench/figures.py [--check]
+
+A README holds `<!-- figures NAME -->`, lines, `<!-- end of figures -->`: the lines are what `figures/NAME.md.jinja`
+renders. `--check` writes nothing and fails if a README would change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from decimal import ROUND_HALF_UP, Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from credit.validation.measure import MethodResult
+from credit.validation.report import method_table
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCH = ROOT / "tests" / "bench"
+READMES = ("README.md", "tests/bench/README.md", "credit/README.md", "games/README.md", "scenarios/README.md")
+_BLOCK = re.compile(r"(<!-- figures (\w+) -->\n).*?(\n<!-- end of figures -->)", re.DOTALL)
+DASH, MINUS = "\u2013", "\u2212"
+_BUSY = 1.5
+"""Load of two cores before a measurement from which other work is mentioned."""
+
+
+@cache
+def result(name: str) -> dict[str, Any]:
+    """Return the content of a result file."""
+    return json.loads((BENCH / "results" / f"{name}.json").read_text())
+
+
+def figures(name: str) -> Any:
+    """Return the figures of a result file."""
+    return result(name)["figures"]
+
+
+def values(name: str, key: str) -> list[float]:
+    """Return one figure of every seed.
+
+    Raises:
+        KeyError: if the runs have no such figure.
+    """
+    return [run[key] for run in figures(name)["runs"]]
+
+
+def _rounded(value: Decimal, digits: int) -> str:
+    return str(value.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
+
+
+def plain(value: float, digits: int = 2) -> str:
+    """Return a number without its leading zero: `.84`, `1.00`, `-.05`."""
+    text = _rounded(abs(Decimal(str(value))), digits)
+    return (MINUS if value < 0 and float(text) else "") + (text[1:] if text.startswith("0.") else text)
+
+
+def seeds(name: str, key: str, digits: int = 2) -> str:
+    """Return a figure of all seeds, such as `.84, .93, .92`."""
+    return ", ".join(plain(value, digits) for value in values(name, key))
+
+
+def before_and_after(name: str, key: str = "held_out/success", digits: int = 2) -> str:
+    """Return two cells of a table: a figure of all seeds at the start and at the end."""
+    return f"{seeds(name, f'{key}/start', digits)} | {seeds(name, f'{key}/end', digits)}"
+
+
+def span(numbers: Sequence[float], digits: int = 0) -> str:
+    """Return the least and the greatest number, such as `120-174`."""
+    ends = [f"{end:.{digits}f}" for end in (min(numbers), max(numbers))]
+    return DASH.join(dict.fromkeys(ends))
+
+
+def effort(name: str, seconds: str = "seconds") -> str:
+    """Return steps, and seconds a seed, such as `400, 250-374`; says if other work ran beside."""
+    busy = " (other work beside it)" if result(name)["machine"]["load_before"][0] > _BUSY else ""
+    return f"{figures(name)['runs'][0]['steps']:.0f}, {span(values(name, seconds))}{busy}"
+
+
+def percent(interval: Sequence[float]) -> str:
+    """Return a share with its interval (low, share, high), such as `99.6 % (99.2-99.8)`."""
+    low, share, high = (_rounded(100 * Decimal(str(value)), 1) for value in interval)
+    return f"{share} % ({low}{DASH}{high})"
+
+
+def thousands(tokens: Sequence[float | None]) -> str:
+    """Return numbers in thousands, such as `89, -, 74`; a dash for what was never reached."""
+    return ", ".join(DASH if number is None else f"{number / 1000:.0f}" for number in tokens)
+
+
+def credit_rules() -> str:
+    """Return a line for each assign rule of the credit check."""
+    rows: list[dict[str, Any]] = [row for row in figures("credit_check")["methods"] if "/" not in row["method"]]
+    names = {"own": "own_pearson"}
+    return method_table([MethodResult(**{names.get(key, key): value for key, value in row.items()}) for row in rows])
+
+
+HELPERS: tuple[Callable[..., Any], ...] = (
+    *(figures, values, plain, seeds, before_and_after, span, effort, percent, thousands, credit_rules, min, max),
+)
+
+
+def rendered(name: str) -> str:
+    """Return the lines of a block."""
+    environment = Environment(
+        loader=FileSystemLoader(BENCH / "figures"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
+    )
+    environment.globals |= {helper.__name__: helper for helper in HELPERS}
+    return environment.get_template(f"{name}.md.jinja").render().strip()
+
+
+def written(text: str) -> str:
+    """Return a README with its figures as they are in the result files."""
+    return _BLOCK.sub(lambda found: found[1] + rendered(found[2]) + found[3], text)
+
+
+def main() -> None:
+    line = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    line.add_argument("--check", action="store_true", help="write nothing; fail if a README would change")
+    check = line.parse_args().check
+    texts = {ROOT / name: (ROOT / name).read_text() for name in READMES}
+    changed = {file: new for file, text in texts.items() if (new := written(text)) != text}
+    for file, text in changed.items():
+        print(f"{file.relative_to(ROOT)}: figures differ from the result files")
+        if not check:
+            file.write_text(text)
+    sys.exit(check and bool(changed))
+
+
+if __name__ == "__main__":
+    main()

@@ -50,8 +50,9 @@ credit: $(VENV)/.dev
 schema: $(VENV)/.dev
 	$(BIN)/marl schema > scenarios/.schema.json
 
+# What was learnt, `runs/`, stays.
 clean:
-	rm -rf $(VENV) runs *.egg-info
+	rm -rf $(VENV) *.egg-info
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -61,6 +61,7 @@ class TextGameConfig(GameConfig):
     """Settings that all games in words share."""
 
     illegal: IllegalMove = IllegalMove()
+    """Consequences of an answer that is not a legal move."""
 
 
 class MoveSpace(Space[str]):
@@ -98,15 +99,17 @@ class TextGame(AECEnv[str, Observation, str]):
     Subclasses implement `deal`, `describe`, `state_of`, `move`, `start_key` and, where moves are restricted, `legal`.
     """
 
-    name: ClassVar[str]
-    zero_sum: ClassVar[bool] = False
+    name: str
+    zero_sum: bool = False
     """The other agents share the payment of an offender for an illegal move."""
-    common: ClassVar[bool] = False
+    common: bool = False
     """All agents get the same rewards, so all pay for an illegal move."""
-    foul: ClassVar[float] = 1.0
+    foul: float = 1.0
     """Default cost of an illegal move: never less than the worst regular loss, or breaking the rules would pay."""
     choices: ClassVar[tuple[str, ...]] = ()
     """Names of the options of `reset(options=...)`."""
+    rules: str = ""
+    """The rules in words, from which somebody who has never heard of the game can play it and read its observations."""
 
     infos: dict[str, Any]
     reward_components: dict[str, dict[str, float]]
@@ -216,7 +219,7 @@ class TextGame(AECEnv[str, Observation, str]):
         if self.reward_components:
             self.reward_components, self.reward_causes = {}, {}
             self._clear_rewards()
-        if self.terminations[agent]:
+        if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)  # type: ignore[arg-type]
             return
         if action is None:
@@ -284,6 +287,7 @@ class TextGame(AECEnv[str, Observation, str]):
                 attempt=attempt,
                 problem=self.problem(),
                 examples=self.examples(each),
+                rules=self.rules,
             )
 
     def _end(self) -> None:

@@ -68,7 +68,9 @@ class CommunicationConfig(TaskGameConfig, TextGameConfig):
     """
 
     kind: str = "communication"
+    example = "task: {kind: arithmetic, digits: [1, 2]}, agents: 3"
     agents: int = Field(default=3, ge=2, le=1000)
+    """Number of agents."""
     rounds: PositiveInt = 2
     """In each round all agents choose whom to hear and then answer; the answers of the last one count."""
     accuracy: NonNegativeFloat = 1.0
@@ -99,6 +101,13 @@ class Communication(TextGame):
     def __init__(self, config: CommunicationConfig) -> None:
         super().__init__(tuple(config.default_seats()), config.illegal)
         self.config, self.tasks = config, config.tasks
+        self.rules = (
+            f"A team of {config.agents} solves a problem in {config.rounds} rounds. In each round all first choose at "
+            "once how they talk: [alone] to nobody, [broadcast] all hear you, [query] you hear the next player, "
+            "[aggregate] you hear all, [verify] the next player hears you, [debate] you and the player opposite hear "
+            "each other. Then each gives an answer to the problem. The majority's answer in the last round counts, "
+            "and talk costs a little."
+        )
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
         self.dealt_problem = deal_problem(self.name, self.tasks, rng, options)

@@ -36,6 +36,10 @@ class Hint(TextGame):
     name = "hint"
     common = True
     choices = ("symbol",)
+    rules = (
+        "Two players work together. The speaker sees a symbol and says one of a few words, which mean nothing by "
+        "themselves. The guesser hears the word only and names a symbol. Both win if it is the right one."
+    )
 
     def __init__(self, config: HintConfig) -> None:
         self.symbols, self.words = SYMBOLS[: config.symbols], WORDS[: config.symbols]

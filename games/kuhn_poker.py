@@ -61,6 +61,13 @@ class KuhnPoker(TextGame):
     zero_sum = True
     foul = 2.0
     choices = ("cards",)
+    rules = (
+        "This is Kuhn poker for two. There are three cards: K beats Q, and Q beats J. Each player antes one chip and "
+        "gets one card, which the other does not see. The first player checks or bets one chip. After a bet the other "
+        "player calls it with another chip, or folds and loses the ante. After a check the other player may check or "
+        "bet, and a bet is answered in the same way. If nobody folds, the higher card wins the chips. You are told "
+        "your card, the betting so far, and the moves that you have."
+    )
 
     def __init__(self, illegal: IllegalMove) -> None:
         super().__init__(AGENTS, illegal, ("check", "bet", "fold", "call"))

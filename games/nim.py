@@ -84,6 +84,11 @@ class Nim(TextGame):
         self.takes = tuple(str(n + 1) for n in range(config.max_take))
         self.menu = tuple(f"[{take}]" for take in self.takes)
         self.piles = config.piles
+        self.rules = (
+            "This is Nim for two. There is one pile of objects. The players take turns, and in each turn take at "
+            f"least one object and at most {config.max_take}. Who takes the last object wins. You are told how many "
+            "objects are left, and how many you may take."
+        )
         super().__init__(AGENTS, config.illegal, self.takes)
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:

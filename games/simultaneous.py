@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from string import ascii_lowercase
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
@@ -65,7 +65,11 @@ class SimultaneousGame(TextGame):
     An agent hears its own turns only, so that no move depends on another one of the same round.
     """
 
-    common: ClassVar[bool] = True
+    common = True
+    rules = (
+        "A team plays. In each round all players choose a move at the same time, and none of them sees the choices of "
+        "the others. All get the same payoff, which depends on all their moves. Choose so that it is high."
+    )
 
     def __init__(self, illegal: IllegalMove, menus: list[tuple[str, ...]], worst_payoff: float = 0.0) -> None:
         """`menus` holds the moves of `agent_0`, `agent_1`, ..., the same in every round."""
@@ -120,9 +124,11 @@ class MatrixConfig(SimultaneousConfig):
     """A matrix game of a team. An illegal move ends it at the cost of its worst cell, and of 1 at the least."""
 
     kind: str = "matrix"
+    example = "table: climbing"
     table: str | list[Any]
-    """climbing, qtran, penalty, qmix_2b, matching, additive, and, or; or nested lists of numbers, one level for each
-    agent: `table[i][j]` is the payoff of the i-th move of `agent_0` and the j-th of `agent_1`; moves are a, b, c ..."""
+    """Payoffs: climbing, qtran, penalty, qmix_2b, matching, additive, and, or; or nested lists of numbers, one level
+    for each agent: `table[i][j]` is the payoff of the i-th move of `agent_0` and the j-th of `agent_1`; moves are a, b,
+    c ..."""
 
     @field_validator("table")
     @classmethod
@@ -202,11 +208,13 @@ class CoalitionConfig(SimultaneousConfig):
     """A cooperative game. Give `preset`, or `weights` and `quota`, or `values`. Illegal moves cost all at least 1."""
 
     kind: str = "coalition"
+    example = "preset: majority"
     preset: str | None = None
-    """majority, glove, voting, veto, dummy, airport, additive."""
+    """A named game: majority, glove, voting, veto, dummy, airport, additive."""
     weights: tuple[float, ...] | None = Field(default=None, min_length=1)
     """Weight of each agent's vote: a coalition's value is 1 if its weights reach `quota`, else 0."""
     quota: float | None = None
+    """Sum of `weights` from which a coalition's value is 1."""
     values: tuple[float, ...] | None = None
     """Value of each coalition, all 2^n of them: number `c` holds `agent_i` if bit i of `c` is set, so that the first is
     the empty one, the second `agent_0` alone, the third `agent_1` alone, the fourth both."""

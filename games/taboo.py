@@ -57,7 +57,8 @@ class TabooConfig(TextGameConfig):
     max_turns: PositiveInt = 5
     """Number of turns of each player, after which the game is a tie."""
     inflections: bool = True
-    """True: "apples" counts as "apple". Case never matters; "a-p-p-l-e" never counts."""
+    """Count inflected forms, too: with true, "apples" counts as "apple". Case never matters; "a-p-p-l-e" never
+    counts."""
 
     @field_validator("words", mode="before")
     @classmethod
@@ -111,6 +112,13 @@ class Taboo(TextGame):
         super().__init__(SEATS, config.illegal)
         self.targets, self.max_turns, self.inflections = config.targets, config.max_turns, config.inflections
         self.words = tuple(self.targets)
+        self.rules = (
+            "This is adversarial taboo. The attacker knows a secret word and talks with the defender about any topic. "
+            "The attacker wins if the defender says the word unaware, and loses by saying it first. The defender may "
+            f"guess once, by saying: {GUESS.format(word='...')} with the word for the dots, which wins if it is right "
+            f"and loses if not. After {config.max_turns} turns of each it is a tie. You are told your part and the "
+            "conversation so far. Your move is what you say next, in one or two sentences."
+        )
         self.hints = tuple(sorted({hint for hints in self.targets.values() for hint in hints})) or _UNKNOWN_HINTS
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:

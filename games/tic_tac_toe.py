@@ -112,6 +112,13 @@ class TicTacToe(TextGame):
     zero_sum = True
     foul = 1.5  # more than a loss, so that a lost board is no reason to break the rules
     choices = ("board",)
+    rules = (
+        "This is tic-tac-toe. The cells of the board are numbered 1 to 9, row by row. The players take turns to mark "
+        "an empty cell, and who first has three cells in a row, a column or a diagonal wins; if all cells are marked "
+        "before, it is a draw. The board is shown from your side, as nine words: `x5` is cell 5 with your mark, `o5` "
+        "is cell 5 with the mark of your opponent, and `5` is cell 5 if it is empty. Your move is the number of an "
+        "empty cell."
+    )
 
     def __init__(self, config: TicTacToeConfig) -> None:
         self.openings, self.opening_moves = config.openings, config.opening_moves

@@ -43,6 +43,7 @@ class PythonTool(ToolConfig):
 
     kind: str = "python"
     sandbox: Sandbox = Sandbox(output_kb=4)
+    """Limits of the program that runs."""
 
     @model_validator(mode="after")
     def _check_timeout(self) -> PythonTool:
@@ -71,6 +72,7 @@ class CalculatorTool(ToolConfig):
 
     kind: str = "calculator"
     timeout_s: PositiveFloat = 2.0
+    """Longest time of a call, in seconds."""
     longest: int = Field(default=200, ge=1, le=2000)
     """Largest number of characters of an expression."""
 

@@ -100,6 +100,11 @@ def without_thoughts(text: str) -> str:
     return _THOUGHT.sub(" ", text).rpartition("</think>")[2].strip()
 
 
+def public_text(text: str) -> str:
+    """Return what others hear of a text whose thoughts are hidden; one without thoughts as it is, blank for blank."""
+    return without_thoughts(text) if "think>" in text else text
+
+
 def standing(text: str, marks: Iterable[Mark]) -> list[Mark]:
     """Return the marks that are neither denied ("not [5]", "[5] is wrong") nor followed by a retraction ("Wait, ...").
 

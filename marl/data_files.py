@@ -1,20 +1,22 @@
-"""Files of data: JSON lines, packed or not, and Parquet. What comes from outside is read within limits."""
+"""Files of data: JSON lines, packed or not, CSV and Parquet. What comes from outside is read within limits."""
 
 from __future__ import annotations
 
+import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import zstandard
 from pydantic import ValidationError
 
-from marl.text import read_json
+from marl.text import read_json, well_formed
 
-FORMATS = (".jsonl", ".jsonl.zst", ".parquet")
+FORMATS = (".jsonl", ".jsonl.zst", ".csv", ".parquet")
 LONGEST_LINE = 2**26
 """Most bytes of a line, unpacked."""
 LARGEST_FILE = 2**32
@@ -64,7 +66,7 @@ def read_file(path: Path) -> Rows:
     if not path.is_file():
         raise ValueError(f"path: no such file: {path}")
     try:
-        rows, lines = _parquet(path) if path.suffix == ".parquet" else _json_lines(path)
+        rows, lines = _READERS.get(path.suffix, _json_lines)(path)
     except (ValueError, OSError) as error:
         raise ValueError(f"path: {path}: {error}") from error
     shared = set(rows[0]).intersection(*rows) if rows else set()
@@ -169,12 +171,42 @@ def _json_lines(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
     return list(rows.values()), list(rows)
 
 
+def _csv(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
+    """Return the rows below a header, which shows what stands between cells (, ; or a tab). Every cell is a text."""
+    texts = (line.decode("utf-8-sig" if number == 0 else "utf-8") for number, line in enumerate(read_lines(path)))
+    rows: dict[int, dict[str, Any]] = {}
+    try:
+        header = next(texts, "")
+        table = csv.reader(
+            chain([header], texts), delimiter=max(",;\t", key=header.count), strict=True, skipinitialspace=True
+        )
+        columns = [name.strip() for name in next(table, [])]
+        _check_header(columns)
+        for cells in table:
+            if len(cells) != len(columns) and cells:
+                raise ValueError(f"line {table.line_num}: {len(cells)} cells, but the header has {len(columns)}")
+            if cells:
+                rows[table.line_num] = dict(zip(columns, map(well_formed, cells), strict=True))
+    except csv.Error as error:
+        raise ValueError(f"no CSV after {len(rows)} rows ({error})") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 text after {len(rows)} rows ({error.reason}); save it as UTF-8") from error
+    return list(rows.values()), list(rows)
+
+
+def _check_header(columns: Sequence[str]) -> None:
+    if twice := next((name for i, name in enumerate(columns) if name in columns[:i]), None):
+        raise ValueError(f"line 1: two columns are called {twice!r}")
+    if "" in columns or not columns:
+        raise ValueError(f"line 1: a column without a name; the header has {columns}")
+
+
 def _parquet(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise ValueError("reading Parquet needs pyarrow: pip install marl[data]") from error
+        raise ValueError("reading Parquet needs pyarrow: pip install 'marl-llm[data]'") from error
     rows: list[dict[str, Any]] = []
     size = 0
     try:
@@ -186,3 +218,7 @@ def _parquet(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
     except (ArrowException, OSError, UnicodeDecodeError) as error:
         raise ValueError(f"no Parquet file ({error})") from error
     return rows, []
+
+
+_READERS = {".csv": _csv, ".parquet": _parquet}
+"""Suffix -> function that returns the rows of a file, and their lines; others are JSON lines."""

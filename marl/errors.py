@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,12 @@ from marl.types import Sample, TurnId
 
 Blamed = Literal["loss", "gradient", "log-probability"]
 """Quantity that was not finite."""
+_NO_MEMORY = re.compile("(can't|cannot) allocate memory|not enough memory|out of memory|bad_alloc|ALLOC_FAILED", re.I)
+"""Found in a RuntimeError or an OSError, whose types say less."""
+
+
+class Notice(UserWarning):
+    """Warning that tells a user something about what the run does; the command line prints it as one line."""
 
 
 class RunError(Exception):
@@ -24,6 +31,16 @@ class EndpointError(RunError):
 
 class FolderError(RunError):
     """A file of a run's folder cannot be written or read; the message names it."""
+
+
+class OutOfMemory(RunError):  # noqa: N818 (says what happened)
+    """Memory of the machine or of an accelerator is used up; the message names the settings that use less."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True for what Python, torch or the operating system raise when memory is used up."""
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or (isinstance(error, RuntimeError | OSError) and _NO_MEMORY.search(str(error)) is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -105,6 +106,18 @@ def find(group: str, kind: str, base: type[Component] = Component) -> type[Compo
     return part
 
 
+def find_any(place: str) -> type[Component]:
+    """Return the settings class at an import path, whatever its group.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    part = _imported("", place, Component)
+    if not (isinstance(part, type) and issubclass(part, Component) and part.group in GROUPS):
+        raise ValueError(f"{place!r} is no part: it must be a subclass of GameConfig, RoleConfig, EngineConfig, ...")
+    return part
+
+
 def _imported(group: str, kind: str, base: type[Component]) -> Any:
     place = _place(group, kind, base)
     module, name = place.split(":")
@@ -115,11 +128,28 @@ def _imported(group: str, kind: str, base: type[Component]) -> Any:
     try:
         loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise ValueError(f"kind {kind!r}: no module {error.name!r} to import") from error
+        raise ValueError(f"kind {kind!r}: no module {error.name!r} to import{_origin(error.name or '')}") from error
+    except ImportError as error:
+        raise ValueError(f"kind {kind!r}: {error}") from error
+    except SyntaxError as error:
+        raise ValueError(f"kind {kind!r}: {error.filename}, line {error.lineno}: {error.msg}") from error
     try:
         return getattr(loaded, name)
     except AttributeError as error:
-        raise ValueError(f"kind {kind!r}: module {module!r} has no {name!r}") from error
+        raise ValueError(f"kind {kind!r}: module {module!r} has no {name!r}{_origin(module)}") from error
+
+
+def _origin(module: str) -> str:
+    """Return where the package of a module was found, and what it hides; "" if it was not found."""
+    package = module.partition(".")[0]
+    spec = sys.modules[package].__spec__ if package in sys.modules else None
+    if spec is None:
+        return ""
+    place = next(iter(spec.submodule_search_locations or ()), spec.origin)
+    folders = dict.fromkeys(Path(folder).absolute() for folder in (*sys.path, Path(__file__).parents[1]))
+    candidates = [folder / name for folder in folders for name in (package, f"{package}.py")]
+    hidden = [str(path) for path in candidates if path.exists() and str(path) != place]
+    return f"; {package!r} is {place}" + (f", which hides {', '.join(hidden)}: rename one of them" if hidden else "")
 
 
 def _place(group: str, kind: str, base: type[Component]) -> str:

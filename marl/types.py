@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict, TypeVar
+
+from pydantic import FailFast
 
 from marl.config import Sampling
 
 if TYPE_CHECKING:
     from marl.graph import Trajectory
 
+_Value = TypeVar("_Value")
+Many = Annotated[tuple[_Value, ...], FailFast()]
+"""Values of a record that may be millions: reading ends at the first that is wrong."""
 TurnId = tuple[str, int]
 """(episode id, index in the episode); unique in a run."""
 CALL = "call "
@@ -48,6 +53,8 @@ class Info(TypedDict):
     """Key of the problem that this agent works on, if there is one."""
     examples: NotRequired[tuple[str, ...]]
     """Examples of moves, for games in which any text is one: the player `random` picks one of them."""
+    rules: NotRequired[str]
+    """The game's rules in words."""
 
 
 class Message(NamedTuple):
@@ -62,7 +69,7 @@ class Request:
     """Request for a completion of a policy."""
 
     policy: str
-    messages: tuple[Message, ...]
+    messages: Many[Message]
     sampling: Sampling
     seed: int = 0
     """Seed of the random numbers that pick the tokens."""
@@ -70,13 +77,13 @@ class Request:
     """Legal move -> its canonical text; None if any text is a move."""
     state: str = ""
     """The agent's information state, on which scripted players act."""
-    continues: tuple[int, ...] = ()
+    continues: Many[int] = ()
     """Token ids that `messages` continue byte for byte (an earlier turn's prompt and completion)."""
     forced: str | None = None
     """Text to score instead of sampling; the end token is scored with it."""
-    examples: tuple[str, ...] = ()
+    examples: Many[str] = ()
     """Examples of answers, from which scripted players choose if any text is a move."""
-    tools: tuple[str, ...] = ()
+    tools: Many[str] = ()
     """JSON schemas (as in OpenAI's `tools`) of the tools that the role may call, for chat templates that take them."""
 
 
@@ -108,23 +115,31 @@ class Completion:
     """Completion of a policy, token for token."""
 
     text: str
-    prompt_ids: tuple[int, ...]
-    token_ids: tuple[int, ...]
+    prompt_ids: Many[int]
+    token_ids: Many[int]
     """Sampled tokens, the end token included."""
-    logprobs: tuple[float, ...]
+    logprobs: Many[float]
     """Of each token under the sampling distribution (temperature, top-p and top-k applied), in nats."""
     finish: Finish
     versions: tuple[int, int] = (0, 0)
     """Versions of the weights that sampled the first and the last token."""
     usage: Usage | None = None
     """Cost, where it is counted."""
+    imposed: Many[int] = ()
+    """Positions of tokens that were not sampled but written for the model: the end of a thought over its limit."""
+    reason: str = ""
+    """The reason why there is no text, where a request failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A request that got no completion: `overflow` (longer than the model's context) or `aborted`."""
+    """A request that got no completion.
 
-    finish: Literal["overflow", "aborted"]
+    `overflow`: it is longer than the model's context. `aborted`: it was given up. `unjudged`: a worker process failed
+    for a cause that is not the answer's, so that its episode cannot be scored.
+    """
+
+    finish: Literal["overflow", "aborted", "unjudged"]
     reason: str
     usage: Usage | None = None
     """Cost of the attempts."""
@@ -209,7 +224,7 @@ class Problem:
     question: str
     answer: str = ""
     """The right answer; empty where only tests or a judge can tell."""
-    wrong: tuple[str, ...] = ()
+    wrong: Many[str] = ()
     """Plausible wrong answers."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Facts that verifiers need, as plain JSON: unit tests, choices, a unit."""
@@ -241,7 +256,7 @@ class Findings:
 
     measures: Mapping[str, float] = field(default_factory=dict)
     """Named figures, such as `success`, which are reported and not paid."""
-    starts: tuple[Mapping[str, Any], ...] = ()
+    starts: Many[Mapping[str, Any]] = ()
     """`reset` options of new starts that came up, for an experience that keeps a pool."""
 
 
@@ -250,9 +265,9 @@ class Advantage:
     """Advantage of a turn over its baseline."""
 
     value: float
-    tokens: tuple[float, ...] = ()
+    tokens: Many[float] = ()
     """One number a token, where a rule judges tokens."""
-    returns: tuple[float, ...] = ()
+    returns: Many[float] = ()
     """Value targets, where a critic learns."""
     baseline: float | None = field(default=None, compare=False)
     """Number that was subtracted from what the turn earned; None: no single number was."""
@@ -305,3 +320,5 @@ class Sample:
     paid: float = 0.0
     """Total reward of its agent in the episode."""
     finish: Finish = "stop"
+    imposed: tuple[int, ...] = ()
+    """Positions of tokens that were not sampled, so that nothing is learned from them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
@@ -26,6 +26,17 @@ class PlayerRole(BaseRole):
     """Names exactly one legal move in square brackets, after any other text."""
 
     kind: str = "player"
+    instructions: TemplateText = ""
+    """System message, a jinja2 template. If it is not given, a model that knows language is told the rules of the game
+    and how to name a move (`player.jinja2`), and a tiny model nothing."""
+    prompt: TemplateText = "{{ observation }}"
+    """User message, a jinja2 template. If it is not given, a model that knows language reads the observation and the
+    legal moves (`move.jinja2`), and a tiny model the observation."""
+
+    def for_reader(self, knows_language: bool) -> Self:
+        templates = {"instructions": "{% extends 'player.jinja2' %}", "prompt": "{% extends 'move.jinja2' %}"}
+        left_out = templates.keys() - self.model_fields_set
+        return self.model_copy(update={name: templates[name] for name in left_out}) if knows_language else self
 
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
         moves = set(parsing.brackets(text))
@@ -49,14 +60,14 @@ class AnsweringRole(BaseRole):
     template_fields: ClassVar[tuple[str, ...]] = ("answer", "tag", "language", "schema_text")
     prompt: TemplateText = "{% extends 'prompt.jinja2' %}"
     answer: AnswerForm = "tag"
-    """`tag`: in `<tag>...</tag>`. `boxed`: in the last `\\boxed{}`. `bracket`: in `[...]`. `json`: the first object.
-    `code`: the last fenced block. `last_line`, `whole`: as it stands."""
+    r"""Place of the answer in a text. `tag`: in `<tag>...</tag>`. `boxed`: in the last `\boxed{}`. `bracket`: in
+    `[...]`. `json`: the first object. `code`: the last fenced block. `last_line`, `whole`: as it stands."""
     tag: TagName = "answer"
     """Name of the tag, and the instructions' word for the answer."""
     language: str = Field(default="python", pattern=r"^[\w+#.-]*$")
-    """Of `code`: the label of its blocks."""
+    """Language of `answer: code`, the label of its blocks."""
     json_schema: dict[str, Any] | None = None
-    """Of `json`: the schema that the object must fit (JSON schema, draft 2020-12)."""
+    """Schema that the object of `answer: json` must fit (JSON schema, draft 2020-12). None: any object."""
 
     @field_validator("tag")
     @classmethod

@@ -11,13 +11,14 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from jinja2 import FileSystemLoader, TemplateError, TemplateNotFound, TemplateSyntaxError, meta
 from pydantic import BeforeValidator, WithJsonSchema, field_validator
 
+from marl.answer_text import public_text, without_thoughts
 from marl.config import nearest
+from marl.places import current
 from marl.protocols import RoleConfig, View
 from marl.templating import BoundedEnvironment, CompiledTemplate
 from marl.types import Message, Turn
-from roles.parsing import without_thoughts
 
-_PRESENT_NAMES = ("agent", "observation", "legal", "attempt", "continued", "tools")
+_PRESENT_NAMES = ("agent", "observation", "legal", "attempt", "rules", "continued", "tools")
 _PAST_NAMES = ("heard", "before", "mine", "last")
 
 _BACKTICKS = re.compile("`{3,}+")
@@ -76,7 +77,7 @@ def _packaged_source(name: str | None) -> str:
 
 
 def _read_source(value: Any) -> Any:
-    """Return the text of `{file: PATH}`, relative to the working folder; any other value as it is.
+    """Return the text of `{file: PATH}`, relative to the scenario's folder; any other value as it is.
 
     A run's folder holds the text, so that the run stays the same when the file is edited.
 
@@ -87,10 +88,12 @@ def _read_source(value: Any) -> Any:
         return value
     if list(value) != ["file"] or not isinstance(value["file"], str):
         raise ValueError(f"must be text or {{file: PATH}}; got {dict(value)}")
+    places = current()
+    file = places.absolute("file", value["file"]) if places else value["file"]
     try:
-        return Path(value["file"]).read_text(encoding="utf-8")
+        return Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"file {value['file']!r} cannot be read: {error}") from error
+        raise ValueError(f"file {file!r} cannot be read: {error}") from error
 
 
 _FILE_SCHEMA = {
@@ -142,8 +145,10 @@ def _facts(turns: Sequence[Turn]) -> list[dict[str, str | None]]:
     ]
 
 
-def _past(view: View) -> dict[str, Any]:
+def _past(view: View, thinking: str) -> dict[str, Any]:
     mine = [turn.completion.text for turn in view.mine]
+    if thinking == "hide":
+        mine = [public_text(text) for text in mine]
     return {
         "heard": _facts(view.unread),
         "before": _facts([turn for turn in view.read if turn.agent in view.info["hears"]]),
@@ -157,8 +162,9 @@ class BaseRole(RoleConfig):
 
     A template is text, which may extend or include those in `roles/prompts`, or `{file: PATH}`. It may use
 
-    - `observation`, `agent`, `legal` (moves or none), `attempt` (refused answers so far), `tools` (pairs of name and
-      description), `continued` (whether the prompt goes on from this agent's last turn, which it need not repeat);
+    - `observation`, `agent`, `legal` (moves or none), `attempt` (refused answers so far), `rules` (of the game, or ""),
+      `tools` (pairs of name and description), `continued` (whether the prompt goes on from this agent's last turn,
+      which it need not repeat);
     - `heard`: the turns that this agent can hear since its own last one: a list of `agent`, `role`, `text` and `move`
       (parsed from the text, or none); `before`: the same of what it had heard by then from agents that it still hears;
     - `mine`: the texts of this agent's own turns; `last`: the latest of them, or none;
@@ -170,7 +176,10 @@ class BaseRole(RoleConfig):
     template_fields: ClassVar[tuple[str, ...]] = ()
     """Settings of the role that templates may use; their values must be hashable."""
     instructions: TemplateText = ""
+    """System message, a jinja2 template. It reads `agent`, `legal`, `attempt` and the role's settings; `{% extends
+    'solver.jinja2' %}` builds on one of `roles/prompts`. Empty: there is none."""
     prompt: TemplateText = "{{ observation }}"
+    """User message, a jinja2 template, which may also read `observation` and the turns that the role heard."""
 
     @field_validator("instructions", "prompt")
     @classmethod
@@ -184,12 +193,13 @@ class BaseRole(RoleConfig):
         tools = tuple([(tool.name, tool.description) for tool in self.tools]) if self.tools else ()
         continued = self.history == "append" and bool(view.mine)
         info = view.info
-        present = (view.agent, view.observation["text"], info["legal"], info["attempt"], continued, tools)
+        situation = view.agent, view.observation["text"], info["legal"], info["attempt"], info.get("rules", "")
+        present = (*situation, continued, tools)
         if self.template_fields:
             present += tuple([getattr(self, name) for name in self.template_fields])
         templates = _Templates(self.instructions, self.prompt, self.template_fields)
         if _uses_past(self.instructions, self.prompt):
-            return _render(templates, present, _past(view))
+            return _render(templates, present, _past(view, self.thinking))
         return _render_cached(templates, present)
 
     def continues(self, view: View) -> tuple[int, ...]:
@@ -199,7 +209,7 @@ class BaseRole(RoleConfig):
         return (*last.prompt_ids, *last.token_ids)
 
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
-        move = text.strip()
+        move = without_thoughts(text)
         return move if move and (legal is None or move in legal) else None
 
     def phrase(self, move: str) -> str:

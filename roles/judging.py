@@ -18,8 +18,8 @@ class RatingRole(AnsweringRole):
     template_fields: ClassVar[tuple[str, ...]] = (*AnsweringRole.template_fields, "scale")
     tag: TagName = "verdict"
     scale: Literal["unit", "ten", "sage"] = "unit"
-    """Of scores: from 0 to 1; from 1 to 10; or as SAGE (arXiv 2603.15255) reads them, from 0 to 1 as they are and from
-    above 1 to 10 as from 1 to 10. The move is a number from 0 to 1 with at most four decimals."""
+    """Scale of scores: from 0 to 1; from 1 to 10; or as SAGE (arXiv 2603.15255) reads them, from 0 to 1 as they are and
+    from above 1 to 10 as from 1 to 10. The move is a number from 0 to 1 with at most four decimals."""
 
     def read_answer(self, text: str) -> str | None:
         if self.answer != "json":
@@ -65,6 +65,7 @@ class CriticRole(RatingRole):
     template_fields: ClassVar[tuple[str, ...]] = (*RatingRole.template_fields, "verdict")
     instructions: TemplateText = "{% extends 'critic.jinja2' %}"
     verdict: Literal["yes_no", "score"] = "yes_no"
+    """Form of the verdict: yes or no, or a score from 0 to 1."""
 
     def move_of(self, answer: str) -> str | None:
         return parsing.choice(answer, ("yes", "no")) if self.verdict == "yes_no" else super().move_of(answer)
@@ -85,6 +86,7 @@ class JudgeRole(RatingRole):
     instructions: TemplateText = "{% extends 'judge.jinja2' %}"
     prompt: TemplateText = "{% extends 'pair.jinja2' %}"
     mode: Literal["pairwise", "score"] = "pairwise"
+    """Compare two candidates, or score one."""
     rubric: str = ""
     """Criteria of a good answer, in words."""
     ties: bool = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from marl.graph import conversations
 from marl.protocols import RoleConfig, View
 from marl.types import Message
@@ -13,7 +15,9 @@ _NOTHING = "(nothing)"
 class RuleRole(RoleConfig):
     """Base of roles whose engine answers by rule: never trained, and the text is the move."""
 
+    hears_thoughts: ClassVar[bool] = True
     trainable: bool = False
+    """Learn from the role's turns: there is nothing to learn."""
 
     def phrase(self, move: str) -> str:
         return move

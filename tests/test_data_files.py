@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import tracemalloc
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from pydantic import ValidationError
 from small_games import FunctionEngine, PenniesConfig, random_move
 
 from marl import data_files
@@ -196,10 +198,27 @@ def test_a_line_full_of_faults_is_one_short_error(tmp_path: Path, played: Trajec
         with pytest.raises(ValueError, match="line 1 is no trajectory") as error:
             list(read_trajectories(file))
         assert len(str(error.value)) < 1000
-    line["turns"][0]["completion"]["token_ids"] = [None] * 10**5
+
+
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [
+        *(("completion", field) for field in ("prompt_ids", "token_ids", "logprobs", "imposed")),
+        *(("request", field) for field in ("messages", "continues", "examples", "tools")),
+    ],
+)
+def test_a_million_wrong_values_in_a_turn_are_one_fault(
+    part: str, field: str, tmp_path: Path, played: Trajectory
+) -> None:
+    file = tmp_path / "000001.jsonl.zst"
+    write_trajectories(file, [played])
+    line = json.loads(zstandard.decompress(file.read_bytes()))
+    line["turns"][0][part][field] = [None] * 10**5
     file.write_bytes(zstandard.compress(json.dumps(line).encode()))
-    with pytest.raises(ValueError, match=r"line 1 is no trajectory \(100000 problems\)"):
+    with pytest.raises(ValueError, match="line 1 is no trajectory") as error:
         list(read_trajectories(file))
+    assert isinstance(error.value.__cause__, ValidationError)
+    assert error.value.__cause__.error_count() == 1
 
 
 @pytest.mark.parametrize(
@@ -237,3 +256,35 @@ def test_an_empty_judgement_is_none(tmp_path: Path) -> None:
     file.write_bytes(zstandard.compress(b""))
     with pytest.raises(ValueError, match="not a whole judgement file"):
         read_judgement(file)
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_a_csv_file_is_read_as_spreadsheets_write_it(mark: str, tmp_path: Path) -> None:
+    lines = [["question", "answer"], ['"1 + 1 =\n?"', "2"], [], ['"say ""a, b; c"""', " 007"]]
+    text = "\ufeff" + "\r\n".join(mark.join(cells) for cells in lines)
+    (tmp_path / "own.csv").write_bytes(text.encode())
+    table = read_file(tmp_path / "own.csv")
+    assert table.columns == ("question", "answer")
+    assert list(table.rows) == [
+        {"question": "1 + 1 =\n?", "answer": "2"},
+        {"question": 'say "a, b; c"', "answer": "007"},
+    ]
+    assert [table.place(i).rpartition(", ")[2] for i in (0, 1)] == ["line 3", "line 5"]
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"a,b\n1,2\n1,2,3\n", "line 3: 3 cells, but the header has 2"),
+        (b"a,a\n1,2\n", "line 1: two columns are called 'a'"),
+        (b"a,,b\n", "line 1: a column without a name"),
+        (b"", "line 1: a column without a name"),
+        (b'a,b\n"1,2\n', "no CSV after 0 rows"),
+        (b"a,b\n1,2\n\xff,3\n", "not UTF-8 text after 1 rows"),
+        (b"a,b\n" + b"x" * 200_000 + b",1\n", "field larger than field limit"),
+    ],
+)
+def test_csv_that_cannot_be_read_is_named(data: bytes, why: str, tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_bytes(data)
+    with pytest.raises(ValueError, match=re.escape(why)):
+        read_file(tmp_path / "own.csv")

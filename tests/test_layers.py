@@ -14,8 +14,8 @@ from source_tree import PACKAGES, definitions, imports, sources
 PARTS = PACKAGES[1:]
 VOCABULARY = frozenset(
     (
-        *("answer_text", "config", "data_files", "errors", "graph", "json_text", "parts", "seeds", "state"),
-        *("statistics", "templating", "text", "types"),
+        *("answer_text", "config", "data_files", "errors", "graph", "json_text", "parts", "places", "processes"),
+        *("seeds", "state", "statistics", "templating", "text", "types", "watchdog"),
     )
 )
 ORDER = (

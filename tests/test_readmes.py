@@ -36,7 +36,7 @@ from readme_blocks import BLOCKS, DOCUMENTS, Block, write_modules
 
 import marl
 from marl.commands import cli
-from marl.parts import GROUPS, names
+from marl.parts import GROUPS, find, names
 from marl.scenario.schema import PolicyConfig, Scenario
 
 HOME_OF = {
@@ -56,7 +56,7 @@ FILES = {
 """Files that blocks expect where they run."""
 RUN_FILES = re.compile(r"(runs|RUN|trajectories|judgements|checkpoints)/.*|(metrics|scenario|environment)\.\w+")
 """Paths inside a run's folder, which no checkout has."""
-SLOW = ("runs/solver",)
+SLOW = ("runs/solver", "scenarios/team_arithmetic.yaml --graders")
 """Words in blocks that take long even when they are made small."""
 RESULTS = sorted((ROOT / "tests" / "bench" / "results").glob("*.json"))
 
@@ -316,6 +316,22 @@ def test_every_kind_is_described(group: str) -> None:
     assert not [kind for kind in names(group) if not re.search(rf"\b{kind}\b", codes)]
 
 
+GROUP_OF = {
+    **{"model": "models", "learner": "trainers", "engine": "engines", "experience": "experience"},
+    **{"assign": "credit", "baseline": "baselines", "loss": "losses", "task": "tasks", "game": "games"},
+}
+"""Setting -> the group of parts that it names."""
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_parts_in_the_text_are_accepted_as_they_are_written(document: str) -> None:
+    for setting, fields in re.findall(r"`(\w+): (\{[^`\n]+\})`", prose(document)):
+        if setting in GROUP_OF and "\N{HORIZONTAL ELLIPSIS}" not in fields:
+            settings = yaml.safe_load(fields)
+            assert "kind" in settings, f"{setting}: {fields} is refused without a kind"
+            find(GROUP_OF[setting], settings["kind"]).model_validate(settings)
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_commands_in_the_text_have_these_options(document: str) -> None:
     for code in re.findall(r"`marl ([^`\n]+)`", prose(document)):
@@ -341,7 +357,7 @@ def options_of(name: str) -> set[str]:
     chosen = group.get_command(context, name)
     assert chosen is not None, f"marl {name}"
     below = getattr(chosen, "commands", {}).values()
-    return {option for each in (chosen, *below) for parameter in each.params for option in parameter.opts}
+    return {option for each in (chosen, *below) for p in each.params for option in (*p.opts, *p.secondary_opts)}
 
 
 # --- metrics ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from paths import ROOT
-from source_tree import definitions, sources
+from source_tree import PACKAGES, definitions, sources
 
 from marl.parts import GROUPS, RENAMED, names
 
@@ -94,3 +94,17 @@ def _docstrings() -> Iterator[tuple[str, str]]:
                     yield module, str(statement.value.value)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (docstring := ast.get_docstring(node)):
                 yield module, docstring
+
+
+def test_every_message_names_the_package_as_it_is_installed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    documents = [*ROOT.glob("*.md"), *(path for top in PACKAGES for path in (ROOT / top).rglob("*") if path.is_file())]
+    advice = [
+        (path.name, *match.groups())
+        for path in documents
+        if path.suffix in (".py", ".md")
+        for match in re.finditer(r"pip install [\"']?([\w.-]+)\[(\w+)\]", path.read_text())
+    ]
+    assert len(advice) > 3
+    assert not [row for row in advice if row[1] not in (project["name"], ".")]
+    assert not [row for row in advice if row[2] not in project["optional-dependencies"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from marl.errors import NonFinite
+from marl.errors import NonFinite, Notice
 from marl.protocols import LearnerContext
 from marl.types import Metrics, Reading, Sample, Turn
 from trainers.batching.batches import collate
@@ -33,17 +34,26 @@ ENDS = frozenset({"hidden", "values"})
 """Fields of `Reading` that need states at the ends of texts: `next_value` is that after the last token."""
 
 
+class FewSamples(Notice):
+    """An update has fewer samples than minibatches: some of these are left out."""
+
+
 class GradientLearner:
     """Weights that learn from samples by gradient descent on an objective."""
 
     def __init__(self, settings: Optimisation, context: LearnerContext, model: Any, objective: Objective) -> None:
         self.settings, self.context, self.model, self.objective = settings, context, model.train(), objective
         self.device: torch.device = next(model.parameters()).device
+        self._is_adapter: bool = model._hf_peft_config_loaded
         self.updates = 0
+        self.changes = 0
+        """Number of changes of what `state_dict` returns; raised before each."""
         self._minibatch = 0
         """Minibatches of the current update that are done; not 0 in the state of one that failed."""
         self._skip = 0
         """Minibatches that the next update leaves out: those done when the loaded state was taken."""
+        self._warned = False
+        """True once it was said that there are too few samples for all minibatches."""
         if model.get_output_embeddings() is not None:
             fit_head(model)
         prepare_layers(model, settings)
@@ -80,7 +90,9 @@ class GradientLearner:
             for minibatch in islice(self._minibatches(samples, random.Random(seed)), self._minibatch, None):
                 if rows := self.objective.rows(minibatch):
                     steps.append(self._step(rows, lr))
+                self.changes += 1
                 self._minibatch += 1
+        self.changes += 1
         self._minibatch = 0
         self.updates += 1
         figures = diagnostics.update_metrics(steps, self.objective.parts, self.objective.stats)
@@ -89,17 +101,18 @@ class GradientLearner:
         return metrics | self.objective.finish(self.updates, self.model, metrics)
 
     def publish(self) -> Iterator[tuple[str, Tensor]]:
-        """Return named tensors, tied ones once. They are the learner's own: copy them before its next update."""
-        return named_tensors(self.model)
+        """Return named tensors, tied ones once; of an adapter, the adapter's alone. They are the learner's own: copy
+        them before its next update."""
+        return named_tensors(self.model, frozen=not self._is_adapter)
 
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder: weights in safetensors, settings, tokenizer. Of an adapter, a PEFT folder."""
-        if all(parameter.requires_grad for parameter in self.model.parameters()):
-            self.model.save_pretrained(folder)
-        else:
+        if self._is_adapter:
             from marl.models.lora import save_adapter
 
             save_adapter(self.model, folder)
+        else:
+            self.model.save_pretrained(folder)
         self.context.source.tokenizer().save_pretrained(folder)
 
     def state_dict(self) -> dict[str, Any]:
@@ -129,6 +142,15 @@ class GradientLearner:
     def _minibatches(self, samples: Sequence[Sample], rng: random.Random) -> Iterator[Sequence[Sample]]:
         # Samples are dealt out before they are merged, so that merging does not change which minibatch they are in.
         pieces, units = self.settings.minibatches, self.objective.sample_units(samples)
+        if len(units) < pieces and units and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"policy {self.context.policy!r}: learner.minibatches: {pieces}, but update {self.updates + 1} has "
+                f"{len(units)} to deal out (samples, pairs or episodes), so it makes as many optimizer steps; this is "
+                "said once. Choose fewer minibatches, or more episodes a step",
+                FewSamples,
+                stacklevel=2,
+            )
         for _ in range(self.settings.epochs):
             order = list(units)
             if pieces > 1:
@@ -155,6 +177,7 @@ class GradientLearner:
         if not finite:
             self._optimizer.zero_grad()
             raise self._non_finite(ordered, loss_B, totals)
+        self.changes += 1
         self._optimizer.step(lr)
         return metrics
 

@@ -10,16 +10,16 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from statistics import fmean, stdev
 
+from credit.baselines.peers import all_equal
 from marl.types import TurnId
 
 Step = tuple[TurnId, int]
 """A turn and 0; or a turn and one of its tokens, where the learner's own model pays for tokens."""
 _SMALL = 1e-6
 """Added to what PRIME's released code and Agent-R1's divide process rewards by."""
-_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +111,9 @@ def _prime(
 def decoupled(rows: Sequence[AgentRewards], weights: SourceWeights) -> Iterator[list[float]]:
     """Yield advantages in the way of GDPO (arXiv 2601.05242), before the whitening: sources in units of their spread.
 
-    Each source's rewards-to-go, and the outcome, are compared within the group: (x - mean) / (std + epsilon), ddof 1,
-    over all turns of the group, and for the outcome over its rows; then they are weighted and added. With one turn a
-    row it is GDPO itself.
+    Each source's rewards-to-go, and the outcome, are compared within the group, (x - mean) / (std + epsilon), ddof 1,
+    then weighted and added. Of rewards-to-go the mean is that of the rows' nth turns, since later turns have less to
+    come in every row, and the deviation that of all turns. With one turn a row it is GDPO itself.
     """
     to_go = [[rewards_to_go(source, weights.discount) for source in row.process] for row in rows]
     values = [[0.0] * len(sources[0]) for sources in to_go]
@@ -121,9 +121,9 @@ def decoupled(rows: Sequence[AgentRewards], weights: SourceWeights) -> Iterator[
         if len(members) < 2:
             continue
         for k, weight in enumerate(weights.process):
-            centre, scale = _spread([x for i in members for x in to_go[i][k]], weights.epsilon)
-            for i in members:
-                values[i] = [v + weight * (x - centre) * scale for v, x in zip(values[i], to_go[i][k], strict=True)]
+            units = _in_units_of_spread([to_go[i][k] for i in members], weights.epsilon)
+            for i, unit in zip(members, units, strict=True):
+                values[i] = [value + weight * x for value, x in zip(values[i], unit, strict=True)]
         centre, scale = _spread([rows[i].outcome for i in members], weights.epsilon)
         for i in members:
             values[i] = _add_outcome(values[i], weights.outcome * (rows[i].outcome - centre) * scale, weights)
@@ -160,6 +160,16 @@ def whitened(values: Sequence[float], in_variance: float = 0.0, in_std: float = 
     return [(x - centre) * scale for x in values]
 
 
+def _in_units_of_spread(rows: Sequence[Sequence[float]], in_std: float) -> list[list[float]]:
+    """Return (x - mean of the rows' nth numbers) / (std of all + in_std); all 0 where none differs beyond rounding."""
+    columns = [[x for x in column if x is not None] for column in zip_longest(*rows)]
+    _, scale = _spread([x for row in rows for x in row], in_std)
+    if all(map(all_equal, columns)):
+        scale = 0.0
+    means = [mean(column) for column in columns]
+    return [[(x - centre) * scale for x, centre in zip(row, means, strict=False)] for row in rows]
+
+
 def mean(values: Sequence[float]) -> float:
     """Return the mean, exactly where all values are equal."""
     return values[0] if min(values) == max(values) else fmean(values)
@@ -167,7 +177,7 @@ def mean(values: Sequence[float]) -> float:
 
 def _spread(values: Sequence[float], in_std: float, in_variance: float = 0.0) -> tuple[float, float]:
     """Return the mean and the factor of differences from it, which is 0 where there are none beyond rounding."""
-    if len(values) < 2 or max(values) - min(values) <= _ROUNDING * max(map(abs, values)):
+    if len(values) < 2 or all_equal(values):
         return 0.0, 0.0
     return fmean(values), 1 / (math.sqrt(stdev(values) ** 2 + in_variance) + in_std)
 

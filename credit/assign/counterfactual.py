@@ -148,8 +148,9 @@ class Shapley(CoalitionAssign):
     exact: int = Field(default=8, ge=0, le=16)
     """Most agents for which all coalitions are played."""
     orders: int = Field(default=4, ge=2)
-    """Number of random orders that are drawn beyond that. Each is closed to a circle, along which the agents come from
-    every place on and in both directions: 2n orders at half the price. `credit/standard_error` is their error."""
+    """Number of random orders of agents that are drawn where there are more agents than `exact`. Each is closed to a
+    circle, along which the agents come from every place on and in both directions: 2n orders at half the price.
+    `credit/standard_error` is their error."""
     split: Literal["copy", "equal"] = "copy"
     """Credit of an agent's turns: the agent's value, or an equal share of it, so that turns sum to it, too."""
 
@@ -212,7 +213,7 @@ class Difference(LeaveOneOut):
     """The part that is replaced: a single turn, or (as in `leave_one_out`) all turns of its agent. A turn that says
     nothing is asked again where the game's `illegal.retry` says so."""
     against: Literal["default", "policy"] = "default"
-    """c_i: the move `default`, or the mean over what the policy might have said."""
+    """Course that a turn is compared with: the move `default`, or the mean over what the policy might have said."""
 
     @model_validator(mode="after")
     def _check_policy(self) -> Self:

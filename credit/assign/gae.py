@@ -200,6 +200,8 @@ class Gae(_GaeAssign):
 
     kind: str = "gae"
     level: Literal["token", "turn", "bi_level"] = "token"
+    """Moments of the time axis. `token`: every token; `turn`: every turn; `bi_level`: the turns' last tokens, then the
+    tokens inside each turn (VAGEN, arXiv 2510.16907)."""
     gamma_turn: float | None = Field(default=None, ge=0, le=1)
     """Discount from turn to turn at `bi_level`, where `gamma` is that of tokens inside a turn (VAGEN: 0.95). None: as
     `gamma`."""
@@ -237,6 +239,7 @@ class ChainGae(_GaeAssign, TeamAssign):
 
     kind: str = "chain_gae"
     level: Literal["token", "turn"] = "token"
+    """Moments of the time axis. `token`: every token; `turn`: every turn."""
     rewards: Literal["last", "paid"] = "last"
     """Place at which the team's reward enters: all at the end of its last turn (MARFT), or each where it was paid."""
 

@@ -102,6 +102,7 @@ class Flow(AssignConfig):
 
     kind: str = "flow"
     decay: float = Field(default=0.9, ge=0, le=1)
+    """Share of what a turn is worth that it passes back to the turns that it had read."""
     teams: tuple[tuple[str, ...], ...] = ()
     """Agents that share rewards; an agent in no team works for itself."""
 

@@ -46,7 +46,8 @@ class Process(TeamAssign):
     - `max_abs`: the same, process rewards divided by the step's largest |reward-to-go| (Agent-R1);
     - `prime_paper`: both minus the mean of the agent's peers in other episodes with the same start (PRIME, published);
     - `prime_released`: PRIME as in its released code, which ends by whitening all turns of the step;
-    - `decoupled`: each source divided by its own spread among the peers, then weighted, added and whitened (GDPO).
+    - `decoupled`: each source compared with the peers' nth turns and divided by its own spread, then weighted, added
+      and whitened (GDPO).
 
     The last three compare already. Use `baseline: none` with them, and a `group_size` of 2 or more: an agent without
     peers gets 0. PRIME's baseline is taken off once a turn, so it adds up over turns: where policies decide when to
@@ -55,6 +56,7 @@ class Process(TeamAssign):
     """
 
     kind: str = "process"
+    example = "scores: {verifier: [correct]}"
     rewards: tuple[str, ...] = ()
     """Names of rewards that are process rewards."""
     scores: dict[str, tuple[str, ...]] = Field(default_factory=dict)
@@ -65,12 +67,14 @@ class Process(TeamAssign):
     tokens: everything else counts as paid at a turn's last one, discounts are per token, and every token has a credit
     of its own."""
     combine: Literal["sum", "max_abs", "prime_paper", "prime_released", "decoupled"] = "sum"
+    """Way of putting process rewards and outcome together: their sum; the sum with process rewards divided by the
+    step's largest |reward-to-go|; PRIME's, as published or as released; or each divided by its own spread (GDPO)."""
     weights: dict[str, float] = Field(default_factory=dict)
-    """Of a reward or score by its name, of the `learner`, of the `outcome`; default 1."""
+    """Name of a reward or score, or `learner`, or `outcome` -> its weight; default 1."""
     discount: float = Field(default=1.0, ge=0, le=1)
-    """Of process rewards, per turn of the agent."""
+    """Discount of process rewards, per turn of the agent."""
     outcome_discount: float = Field(default=1.0, ge=0, le=1)
-    """Of the outcome, per turn of the agent; it counts as paid at the agent's last turn."""
+    """Discount of the outcome, per turn of the agent; it counts as paid at the agent's last turn."""
     epsilon: float = Field(default=1e-6, ge=0)
     """Added to the spreads of `decoupled` (NVlabs' and TRL's code: 1e-4)."""
 
@@ -161,7 +165,8 @@ class ProcessRule(StatelessRule):
         )
 
     def _whitened(self, rows: Sequence[AgentRewards], values: dict[Step, float]) -> dict[Step, float]:
-        """Whiten over the steps that have peers, each of them once, if the form ends so."""
+        """Whiten over the steps that have peers, each of them once, if the form ends so. Groups in which nothing
+        differs count, but stay exactly 0."""
         # PRIME's code adds 1e-8 to the variance, GDPO's adds epsilon to the standard deviation.
         added = {"prime_released": (1e-8, 0.0), "decoupled": (0.0, self._settings.epsilon)}
         if self._settings.combine not in added:
@@ -169,7 +174,9 @@ class ProcessRule(StatelessRule):
         sizes = Counter(row.group for row in rows)
         steps = dict.fromkeys(step for row in rows if sizes[row.group] > 1 for step in row.steps)
         white = whitened([values[step] for step in steps], *added[self._settings.combine])
-        return values | dict(zip(steps, white, strict=True))
+        differ = {row.group for row in rows if any(values[step] for step in row.steps)}
+        idle = {step for row in rows if row.group not in differ for step in row.steps}
+        return values | {step: value for step, value in zip(steps, white, strict=True) if step not in idle}
 
     def _rows(self, trajectory: Trajectory, evidence: Evidence) -> Iterator[AgentRewards]:
         """Yield one row for each agent of each team that took a turn."""

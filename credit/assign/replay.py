@@ -36,6 +36,7 @@ class Replay(PlayingAssign):
 
     kind: str = "replay"
     form: Literal["vine", "siblings"] = "vine"
+    """`vine`: value after the turn minus value before it; `siblings`: what was paid minus the mean of other courses."""
     samples: PositiveInt = 8
     """Courses from each state."""
 

@@ -96,13 +96,15 @@ class Hierarchy(TeamAssign):
 
     kind: str = "trajectory"
     agents: Annotated[str | dict[str, float] | AssignConfig, SharedBy(words=("copy", "equal"), roles=True)] = "copy"
-    """`copy`, `equal`, a weight for each role, or a part."""
+    """Share of each agent in what its team is paid: `copy`, `equal`, a weight for each role, or a part."""
     calls: Annotated[str | AssignConfig, SharedBy(words=("copy", "equal", "reads"))] = "copy"
-    """`copy`, `equal`, `reads` (in proportion to how many turns read it; the game reads every turn, too), or a part."""
+    """Share of each turn of an agent: `copy`, `equal`, `reads` (in proportion to how many turns read it; the game reads
+    every turn, too), or a part."""
     tokens: Annotated[str | AssignConfig, SharedBy(words=("copy", "surprise"))] = "copy"
-    """`copy`, `surprise` (in proportion to -log-probability when sampled), or a part that judges tokens."""
+    """Share of each token of a turn: `copy`, `surprise` (in proportion to -log-probability when sampled), or a part
+    that judges tokens."""
     discount: float = Field(default=1.0, ge=0, le=1)
-    """Per turn: one after which its agent has k more is weighted `discount ** k`, before shares are taken."""
+    """Discount per turn: one after which its agent has k more is weighted `discount ** k`, before shares are taken."""
 
     @property
     def needs(self) -> frozenset[str]:

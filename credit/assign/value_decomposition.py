@@ -24,12 +24,13 @@ class Fit(Config):
     """Gradient steps after which the target network is made a copy again; where returns are not bootstrapped
     (`lam: 1`) it is not used."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
-    """`rmsprop` as in pymarl: alpha 0.99, eps 1e-5."""
+    """Optimizer of the networks; `rmsprop` as in pymarl: alpha 0.99, eps 1e-5."""
     lr: float = Field(default=3e-3, gt=0)
+    """Learning rate of the networks."""
     max_norm: float = Field(default=10.0, gt=0)
     """Greatest norm of a gradient; longer ones are shortened."""
     width: PositiveInt = 64
-    """Of hidden layers."""
+    """Width of hidden layers."""
 
 
 class FittedAssign(TeamAssign):
@@ -48,17 +49,23 @@ class FittedAssign(TeamAssign):
     completion, where its policy learns; texts where it does not, and where moves are listed. `text`: hashed words and
     pairs of words of what the agent knew and of what it said."""
     dimensions: int = Field(default=64, ge=8)
-    """Of hashed texts."""
+    """Number of features of hashed texts."""
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount, once a round."""
     lam: float = Field(default=1.0, ge=0, le=1)
-    """Of TD(lambda): G_t = r_t + gamma [(1 - lam) Q_target(t + 1) + lam G_(t + 1)]; 1 is the return itself."""
+    """Lambda of TD(lambda): G_t = r_t + gamma [(1 - lam) Q_target(t + 1) + lam G_(t + 1)]; 1 is the return itself."""
+    truncated: Literal["end", "bootstrap"] = "end"
+    """Value after the last round of a truncated episode. `end`: nothing, as after any other end. `bootstrap`: that
+    round's own Q_target stands for all that it and those after it would have brought, and is fitted to nothing: for
+    limits that cut off what other episodes go on to play. (PyMARL reads one more observation, which games do not give
+    once they are over.)"""
     rest: Literal["drop", "keep"] = "keep"
     """Treatment of what was paid beyond the networks' value. `keep`: each turn gets it on top, so that it
     is judged by what was really paid, minus what would have been expected had its agent said what it says on average
     (an action-dependent baseline, arXiv 1803.07246). Networks that have learnt nothing then give what `uniform` gives.
     `drop`: nothing, as published: networks that have not learnt give noise, which a `group` blows up to full size."""
     fit: Fit = Fit()
+    """Settings by which the networks are fitted to the run's episodes."""
 
     @property
     def needs(self) -> frozenset[str]:
@@ -70,8 +77,8 @@ class Decomposition(FittedAssign):
     over what the agent could have said with the same prompt. Networks are fitted to a step before it is judged."""
 
     targets: Literal["returns", "max"] = "returns"
-    """`returns`: of the policies that played, by `lam`. `max`: of the best moves, r + gamma Q_target(t + 1) at the
-    moves that the utilities themselves prefer (double Q); every move must be listed."""
+    """Returns that the networks learn. `returns`: of the policies that played, by `lam`. `max`: of the best moves, r +
+    gamma Q_target(t + 1) at the moves that the utilities themselves prefer (double Q); every move must be listed."""
 
     @model_validator(mode="after")
     def _check_targets(self) -> Self:
@@ -123,13 +130,13 @@ class Coma(FittedAssign):
 
     kind: str = "coma"
     lam: float = Field(default=0.8, ge=0, le=1)
-    """Of TD(lambda): G_t = r_t + gamma [(1 - lam) Q_target(t + 1) + lam G_(t + 1)], where Q(t + 1) is the mean over the
-    round's agents. 0.8 as in pymarl."""
+    """Lambda of TD(lambda): G_t = r_t + gamma [(1 - lam) Q_target(t + 1) + lam G_(t + 1)], where Q(t + 1) is the mean
+    over the round's agents. 0.8 as in pymarl."""
     alternatives: Literal["siblings", "resample"] = "siblings"
     """Alternatives of an agent that may say any text. `siblings`: what it said with the same prompt, word for
     word, in other episodes of the step; `resample`: new answers of its policy, which cost tokens."""
     samples: PositiveInt = 8
-    """Largest number of those for one turn."""
+    """Largest number of alternatives of one turn."""
 
     @model_validator(mode="after")
     def _check_alternatives(self) -> Self:

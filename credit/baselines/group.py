@@ -45,7 +45,7 @@ class StandardDeviation(Config):
     """Divide by the standard deviation of the peers; `batch`: by that of all worths of the step (TRL's and ms-swift's
     `scale_rewards=batch`); false: by nothing (Dr. GRPO, arXiv 2503.20783)."""
     epsilon: float = Field(default=1e-6, ge=0)
-    """verl 1e-6, TRL and ms-swift 1e-4, OpenRLHF 1e-9."""
+    """Added to the standard deviation: verl 1e-6, TRL and ms-swift 1e-4, OpenRLHF 1e-9."""
 
 
 class Group(PeerSettings, StandardDeviation):
@@ -53,9 +53,9 @@ class Group(PeerSettings, StandardDeviation):
 
     kind: str = "group"
     like: Likeness = "start"
-    """`start`: whole episodes that began in the same state, one value for each agent in each; `prompt`: turns with
-    the same prompt, token for token; `problem`: agents that work on the same problem, in one episode or in several,
-    one value for each agent in each episode."""
+    """Property that peers share. `start`: whole episodes that began in the same state, one value for each agent in
+    each; `prompt`: turns with the same prompt, token for token; `problem`: agents that work on the same problem, in one
+    episode or in several, one value for each agent in each episode."""
 
     @property
     def by_episode(self) -> bool:
@@ -78,8 +78,10 @@ class RlooBaseline(PeerSettings):
     like: Likeness = "start"
     """Property that peers share (see `group`)."""
     whiten: bool = False
-    """Then (A - mean) / (std + whiten_epsilon) over all turns of the step: TRL's `normalize_advantages`."""
+    """Whiten afterwards, (A - mean) / (std + whiten_epsilon) over all turns of the step: TRL's
+    `normalize_advantages`."""
     whiten_epsilon: float = Field(default=1e-4, ge=0)
+    """Added to the deviation that `whiten` divides by."""
 
     def peer_baseline(self, evidence: Evidence, earned: Credit) -> PeerBaseline:
         return PeerBaseline(*ALIKE[self.like], mean_of_others, equal="turns")
@@ -212,12 +214,14 @@ class Joint(PeerSettings):
     """Joint return of what the members earned: their mean, where all are paid the same or `assign` gives each what the
     team was paid; their sum, where each is paid a share of its own."""
     per: Literal["episode", "round"] = "episode"
+    """Unit with a joint return: a whole episode, or each round of its members' turns."""
     against: Literal["mean", "leave_one_out", "max"] = "mean"
     """Number to subtract: the mean of the group; that of the others (MARLOO); the best one (CoMLRL's "MAReMax", which
     is not ReMax: for that, see `greedy`)."""
     std: bool = False
     """Divide by max(std, epsilon), std with ddof 0: CoMLRL 1.4.3. Its older releases do not."""
     epsilon: float = Field(default=1e-6, ge=0)
+    """Least deviation that `std` divides by."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

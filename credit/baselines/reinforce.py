@@ -71,8 +71,10 @@ class RoleAverage(BaselineConfig):
 
     kind: str = "role_average"
     alpha: float = Field(default=0.95, ge=0, lt=1)
+    """Weight of the average so far when an episode's return is added to it."""
     order: Literal["subtract_first", "update_first"] = "subtract_first"
-    """The paper's equation 2 updates first, its code subtracts first; they differ by the factor alpha."""
+    """Subtract the average before the episode counts in it, or after: the paper's equation 2 updates first, its code
+    subtracts first; they differ by the factor alpha."""
 
     def build(self) -> Baseline:
         return RunningAverage(self)

@@ -36,16 +36,17 @@ class Whitening(BaselineConfig):
     """
 
     unit: Literal["token", "sequence"]
-    """`token`: every token of a completion is one number, so long ones weigh more (verl, OpenRLHF); `sequence`: every
-    turn, which is one prompt and one completion, is (ms-swift, TRL)."""
+    """Numbers that mean and deviation are taken of. `token`: every token of a completion is one, so long ones weigh
+    more (verl, OpenRLHF); `sequence`: every turn, which is one prompt and one completion, is (ms-swift, TRL)."""
     over: Literal["step", "role"] = "step"
     """Scope of mean and deviation: all turns of the step, as published, or those of each role."""
     ddof: Literal[0, 1] = 1
-    """1 in verl and TRL, 0 in OpenRLHF."""
+    """Degrees of freedom that the variance loses: 1 in verl and TRL, 0 in OpenRLHF."""
     guard: Literal["variance", "std", "clamp"]
     """The deviation: `variance`: sqrt(var + epsilon) (verl, TRL's PPO); `std`: std + epsilon (ms-swift, TRL);
     `clamp`: sqrt(max(var, epsilon)) (OpenRLHF)."""
     epsilon: float = Field(ge=0)
+    """Number that keeps the deviation above 0, where `guard` says."""
 
     def whitened(
         self, credit: Credit, evidence: Evidence, idle: Set[TurnId] = frozenset(), centre: bool = True
@@ -152,6 +153,7 @@ class Decoupled(Whitening):
     weights: dict[str, float] = Field(default_factory=dict)
     """Name of a reward -> its weight. Empty: 1 for each; else every reward must be named."""
     group_epsilon: float = Field(default=1e-4, ge=0)
+    """Added to the standard deviation of each reward among the peers."""
     alone: Literal["whiten", "group"] = "whiten"
     """Treatment of a single reward: the same, or plain GRPO without whitening (NVlabs' code)."""
     unit: Literal["token", "sequence"] = "sequence"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -32,12 +32,16 @@ Targets = Callable[[Tensor], Tensor]
 
 @torch.no_grad()
 def lambda_returns(record: Record, target: Networks, gamma: float, lam: float) -> Tensor:
-    """Return [M]: G_t = r_t + gamma [(1 - lam) Q_target(t + 1) + lam G_(t + 1)], and r_t in an episode's last round."""
-    values = target.total(RoundBatch(record)).tolist() if lam < 1 else [0.0] * len(record.reward)
-    returns, more = record.reward.tolist(), record.more.tolist()
+    """Return [M]: G_t = r_t + gamma [(1 - lam) Q_target(t + 1) + lam G_(t + 1)]; in an episode's last round r_t, or
+    Q_target(t) if it was cut."""
+    bootstraps = lam < 1 or bool(record.cut.any())
+    values = target.total(RoundBatch(record)).tolist() if bootstraps else [0.0] * len(record.reward)
+    returns, more, cut = record.reward.tolist(), record.more.tolist(), record.cut.tolist()
     for t in reversed(range(len(returns))):
         if more[t]:
             returns[t] += gamma * ((1 - lam) * values[t + 1] + lam * returns[t + 1])
+        elif cut[t]:
+            returns[t] = values[t]
     return torch.tensor(returns)
 
 
@@ -106,10 +110,11 @@ class FittedRule(Generic[N]):
         fitted.fit(record)
         judged = self.judge(fitted, evidence, record, turns)
         if self.settings.rest == "keep":
-            # What was paid from each round on beyond the networks' value.
+            # What was paid from each round on beyond the networks' value; of a round that was cut, nobody knows.
             with torch.no_grad():
                 returns = lambda_returns(record, fitted.networks, self.settings.gamma, 1.0)
-                judged = judged + (returns[:, None] - self.predict(fitted.networks, record))
+                rest = returns[:, None] - self.predict(fitted.networks, record)
+                judged = judged + torch.where(record.cut[:, None], 0.0, rest)
         present = record.turns >= 0
         pairs = zip(record.turns[present].tolist(), judged[present].tolist(), strict=True)
         return to_credit((turns[place].id, value) for place, value in pairs)
@@ -176,6 +181,8 @@ class Fitted(Generic[N]):
         known = len(self.encoder.kinds)
         record, turns = self.encoder(played, evidence.readings, options=self._rule.options)
         self._grow(self.encoder.kinds[known:])
+        if self._rule.settings.truncated == "end":
+            record = replace(record, cut=torch.zeros_like(record.cut))
         return record, turns
 
     def fit(self, record: Record) -> None:
@@ -198,9 +205,9 @@ class Fitted(Generic[N]):
         self._memory = [*self._memory, record][-self._fit.memory :]
         joined = join(self._memory)
         # Made anew from its moments each time, since the networks may have grown.
-        descent, losses = Descent(self._fit, self.networks, self._moments), []
-        targets = None
-        for places in islice(self._minibatches(len(joined.reward)), self._fit.updates):
+        descent, losses = Descent(self._fit, self.networks, self._moments), list[Tensor]()
+        targets, known = None, (~joined.cut).nonzero()[:, 0]
+        for places in islice(self._minibatches(known), self._fit.updates):
             targets = targets or self._targets(joined)
             losses.append(descent(self.networks.loss(RoundBatch(joined, places), targets(places))))
             self._updates += 1
@@ -208,25 +215,29 @@ class Fitted(Generic[N]):
                 self._target.load_state_dict(self.networks.state_dict())
                 targets = None
         self._moments, self._steps = descent.moments(), self._steps + 1
-        return float(torch.stack(losses).mean())
+        return float(torch.stack(losses).mean()) if losses else 0.0
 
     @torch.no_grad()
     def _explained(self, record: Record) -> float | None:
-        """Return 1 - Var(target - Q_tot) / Var(target) over the rounds of `record`; None if all targets are equal."""
-        targets = self._targets(record)(torch.arange(len(record.reward)))
+        """Return 1 - Var(target - Q_tot) / Var(target) over the rounds of `record` that are fitted; None if all targets
+        are equal."""
+        known = (~record.cut).nonzero()[:, 0]
+        if not len(known):
+            return None
+        targets = self._targets(record)(known)
         spread = float(targets.var(correction=0))
-        error = targets - self.networks.total(RoundBatch(record))
+        error = targets - self.networks.total(RoundBatch(record, known))
         return 1 - float(error.var(correction=0)) / spread if spread > 0 else None
 
     def _targets(self, record: Record) -> Targets:
         return self._rule.targets(record, self.networks, self._target)
 
-    def _minibatches(self, count: int) -> Iterator[Tensor]:
-        """Yield parts of all rounds in a random order, again and again; if one part holds all, in their own order."""
+    def _minibatches(self, rounds: Tensor) -> Iterator[Tensor]:
+        """Yield parts of `rounds` in a random order, again and again; if one part holds all, in their own order."""
         generator = torch.Generator().manual_seed(seed_of(self._seed, "mixing", "minibatches", self._steps) >> 1)
-        parts = -(-count // self._fit.batch)
-        while True:
-            order = torch.randperm(count, generator=generator) if parts > 1 else torch.arange(count)
+        parts = -(-len(rounds) // self._fit.batch)
+        while parts:
+            order = rounds[torch.randperm(len(rounds), generator=generator)] if parts > 1 else rounds
             yield from order.tensor_split(parts)
 
     def state_dict(self) -> dict[str, Any]:

@@ -133,6 +133,8 @@ class Record:
     """[M] in float64."""
     more: Tensor
     """[M] True if the next round here is of the same team and episode."""
+    cut: Tensor
+    """[M] True if it is the last round of an episode that was truncated."""
 
     def state_dict(self) -> dict[str, Any]:
         return {_STATE_KEYS.get(f.name, f.name): getattr(self, f.name) for f in fields(self)}
@@ -140,6 +142,7 @@ class Record:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """Return the record whose `state_dict` this is."""
+        state = {"cut": torch.zeros_like(state["more"]), **state}  # records of earlier versions do not know it
         values: dict[str, Any] = {f.name: state[_STATE_KEYS.get(f.name, f.name)] for f in fields(cls)}
         values |= {name: tuple(values[name]) for name in _STATE_KEYS}
         return cls(**values)
@@ -154,7 +157,7 @@ def join(records: Sequence[Record]) -> Record:
     choices = _starts([len(r.choices) for r in records])
     rows = [_starts([len(r.prompts[kind]) if kind < len(r.prompts) else 0 for r in records]) for kind in range(kinds)]
     width = max(r.options.shape[1] for r in records)
-    unchanged = ("kind", "choices", "state", "reward", "more")
+    unchanged = ("kind", "choices", "state", "reward", "more", "cut")
     return Record(
         prompts=tuple(torch.cat([r.prompts[k] for r in records if k < len(r.prompts)]) for k in range(kinds)),
         completions=tuple(torch.cat([r.completions[k] for r in records if k < len(r.prompts)]) for k in range(kinds)),
@@ -229,6 +232,7 @@ class Encoder:
             state=self._state(rounds, facts, texts),
             reward=torch.tensor([each.reward for each in rounds], dtype=torch.float64),
             more=torch.tensor([not each.last for each in rounds]),
+            cut=torch.tensor([each.cut for each in rounds]),
         ), turns
 
     def texts(self, texts: Iterable[str]) -> Tensor:

@@ -25,6 +25,8 @@ class Round:
     """The team's reward in it."""
     last: bool
     """True for the team's last round."""
+    cut: bool
+    """True for the last round of an episode that was truncated: what would have come after it is not known."""
     shape: tuple[float, ...]
     """Its place in the graph, in `SHAPE` numbers: logarithms of 1 + its number, its turns, the turns that they had
     read, and the longest chain of reading before them; and the density among them, edges over pairs."""
@@ -54,7 +56,8 @@ def rounds(trajectory: Trajectory, team: Team, by: Literal["reading", "turns"]) 
     rewards = _rewards(trajectory, team, round_of)
     for number, turns in enumerate(played):
         shape = (math.log1p(number), *_shape(turns, reads, depth))
-        yield Round(number, turns, rewards[number], number + 1 == len(played), shape)
+        last = number + 1 == len(played)
+        yield Round(number, turns, rewards[number], last, last and trajectory.end == "truncated", shape)
 
 
 def _rewards(trajectory: Trajectory, team: Team, round_of: Mapping[TurnId, int]) -> list[float]:

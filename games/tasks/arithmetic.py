@@ -45,6 +45,7 @@ class ArithmeticTask(GeneratedTask):
 
     kind: str = "arithmetic"
     operators: tuple[Operator, ...] = Field(("+",), min_length=1)
+    """Operators of the problems, all equally likely."""
     digits: Annotated[tuple[int, int], within(1, 9)] | None = None
     """Fewest and most digits of a number. Default: 1 to 2, which is 0 to 99."""
     numbers: Annotated[tuple[int, int], within(0, 10**9 - 1)] | None = None
@@ -52,6 +53,7 @@ class ArithmeticTask(GeneratedTask):
     terms: int = Field(2, ge=2, le=8)
     """Numbers in a problem."""
     style: Style = "plain"
+    """Spelling of a number: `plain` 105; `digits` 1 0 5; `expanded` 100 5, each digit a word with its place."""
 
     @property
     def range(self) -> tuple[int, int]:
@@ -62,6 +64,15 @@ class ArithmeticTask(GeneratedTask):
     @property
     def secret_facts(self) -> frozenset[str]:
         return frozenset({"value", "steps"})
+
+    @property
+    def posing(self) -> str:
+        low, high = self.range
+        example = f" {self.operators[0]} ".join(spell(n, self.style) for n in (high, *[low] * (self.terms - 1)))
+        return (
+            f"{self.terms} numbers from {low} to {high} with {' or '.join(self.operators)} between them and nothing "
+            f"else, such as {example!r}; the answer is worked out"
+        )
 
     def draw(self, rng: random.Random) -> Draft:
         while True:

@@ -132,6 +132,7 @@ class GeneratedTask(SplitTask):
     held_out: int = Field(200, ge=0, le=1_000_000)
     """Number of problems that training never deals."""
     seed: int = 0
+    """Seed of the problems: another one, other problems."""
 
     @abstractmethod
     def draw(self, rng: random.Random) -> Draft:
@@ -177,6 +178,7 @@ class TaskGameConfig(GameConfig):
     """Settings of a game that deals the problems of a task."""
 
     task: Annotated[TaskConfig, Part("tasks", TaskConfig)]
+    """Source of the problems."""
 
     @cached_property
     def tasks(self) -> Tasks:

@@ -31,6 +31,14 @@ class CountdownTask(GeneratedTask):
     targets: Annotated[tuple[int, int], within(1, 10**6 - 1)] = (1, 100)
     """Smallest and largest target."""
 
+    @property
+    def posing(self) -> str:
+        few, many = self.count
+        return (
+            f"'Make T from the numbers A B C': {few} to {many} numbers from {self.numbers[0]} to {self.numbers[1]}, "
+            f"and a target from {self.targets[0]} to {self.targets[1]} that can be reached; the solution is worked out"
+        )
+
     def draw(self, rng: random.Random) -> Draft:
         for _ in range(10_000):
             numbers = [rng.randint(*self.numbers) for _ in range(rng.randint(*self.count))]

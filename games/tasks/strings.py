@@ -50,6 +50,7 @@ class StringsTask(GeneratedTask):
 
     kind: str = "strings"
     transforms: tuple[Transform, ...] = Field(get_args(Transform), min_length=1)
+    """Transforms that problems are made of."""
     depth: Annotated[tuple[int, int], within(1, 6)] = (1, 3)
     """Fewest and most transforms in a problem."""
     words: Annotated[tuple[int, int], within(1, 20)] = (1, 2)
@@ -60,6 +61,14 @@ class StringsTask(GeneratedTask):
     @property
     def secret_facts(self) -> frozenset[str]:
         return frozenset({"steps"})
+
+    @property
+    def posing(self) -> str:
+        return (
+            f"'Apply in order: A; B. Text: C': {self.depth[0]} to {self.depth[1]} of the transforms "
+            f"{', '.join(self.transforms)}, each of which changes the text, of {self.words[0]} to {self.words[1]} "
+            f"words of {self.letters[0]} to {self.letters[1]} small letters; the answer is worked out"
+        )
 
     def draw(self, rng: random.Random) -> Draft:
         for _ in range(10_000):

@@ -6,6 +6,8 @@ import json
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,14 +26,15 @@ class Columns(Config):
     """Names of the columns."""
 
     question: str = "question"
+    """Column of the problem's text."""
     answer: str | None = "answer"
-    """Null where only tests or a judge can grade an answer."""
+    """Column of the right answer; null where only tests or a judge can grade an answer."""
     wrong: str | None = None
-    """Wrong answers: a text or a list of texts."""
+    """Column of wrong answers: a text or a list of texts."""
     difficulty: str | None = None
-    """A number; the easiest problems come first. Without it problems keep their order."""
+    """Column of a number; the easiest problems come first. Without it problems keep their order."""
     split: str | None = None
-    """Contains `train` for training problems; all others are held out."""
+    """Column that contains `train` for training problems; all others are held out."""
     facts: dict[str, str] = Field(default_factory=dict)
     """Name of a fact -> column, for verifiers and prompts."""
     secret: tuple[str, ...] = ()
@@ -56,13 +59,19 @@ class TableTask(SplitTask):
     """Base of tasks whose problems are rows; those with the same question are one, and never in both splits."""
 
     columns: Columns = Columns()
+    """Names of the columns to read."""
     answer_pattern: str | None = None
     """The answer is the first group that this regular expression matches in its column: `#### (.+)` for GSM8K."""
     held_out: Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Number or share of problems that training never deals, chosen by `seed`. Ignored where the data define it."""
     seed: int = 0
+    """Seed of the choice of `held_out`."""
     poses: bool = False
-    """True: a challenger may pose a problem, as {"question": ..., "answer": ...}."""
+    """Allow a challenger to pose a problem, as {"question": ..., "answer": ...}."""
+
+    @property
+    def posing(self) -> str:
+        return """JSON with the problem and its answer: {"question": "2 + 2?", "answer": "4"}""" if self.poses else ""
 
     @property
     def secret_facts(self) -> frozenset[str]:
@@ -131,7 +140,7 @@ class TableTask(SplitTask):
             raise ValueError(f"columns.question: {where}: {question!r} is no question")
         facts = {name: _plain(row[column], f"{where}, column {column!r}") for name, column in columns.facts.items()}
         wrong = row[columns.wrong] if columns.wrong else None
-        wrong = tuple(_text(text) for text in ([wrong] if isinstance(wrong, str) else wrong or []))
+        wrong = tuple(_text(text) for text in ([wrong] if wrong and isinstance(wrong, str) else wrong or []))
         problem = Problem(_key(question), question, self._answer(row, where), wrong, facts)
         return _draft(problem, _number(row[columns.difficulty], where) if columns.difficulty else 0.0)
 
@@ -150,11 +159,12 @@ class TableTask(SplitTask):
 
 
 class FileTask(TableTask):
-    """Problems from a JSON lines or Parquet file, one per row."""
+    """Problems from a CSV, JSON lines or Parquet file, one per row."""
 
     kind: str = "file"
+    example = "path: problems.jsonl, columns: {question: problem, answer: solution}"
     path: Path
-    """`.jsonl`, `.jsonl.zst` or `.parquet`."""
+    """File of the problems: `.csv`, `.jsonl`, `.jsonl.zst` or `.parquet`."""
     held_out_path: Path | None = None
     """A file of problems that are all held out."""
 
@@ -180,12 +190,15 @@ class DatasetTask(TableTask):
     """Problems from a Hugging Face data set, by name on the hub or as a local folder."""
 
     kind: str = "dataset"
+    example = 'path: openai/gsm8k, name: main, answer_pattern: "#### (.+)"'
     path: str
     """Argument of `datasets.load_dataset`: `openai/gsm8k`, `./folder`."""
     name: str | None = None
     """Configuration of the data set."""
     revision: str | None = None
+    """Branch, tag or commit of the data set on the hub. Default: its newest."""
     split: str = "train"
+    """Split of the training problems."""
     held_out_split: str | None = None
     """A split that is held out."""
 
@@ -203,7 +216,8 @@ class DatasetTask(TableTask):
             from datasets import Dataset, load_dataset
             from datasets.exceptions import DatasetsError
         except ImportError as error:
-            raise ValueError(f"path: {self.path}: needs the package `datasets`: pip install marl[data]") from error
+            advice = "needs the package `datasets`: pip install 'marl-llm[data]'"
+            raise ValueError(f"path: {self.path}: {advice}") from error
         where = f"data set {self.path}" + (f" ({self.name})" if self.name else "") + f", split {split!r}"
         try:
             # Code that comes with a data set is never run.
@@ -230,7 +244,9 @@ def _text(value: Any) -> str:
 
 
 def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    with suppress(ValueError):  # every cell of a CSV file is a text
+        value = float(value) if isinstance(value, str) else value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
         raise ValueError(f"columns.difficulty: {where}: {value!r} is no number")
     return float(value)
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Literal
 from games.team.analysis import never_holds, secrets_in, unguarded
 from games.team.blackboard import Blackboard
 from games.team.expressions import FUNCTIONS, DivisionError, evaluate, evaluate_number, names_in, render, shorten
-from games.team.stages import KeepStage, Loop, Stage, Step, TeamSeats
+from games.team.speakers import order_problems
+from games.team.stages import KeepStage, Loop, Stage, TeamSeats, steps_with_paths
 from marl.config import nearest
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _ANYTHING = "1"
 def problems_of(team: TeamConfig) -> list[str]:
     """Return a message for each thing that is wrong with a workflow."""
     # Snippets are tried out only when all roles exist.
-    return list(_role_problems(team)) or [*_posing_problems(team), *_snippet_problems(team)]
+    return list(_role_problems(team)) or [*order_problems(team), *_posing_problems(team), *_snippet_problems(team)]
 
 
 def _role_problems(team: TeamConfig) -> Iterator[str]:
@@ -60,8 +61,14 @@ def _stage_problems(stage: Stage, seats: TeamSeats) -> Iterator[str]:
 
 
 def _posing_problems(team: TeamConfig) -> Iterator[str]:
-    """Yield a message for each stage that may replace a held-out problem: what is measured would be easier."""
-    for path, step in _steps("stages", team.stages):
+    """Yield a message for each stage in which nothing can be posed, or that may replace a held-out problem: what is
+    measured would be easier."""
+    for path, step in steps_with_paths("stages", team.stages):
+        if isinstance(step, Stage) and step.poses and not team.task.posing:
+            yield (
+                f"{path}.poses: true, but nothing can be posed on task {team.task.kind!r} with these settings; "
+                "choices: arithmetic, countdown, strings, or file and dataset with `poses: true`"
+            )
         if isinstance(step, Stage) and step.poses and not (step.when and never_holds(step.when, "held_out")):
             condition = f"split == 'train' and ({step.when})" if step.when else "split == 'train'"
             yield (
@@ -167,21 +174,13 @@ def _snippets(team: TeamConfig) -> Iterator[_Snippet]:
             yield _Snippet(f"rewards.{role}.{name}", payment.value, "number", team.team_seats.agents_of[role][0])
     for name, source in team.measures.items():
         yield _Snippet(f"measures.{name}", source, "number")
-    for path, step in _steps("stages", team.stages):
+    for path, step in steps_with_paths("stages", team.stages):
         if isinstance(step, KeepStage):
             yield _Snippet(f"{path}.keep", step.keep, "condition")
         elif isinstance(step, Loop):
             yield from [_Snippet(f"{path}.until", step.until, "condition")] if step.until else ()
         else:
             yield from _stage_snippets(path, step, team.team_seats)
-
-
-def _steps(field: str, steps: tuple[Step, ...]) -> Iterator[tuple[str, Step]]:
-    """Yield every step with its place in the settings, those within loops after their loop."""
-    for index, step in enumerate(steps):
-        yield f"{field}.{index}", step
-        if isinstance(step, Loop):
-            yield from _steps(f"{field}.{index}.stages", step.stages)
 
 
 def _stage_snippets(path: str, stage: Stage, seats: TeamSeats) -> Iterator[_Snippet]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -10,8 +10,10 @@ from pydantic import Field, field_validator, model_validator
 
 from games.tasks.base import TaskGameConfig
 from games.team.checks import problems_of
+from games.team.speakers import speaker_problems
 from games.team.stages import Step, TeamSeats, flatten
 from marl.config import Config
+from marl.protocols import Speaker
 
 
 class Payment(Config):
@@ -41,12 +43,18 @@ class TeamConfig(TaskGameConfig):
     """A workflow of roles on the problems of a task."""
 
     kind: str = "team"
+    example = (
+        "task: arithmetic, stages: [{role: solver}, {role: verifier, verifies: solver, scores: [correct]}], "
+        "rewards: {solver: {right: own.correct}}"
+    )
     stages: tuple[Step, ...] = Field(min_length=1)
+    """Turns in the order of play: stages, loops of stages (`repeat`), and decisions about posed problems (`keep`)."""
     rewards: dict[str, dict[str, Payment]] = Field(default_factory=dict)
     """Role -> name of the component -> an expression, or `{value, after}`."""
     measures: dict[str, str] = Field(default_factory=dict)
     """Name -> expression: what to report of every episode besides its rewards, such as `success: solver.correct`."""
     unreadable: Unreadable = Unreadable()
+    """Consequences of an answer that is not a legal move."""
 
     @field_validator("rewards", mode="before", json_schema_input_type=dict[str, dict[str, Payment | str | float]])
     @classmethod
@@ -78,3 +86,15 @@ class TeamConfig(TaskGameConfig):
 
     def default_seats(self) -> Mapping[str, str]:
         return self.team_seats.role_of
+
+    def conflicts(self, speakers: Mapping[str, Speaker]) -> Iterable[str]:
+        return speaker_problems(self, speakers)
+
+    def measured(self) -> Collection[str]:
+        return self.measures
+
+    def expected(self) -> Mapping[str, str]:
+        posing = [stage for stage in self.team_seats.all_stages if stage.poses]
+        return {
+            agent: f"a problem: {self.task.posing}" for stage in posing for agent in self.team_seats.speakers(stage)
+        }

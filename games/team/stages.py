@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import Discriminator, Field, PositiveInt, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from marl.config import Config
 
@@ -14,6 +14,7 @@ class Stage(Config):
     """Turns of one role: all its agents speak at once, and none hears the others of this stage."""
 
     role: str
+    """Role that speaks here."""
     name: str = ""
     """Name of this stage in expressions. Default: the role."""
     n: int = Field(default=1, gt=0, le=1000)
@@ -30,12 +31,12 @@ class Stage(Config):
     tell: str = "{{ question }}"
     """Text of the game's observation: a jinja2 template over `question`, `given` and earlier moves."""
     legal: tuple[str, ...] | None = None
-    """The legal moves; none: any text."""
+    """Legal moves; null: any text is one."""
     examples: tuple[str, ...] = ()
     """Templates of moves, for random play and so for the warm-up of tiny models; they may use `answer` and `wrong`."""
     tools: str | None = None
     """The role that answers this one's tool calls."""
-    calls: PositiveInt = 4
+    calls: int = Field(default=4, gt=0, le=1000)
     """Limit of tool calls in a row."""
     poses: bool = False
     """The move here poses the problem of the stages that follow."""
@@ -59,6 +60,13 @@ class Stage(Config):
             return {hears: "true"}
         return dict.fromkeys(hears, "true") if isinstance(hears, Sequence) else hears
 
+    @field_validator("legal")
+    @classmethod
+    def _can_be_said(cls, legal: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if legal is not None and (not all(legal) or len({*legal}) < max(len(legal), 1)):
+            raise ValueError("must be different texts, one at least and none of them empty; null: any text is a move")
+        return legal
+
     @model_validator(mode="after")
     def _check_partner(self) -> Stage:
         if self.verifies and self.each:
@@ -73,11 +81,12 @@ class Stage(Config):
 class Loop(Config):
     """Stages that are repeated."""
 
-    repeat: PositiveInt
+    repeat: int = Field(gt=0, le=1000)
     """The largest number of rounds."""
     until: str | None = None
     """The loop ends early if this holds after a round."""
     stages: tuple[Step, ...] = Field(min_length=1)
+    """Stages of one round, in order."""
 
 
 class KeepStage(Config):
@@ -118,6 +127,26 @@ def walk(steps: Sequence[Stage | Loop | KeepStage], holds: Callable[[str], bool]
                     break
         elif isinstance(step, KeepStage) or not step.when or holds(step.when):
             yield step
+
+
+def steps_with_paths(field: str, steps: Sequence[Step]) -> Iterator[tuple[str, Step]]:
+    """Yield every step with its place in the settings, those within loops after their loop."""
+    for index, step in enumerate(steps):
+        yield f"{field}.{index}", step
+        if isinstance(step, Loop):
+            yield from steps_with_paths(f"{field}.{index}.stages", step.stages)
+
+
+def with_earlier(steps: Sequence[Step], earlier: Sequence[Stage] = ()) -> Iterator[tuple[Stage, Sequence[Stage]]]:
+    """Yield every stage, in order, with the stages that may have been played before it, earlier rounds included."""
+    for step in steps:
+        if isinstance(step, Loop):
+            inner = tuple(flatten(step.stages))
+            yield from with_earlier(step.stages, (*earlier, *inner) if step.repeat > 1 else earlier)
+            earlier = (*earlier, *inner)
+        elif isinstance(step, Stage):
+            yield step, earlier
+            earlier = (*earlier, step)
 
 
 class TeamSeats:

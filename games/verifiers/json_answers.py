@@ -15,7 +15,7 @@ class JsonVerifier(VerifierConfig):
 
     kind: str = "json"
     read: Literal["answer", "text"] = "answer"
-    """The answer that the role parsed, or the whole text."""
+    """Text that is compared: the answer that the role parsed, or the whole text."""
 
     def __call__(self, case: Case) -> Verdict:
         try:

@@ -42,9 +42,9 @@ class AnswerVerifier(VerifierConfig):
     """Base of verifiers that compare an answer with the right one."""
 
     read: Literal["answer", "boxed", "last_line"] = "answer"
-    """`answer`: in what the role parsed; `boxed`: in boxes of the text; `last_line`: in the last line of the text.
-
-    Where prose states its answer explicitly (a box, `<answer>`, "The answer is 5.", "#### 5"), that is the answer."""
+    """Place of the answer. `answer`: in what the role parsed; `boxed`: in boxes of the text; `last_line`: in the last
+    line of the text. Where prose states its answer explicitly (a box, `<answer>`, "The answer is 5.", "#### 5"), that
+    is the answer."""
 
     def __call__(self, case: Case) -> Verdict:
         """Accept if everything that the text states as its answer is right."""

@@ -25,11 +25,12 @@ class ExactVerifier(AnswerVerifier):
 
     kind: str = "exact"
     case: bool = False
-    """True: upper and lower case differ."""
+    """Tell upper and lower case apart."""
     punctuation: bool = True
-    """False: punctuation is ignored, but not signs and what stands next to a digit: -5 is not 5, and C# is not C."""
+    """Compare punctuation, too. With false it is ignored, but not signs and what stands next to a digit: -5 is not 5,
+    and C# is not C."""
     articles: bool = True
-    """False: a, an and the are ignored."""
+    """Compare a, an and the, too."""
 
     def grade(self, answer: str, problem: Problem) -> Verdict:
         gold = self._spell(unwrap(problem.answer))
@@ -46,7 +47,8 @@ class PatternVerifier(AnswerVerifier):
 
     kind: str = "pattern"
     pattern: str | None = None
-    """`{answer}` in it stands for the right answer, literally. None: each problem brings its own, `facts.pattern`."""
+    """Regular expression that the answer must match; `{answer}` in it stands for the right answer, literally. None:
+    each problem brings its own, `facts.pattern`."""
 
     @field_validator("pattern")
     @classmethod
@@ -96,9 +98,10 @@ class FormatVerifier(VerifierConfig):
     """Scores the share of required parts that a text has exactly once, 0 to 1."""
 
     kind: str = "format"
+    example = 'requires: ["<think>.*</think>"]'
     grades: ClassVar[bool] = False
     requires: tuple[Annotated[str, AfterValidator(check_pattern)], ...] = Field(min_length=1)
-    """Regular expressions; a tag such as `<think>` is one."""
+    """Regular expressions that the text must match; a tag such as `<think>` is one."""
 
     def __call__(self, case: Case) -> Verdict:
         counts = {pattern: sum(1 for _ in re.finditer(pattern, case.text)) for pattern in self.requires}
@@ -113,10 +116,14 @@ class LengthVerifier(VerifierConfig):
     """
 
     kind: str = "length"
+    example = "soft: 200, hard: 300"
     grades: ClassVar[bool] = False
     unit: Literal["words", "characters"] = "words"
+    """Unit of `soft` and `hard`."""
     soft: PositiveInt
+    """Greatest length without a penalty."""
     hard: PositiveInt
+    """Length from which the penalty is 1."""
 
     @model_validator(mode="after")
     def _check_limits(self) -> Self:
@@ -134,10 +141,11 @@ class JsonSchemaVerifier(VerifierConfig):
     """Scores 1 for JSON that a schema accepts."""
 
     kind: str = "json_schema"
+    example = "accepts: {type: object, required: [answer]}"
     grades: ClassVar[bool] = False
     imports: ClassVar[tuple[str, ...]] = ("jsonschema",)
     read: Literal["answer", "text"] = "answer"
-    """The answer that the role parsed, or the whole text."""
+    """Text that is checked: the answer that the role parsed, or the whole text."""
     accepts: dict[str, Any] = Field(min_length=1)
     """The JSON schema. References to other documents are not followed."""
 

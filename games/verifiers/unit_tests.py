@@ -54,10 +54,11 @@ class UnitTestsVerifier(VerifierConfig):
 
     kind: str = "unit_tests"
     timeout_s: PositiveFloat = 60.0
+    """Longest time of a verdict, in seconds."""
     sandbox: Sandbox = Sandbox()
-    """All calls share one run of `wall_s`; a test with input has a run of its own."""
+    """Limits of the program that runs. All calls share one run of `wall_s`; a test with input has a run of its own."""
     partial: bool = False
-    """True: the score is the share of tests passed. False: it is 1 if all pass, else 0."""
+    """Score: with true the share of tests passed, with false 1 if all pass, else 0."""
 
     @model_validator(mode="after")
     def _check_timeout(self) -> UnitTestsVerifier:

@@ -1,4 +1,4 @@
-"""Commands about what a scenario can name: `marl list`, `schema`, `tiny`."""
+"""Commands about what a scenario can name: `marl list`, `describe`, `schema`, `tiny`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from marl.commands.terminal import echo
 from marl.config import nearest
-from marl.parts import GROUPS, find, names
+from marl.parts import GROUPS, find, import_gate, names
 from marl.scenario.load import ScenarioError
 
 app = typer.Typer()
@@ -32,6 +32,22 @@ def _line(group: str, kind: str) -> str:
     except ValueError as error:
         return f"unusable: {error}"
     return (part.__doc__ or "").strip().split("\n")[0]
+
+
+@app.command()
+def describe(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[GROUP] NAME", help="A kind (grpo, role solver), a section (schedule), a setting (grpo.reference)."
+        ),
+    ] = None,
+) -> None:
+    """Print every setting of a part or a section: its type, default and meaning, with an example."""
+    from marl.view.describe import describe as described
+
+    import_gate.set(None)  # an import path that was typed needs no further consent
+    echo(described(words or []))
 
 
 @app.command()

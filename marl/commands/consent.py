@@ -15,7 +15,7 @@ import typer
 from marl.commands.plug_ins import WithPlugIns
 from marl.config import cut
 from marl.parts import import_gate
-from marl.scenario.trust import Folder, Reach, gate, import_reach, reaches
+from marl.scenario.trust import Folder, Reach, gate, import_reach, reaches, remembered
 from marl.scenario.yaml_text import ScenarioError
 from marl.text import for_terminal
 
@@ -43,6 +43,7 @@ class Consent:
             self._grant(reached)
             return
         self._folders.append(Folder(Path(name).parent))
+        self._granted |= remembered(Path(name))
         self.reaches += [reach for reach in reached if reach not in self.reaches]
         self._grant([reach for reach in reached if any(f"{reach.field}.".startswith(f"{field}.") for field in typed)])
         self._ask(name, [reach for reach in reached if reach.needs_consent])

@@ -32,7 +32,7 @@ credit = typer.Typer(
 )
 _RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.", show_default=False)]
 _Step = Annotated[int | None, typer.Option(min=1, help="Which recorded step; default: the newest.")]
-_RULE = "A kind (shapley), two (flow/role_average), or YAML as under `credit:`"
+_RULE = "A kind (shapley), two (flow/role_average), YAML ({kind: flow, decay: .5}) or all that stands under `credit:`"
 _RULES = f"{_RULE}; two or more, or one to compare with the run's own."
 
 

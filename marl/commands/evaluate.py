@@ -1,34 +1,109 @@
-"""`marl eval`: measure a trained run."""
+"""`marl eval`: measure a trained run, or the policies of a scenario before any training."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from marl.commands.simulators import untrained_policies
+from marl.errors import Writing
 from marl.evaluation.evaluate import LEGAL_MASS, Opponents, counts, figures, match, positions
 from marl.evaluation.game_tree import grow
 from marl.evaluation.held_out import HeldOut
-from marl.scenario.load import ScenarioError
+from marl.protocols import GameConfig
+from marl.rollout.simulator import RolloutSimulator
+from marl.runs.checkpoint import verify_policies
+from marl.runs.run_folder import RunFolder, environment
+from marl.scenario.load import ScenarioError, load
 from marl.scenario.schema import Scenario
-from marl.training.restore import restore
+from marl.training.restore import best_step, restore
 from marl.types import Metrics
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredPolicies:
+    """Policies that are measured: those of a run's checkpoint, or those that a scenario starts from."""
+
+    scenario: Scenario
+    checkpoint: int | None
+    """Step of the run's checkpoint; None: untrained."""
+    simulator: Callable[[], RolloutSimulator]
+    """Load the weights."""
+
+
+def trained(run: Path, overrides: Sequence[str], step: int | None, *, best: bool) -> MeasuredPolicies:
+    """Return the policies of a run as they were after `step`, at its best, or at its newest whole checkpoint.
+
+    Raises:
+        ScenarioError: if there is no run or no best checkpoint, or there are overrides.
+    """
+    if not (run / "scenario.yaml").is_file() and (run / "config.json").is_file():
+        raise ScenarioError(
+            f"{run}: a model's folder, no run; say for which policy of which scenario it is to speak: "
+            f"marl eval SCENARIO policies.NAME.model={run}"
+        )
+    if overrides:
+        raise ScenarioError(f"{run} is a run, which is measured as it is: leave {overrides[0]!r} out")
+    if best and step is not None:
+        raise ScenarioError(f"--step {step} names a checkpoint and --best another one: give one of them")
+    home = RunFolder(run)
+    scenario = home.scenario()
+    chosen = best_step(run) if best else home.latest(verify_policies)[0] if step is None else step
+    return MeasuredPolicies(scenario, chosen, lambda: restore(run, chosen)[1])
+
+
+def untrained(file: Path, overrides: Sequence[str], step: int | None, *, best: bool) -> MeasuredPolicies:
+    """Return the policies that a scenario starts from, with overrides (`dotted.path=value`).
+
+    Raises:
+        ScenarioError: if the scenario is faulty, or a checkpoint is named, of which a scenario has none.
+    """
+    if best or step is not None:
+        option = "--best" if best else f"--step {step}"
+        raise ScenarioError(f"{option} names a checkpoint, and {file} is no run: give a run's folder, or leave it out")
+    scenario = load(file, overrides)
+    return MeasuredPolicies(scenario, None, partial(untrained_policies, scenario))
+
+
 def measure(run: Path, against: str | None, episodes: int, step: int | None) -> Metrics:
+    """Return the figures of a run's checkpoint (default: the newest whole one)."""
+    return measure_policies(trained(run, (), step, best=False), against, episodes)
+
+
+def measure_policies(policies: MeasuredPolicies, against: str | None, episodes: int) -> Metrics:
     """Return exact figures where the game allows them, and figures of play.
 
     Play is on held-out starts where the game has any, and against `against` (an opponent's name or a run).
+
+    Raises:
+        ScenarioError: if the game allows no exact figures and has no held-out starts, and nobody is played against.
     """
-    scenario, simulator = restore(run, step)
-    game, casting, seats = scenario.game, simulator.casting, scenario.seats
-    tree = grow(game, casting, seats) if game.starts() is not None else None
-    metrics = figures(tree, positions(game, casting, seats), simulator)
+    scenario, game = policies.scenario, policies.scenario.game
+    _expect_figures(game, against)
+    opponents = _opponents(scenario, against) if against else None
+    simulator = policies.simulator()
+    tree = grow(game, simulator.casting, scenario.seats) if game.starts() is not None else None
+    metrics = figures(tree, positions(game, simulator.casting, scenario.seats), simulator)
     if game.held_out(1):
         metrics |= HeldOut(scenario, simulator, episodes, greedy=scenario.evaluate.greedy)()
-    if against is not None:
-        results = match(scenario, simulator, _opponents(scenario, against), episodes=episodes, seed=0)
+    if against and opponents:
+        results = match(scenario, simulator, opponents, episodes=episodes, seed=0)
         metrics |= results.metrics(f"eval/{Path(against).name}")
     return metrics
+
+
+def _expect_figures(game: GameConfig, against: str | None) -> None:
+    exact = game.starts() is not None or next(iter(game.positions()), None) is not None
+    if against is None and not exact and not game.held_out(1):
+        known = " | ".join(sorted({"random", *game.opponents()}))
+        raise ScenarioError(
+            f"nothing to measure: game {game.kind!r} has no held-out starts and allows no exact figures; name an "
+            f"opponent: --against {known} | RUN"
+        )
 
 
 def _opponents(scenario: Scenario, name: str) -> Opponents:
@@ -52,3 +127,34 @@ def render(metrics: Mapping[str, float]) -> str:
     if not counts(metrics):
         lines.append(f"exact figures do not count: legal mass {metrics['eval/legal_mass']:.4f} is below {LEGAL_MASS}")
     return "\n".join(lines)
+
+
+def prepare_file(file: Path | None) -> None:
+    """Make the folder of a file for figures, before what takes long.
+
+    Raises:
+        ScenarioError: if the file's name does not end in .json.
+        FolderError: if the folder cannot be made.
+    """
+    if file is None:
+        return
+    if file.suffix != ".json":
+        raise ScenarioError(f"--out {file}: no such format {file.suffix!r}; choices: .json")
+    with Writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+
+
+def write_figures(file: Path, target: Path, policies: MeasuredPolicies, metrics: Metrics) -> None:
+    """Write figures as JSON with all that they depend on: command, checkpoint, seed, versions, machine, scenario.
+
+    A bound that is not finite is null: an interval of one episode has no bounds.
+    """
+    result = {
+        "measured": str(target),
+        "checkpoint": policies.checkpoint,
+        "figures": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
+        **environment(policies.scenario),
+        "scenario": policies.scenario.model_dump(mode="json"),
+    }
+    with Writing(file):
+        file.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")

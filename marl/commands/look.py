@@ -2,50 +2,87 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from marl.commands.options import with_options
 from marl.commands.terminal import Overrides, RunPath, echo
+from marl.config import nearest
 from marl.scenario.load import ScenarioError, load
 
 app = typer.Typer()
+_ScenarioOrRun = Annotated[Path, typer.Argument(help="A scenario (YAML) or a run's folder.", show_default=False)]
+
+
+def _is_run(target: Path) -> bool:
+    """Return True for a folder and False for a file.
+
+    Raises:
+        ScenarioError: if there is neither.
+    """
+    if not target.exists():
+        entries = target.parent.iterdir() if target.parent.is_dir() else ()
+        known = [path.name for path in entries if path.suffix == ".yaml" or (path / "scenario.yaml").is_file()]
+        raise ScenarioError(f"{target}: no run and no scenario; {nearest(target.name, known)}")
+    return target.is_dir()
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    """Options of `marl eval`."""
+
+    against: Annotated[str | None, typer.Option(help="random, what the game exports (nash, ...), or a run.")] = None
+    episodes: Annotated[int, typer.Option(min=1, help="How many to play.")] = 1000
+    step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the newest.")] = None
+    best: Annotated[bool, typer.Option("--best", help="The best one, by the scenario's evaluate.keep_best.")] = False
+    out: Annotated[Path | None, typer.Option(help="Write the figures here, with versions and seed (.json).")] = None
 
 
 @app.command(name="eval")
-def evaluate(
-    run: RunPath,
-    against: Annotated[str | None, typer.Option(help="random, what the game exports (nash, ...), or a run.")] = None,
-    episodes: Annotated[int, typer.Option(min=1, help="How many to play.")] = 1000,
-    step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the newest.")] = None,
-    best: Annotated[bool, typer.Option("--best", help="The best one, by the scenario's evaluate.keep_best.")] = False,
-) -> None:
-    """Measure a trained run: on held-out starts, against opponents, and exactly where the game allows it."""
-    from marl.commands.evaluate import measure, render
-    from marl.training.restore import best_step
+@with_options(EvalOptions)
+def evaluate(target: _ScenarioOrRun, options: EvalOptions, overrides: Overrides = None) -> None:
+    """Measure a run, or a scenario's untrained policies: on held-out starts, against opponents, exactly where possible.
 
-    if best and step is not None:
-        raise ScenarioError(f"--step {step} names a checkpoint and --best another one: give one of them")
-    echo(render(measure(run, against, episodes, best_step(run) if best else step)))
+    Any model's folder can sit in a scenario: marl eval SCENARIO policies.NAME.model=FOLDER.
+    """
+    from marl.commands.evaluate import measure_policies, prepare_file, render, trained, untrained, write_figures
+
+    prepare_file(options.out)
+    open_policies = trained if _is_run(target) else untrained
+    measured = open_policies(target, overrides or (), options.step, best=options.best)
+    metrics = measure_policies(measured, options.against, options.episodes)
+    echo(render(metrics))
+    if options.out is not None:
+        write_figures(options.out, target, measured, metrics)
+        echo(f"{options.out}: {len(metrics)} figures")
+
+
+@dataclass(frozen=True)
+class PlayOptions:
+    """Options of `marl play`."""
+
+    seat: Annotated[str | None, typer.Option("--as", help="The seat that you play; policies play the others.")] = None
+    random: Annotated[bool, typer.Option(help="Every seat plays uniformly random legal moves.")] = False
+    episodes: Annotated[int, typer.Option(min=1)] = 1
+    seed: Annotated[int | None, typer.Option(min=0, help="Of deals and answers; default: the scenario's.")] = None
+    out: Annotated[Path | None, typer.Option(help="Write the episodes here (.jsonl.zst).")] = None
 
 
 @app.command(name="play")
-def play_game(
-    scenario: Annotated[Path, typer.Argument(help="A scenario (YAML) or a run's folder.", show_default=False)],
-    overrides: Overrides = None,
-    seat: Annotated[str | None, typer.Option("--as", help="The seat that you play; policies play the others.")] = None,
-    random: Annotated[bool, typer.Option(help="Every seat plays uniformly random legal moves.")] = False,
-    episodes: Annotated[int, typer.Option(min=1)] = 1,
-    out: Annotated[Path | None, typer.Option(help="Write the episodes here (.jsonl.zst).")] = None,
-) -> None:
+@with_options(PlayOptions)
+def play_game(scenario: _ScenarioOrRun, options: PlayOptions, overrides: Overrides = None) -> None:
     """Play a game in the terminal, against a scenario's policies, a trained run's or random moves."""
     from marl.commands.play import play, simulator_for
 
-    if scenario.is_dir() and overrides:
+    is_run = _is_run(scenario)
+    if is_run and overrides:
         raise ScenarioError(f"{scenario} is a run, which is played as it is: leave {overrides[0]!r} out")
-    chosen = None if scenario.is_dir() else load(scenario, overrides or ())
-    play(*simulator_for(chosen or scenario, random=random), seat=seat, episodes=episodes, out=out)
+    chosen = scenario if is_run else load(scenario, overrides or ())
+    players = simulator_for(chosen, random=options.random)
+    play(*players, seat=options.seat, episodes=options.episodes, out=options.out, seed=options.seed)
 
 
 @app.command()
@@ -62,7 +99,7 @@ def why(
 @app.command()
 def plot(
     runs: Annotated[list[Path], typer.Argument(help="Runs to compare.", show_default=False)],
-    metric: Annotated[list[str] | None, typer.Option(help="Which; default: the run's evaluations.")] = None,
+    metric: Annotated[list[str] | None, typer.Option(help="Which; default: success, returns, losses, ...")] = None,
     out: Annotated[Path | None, typer.Option(help="PNG; default: curves.png in the first run.")] = None,
 ) -> None:
     """Draw learning curves of one or more runs."""

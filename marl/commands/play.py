@@ -8,8 +8,9 @@ from statistics import fmean
 
 from rich.console import Console
 
+from marl.commands.simulators import random_players, untrained_policies
 from marl.config import nearest
-from marl.engines.scripted import Human, Random
+from marl.engines.scripted import Human
 from marl.graph import Trajectory, write_trajectories
 from marl.metrics.summaries import summarize
 from marl.protocols import RoleConfig
@@ -19,11 +20,10 @@ from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 from marl.scenario.schema import Scenario
 from marl.seeds import seed_of
-from marl.training.build import sources
-from marl.training.placement import build_engines, make_simulator, use_threads
 from marl.training.restore import restore
 from marl.types import Deal
 from marl.view.console import show
+from marl.view.dialogue import Selection, dialogue
 
 _PERSON = "person"
 _ALL_SHOWN = 3
@@ -34,18 +34,27 @@ def simulator_for(scenario: Scenario | Path, *, random: bool) -> tuple[Scenario,
     """Return a scenario's game with its policies as they start out, a run's as they ended, or with random players."""
     if random:
         chosen = RunFolder(scenario).scenario() if isinstance(scenario, Path) else scenario
-        players = dict.fromkeys(chosen.policies, Random().build(None))
-        return chosen, make_simulator(chosen, players | chosen.rule_engines())
-    return restore(scenario) if isinstance(scenario, Path) else (scenario, _untrained(scenario))
+        return chosen, random_players(chosen)
+    return restore(scenario) if isinstance(scenario, Path) else (scenario, untrained_policies(scenario))
 
 
-def play(scenario: Scenario, simulator: RolloutSimulator, *, seat: str | None, episodes: int, out: Path | None) -> None:
-    """Play episodes, show them, and write them if asked.
+def play(
+    scenario: Scenario,
+    simulator: RolloutSimulator,
+    *,
+    seat: str | None,
+    episodes: int,
+    out: Path | None,
+    seed: int | None = None,
+) -> None:
+    """Play episodes, show them, and write them if asked; `seed` decides deals and answers (default: the scenario's).
 
     Raises:
         ScenarioError: if `seat`, the person's, is no seat of the game.
     """
     console = Console()
+    if seed is not None:
+        simulator = simulator.variant(RoleCasting(simulator.casting.roles, seed))
     if seat is not None:
         simulator = _with_person(scenario, simulator, seat)
     seats = {agent: _PERSON if agent == seat else role for agent, role in scenario.seats.items()}
@@ -55,12 +64,6 @@ def play(scenario: Scenario, simulator: RolloutSimulator, *, seat: str | None, e
     if out is not None:
         write_trajectories(out, played)
         show(console, f"{out}: {len(played)} episodes")
-
-
-def _untrained(scenario: Scenario) -> RolloutSimulator:
-    use_threads(scenario.schedule.threads)
-    policies = {name: policy.model_copy(update={"learner": None}) for name, policy in scenario.policies.items()}
-    return make_simulator(scenario, build_engines(policies, sources(scenario, policies)))
 
 
 def _with_person(scenario: Scenario, simulator: RolloutSimulator, seat: str) -> RolloutSimulator:
@@ -73,12 +76,8 @@ def _with_person(scenario: Scenario, simulator: RolloutSimulator, seat: str) -> 
 
 def _show(console: Console, played: Sequence[Trajectory]) -> None:
     for trajectory in played[:_ALL_SHOWN]:
-        show(console, f"episode {trajectory.id}")
-        for turn in trajectory.turns:
-            prompt = turn.request.messages[-1].content
-            answer = turn.action or f"no legal move in {turn.completion.text!r}"
-            show(console, f"  {turn.agent} ({turn.role})  {prompt}\n    -> {answer}")
-        show(console, f"  returns {dict(trajectory.returns)}")
+        for line in dialogue(trajectory, Selection(), {}):
+            console.print(line, soft_wrap=True)
     if len(played) > _ALL_SHOWN:
         turns = fmean(len(t.turns) for t in played)
         show(console, f"{len(played)} episodes, {turns:.2f} turns each")

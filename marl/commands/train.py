@@ -24,12 +24,15 @@ def train(
     overwrite: Annotated[bool, typer.Option(help="Remove the run that is in the folder.")] = False,
 ) -> None:
     """Train the policies of a scenario that have a learner."""
+    from marl.training.interrupt import Interrupt
     from marl.training.session import RunStart, session
+    from marl.view.streams import lasting_output
 
     checked = load(scenario, overrides or ())
-    tell(checked)
     start = RunStart(resume, force=force, overwrite=overwrite)
-    finished = session(checked, out or Path("runs") / scenario.stem, start)
+    with lasting_output():
+        tell(checked)
+        finished = session(checked, out or Path("runs") / scenario.stem, start, stop=Interrupt(exits=True))
     raise typer.Exit(0 if finished else 130)
 
 

@@ -11,6 +11,7 @@ from statistics import fmean
 from marl.engines.scripted import Random
 from marl.evaluation.game_tree import GameTree, Strategy, grow, nash_conv, values
 from marl.evaluation.held_out import HeldOut
+from marl.graph import Trajectory
 from marl.protocols import Engine, EngineConfig, GameConfig, RoleConfig
 from marl.rollout.casting import RoleCasting
 from marl.rollout.episode import Episode
@@ -59,6 +60,11 @@ class Evaluator:
     def measures(self) -> bool:
         """Return True if there is anything to measure."""
         return bool(self._tree or self._positions or self._settings.against or self._held_out)
+
+    @property
+    def played(self) -> Sequence[Trajectory]:
+        """Return the episodes of the last evaluation on held-out starts; empty if there were none."""
+        return self._held_out.played if self._held_out else ()
 
     def __call__(self, step: int) -> Metrics:
         metrics = figures(self._tree, self._positions, self._simulator)

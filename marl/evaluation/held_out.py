@@ -32,10 +32,14 @@ class HeldOut:
         self._simulators = {SAMPLED: simulator.variant(simulator.casting)}
         if greedy:
             self._simulators[GREEDY] = simulator.greedy()
+        self.played: Sequence[Trajectory] = ()
+        """Episodes of the last call, as the roles sample."""
 
     def __call__(self) -> Metrics:
         """Return the game's measures with intervals, and returns, figures of roles and signs of collapse without."""
-        figures = {scope: summarize_play(simulator.play(self._deals)) for scope, simulator in self._simulators.items()}
+        played = {scope: simulator.play(self._deals) for scope, simulator in self._simulators.items()}
+        self.played = played[SAMPLED]
+        figures = {scope: summarize_play(trajectories) for scope, trajectories in played.items()}
         return {f"{scope}/{name}": value for scope in figures for name, value in figures[scope].items()}
 
 

@@ -97,16 +97,18 @@ class RowReader:
 class AnswerFile(ExperienceConfig):
     """Takes each step's episodes from a file of answers, row by row, round and round."""
 
+    example = "path: answers.jsonl"
     answers: ClassVar[int] = 1
     """Answers of a row, each an episode of the same start."""
     path: Path
-    """`.jsonl`, `.jsonl.zst` or `.parquet`."""
+    """File of the answers: `.csv`, `.jsonl`, `.jsonl.zst` or `.parquet`."""
     role: str | None = None
     """Role of the answers; needed where the game seats several roles. Its templates make prompts of texts, as if each
     were all that it had observed; messages are taken as they are."""
     shuffle: bool = True
     """Shuffle the rows anew in each epoch, by `seed`."""
     seed: int = 0
+    """Seed of the order of the rows."""
 
     @field_validator("path")
     @classmethod
@@ -152,8 +154,11 @@ class DemonstrationColumns(Config):
     """Names of the columns of demonstrations."""
 
     prompt: str = "prompt"
+    """Column of the prompt: a text, or messages."""
     completion: str = "completion"
+    """Column of the answer."""
     messages: str = "messages"
+    """Column of a chat that ends with the answer; where a row has one, it is used instead of the other two."""
 
 
 class Demonstrations(AnswerFile):
@@ -164,6 +169,7 @@ class Demonstrations(AnswerFile):
 
     kind: str = "demonstrations"
     columns: DemonstrationColumns = DemonstrationColumns()
+    """Names of the columns to read."""
 
     def parse(self, row: RowReader) -> DatasetRow:
         columns = self.columns
@@ -177,8 +183,11 @@ class PreferenceColumns(Config):
     """Names of the columns of preferences."""
 
     prompt: str = "prompt"
+    """Column of the prompt: a text, or messages."""
     chosen: str = "chosen"
+    """Column of the better answer."""
     rejected: str = "rejected"
+    """Column of the worse answer."""
 
 
 class Preferences(AnswerFile):
@@ -190,6 +199,7 @@ class Preferences(AnswerFile):
     kind: str = "preferences"
     answers: ClassVar[int] = 2
     columns: PreferenceColumns = PreferenceColumns()
+    """Names of the columns to read."""
 
     def parse(self, row: RowReader) -> DatasetRow:
         answers = (row.answer(self.columns.chosen), row.answer(self.columns.rejected))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marl.protocols import Deals, Experience, ExperienceConfig, Simulator
-from marl.types import Completion, Deal, Failure, Metrics, Turn, TurnId
+from marl.types import Completion, Deal, Failure, Metrics, Request, Turn, TurnId
 
 if TYPE_CHECKING:
     from marl.graph import Trajectory
@@ -18,12 +18,16 @@ class RecordedEpisodes(ExperienceConfig):
     """Takes each step's trajectories, in order and round and round, from a trajectory file."""
 
     kind: str = "recorded"
+    example = "path: games.jsonl.zst"
     path: Path
-    """A `.jsonl.zst` as runs and `marl play --out` write it."""
+    """File of episodes, a `.jsonl.zst` as runs and `marl play --out` write it."""
 
     def missing(self) -> Iterable[str]:
         if not self.path.is_file():
-            yield f"path: no such file: {self.path}; `marl play SCENARIO --out FILE` writes one"
+            yield (
+                f"path: no such file: {self.path}; runs write them as trajectories/STEP.jsonl.zst, and `marl play "
+                f"SCENARIO experience=rollouts --episodes 100 --out {self.path}` writes one"
+            )
 
     def build(self) -> Experience:
         return RecordedPlay(self.path)
@@ -61,15 +65,37 @@ class RecordedPlay:
 
 def _rescore(recorded: Sequence[Trajectory], deals: Sequence[Deal], simulator: Simulator) -> list[Trajectory]:
     """Return the episodes under new names, every usable text scored by the policy that now speaks for its role."""
-    turns = [turn for trajectory in recorded for turn in trajectory.turns if turn.action is not None]
-    if appended := next((turn for turn in turns if turn.request.continues), None):
-        raise ValueError(
-            f"experience.path: turn {appended.id} (role {appended.role!r}) was played with history: append; its prompt "
-            "holds another model's tokens, so only recordings with history: fresh can be used"
-        )
-    requests = [replace(simulator.request_for(turn), forced=turn.completion.text) for turn in turns]
-    scored = dict(zip((turn.id for turn in turns), simulator.score(requests, "train"), strict=True))
+    before = _continued(recorded)
+    turns = [turn for trajectory in recorded for turn in trajectory.turns]
+    learnt = {turn.id for turn in turns if turn.action is not None}
+    left = [turn for turn in turns if turn.id in learnt.union(before.values())]
+    scored: dict[TurnId, Completion | Failure] = {}
+    while left:
+        # What goes on from a text that could not be scored cannot be scored either, so it is left out with it.
+        ready = [turn for turn in left if turn.id not in before or isinstance(scored.get(before[turn.id]), Completion)]
+        requests = [_request(simulator, turn, scored.get(before.get(turn.id, turn.id))) for turn in ready]
+        scored |= zip((turn.id for turn in ready), simulator.score(requests, "train"), strict=True)
+        left = [turn for turn in left if turn.id not in scored] if ready else []
+    scored = {name: completion for name, completion in scored.items() if name in learnt}
     return [_renamed(trajectory, deal.episode, scored) for trajectory, deal in zip(recorded, deals, strict=True)]
+
+
+def _continued(recorded: Sequence[Trajectory]) -> dict[TurnId, TurnId]:
+    """Return turn -> the turn that its prompt continues, the same agent's last one, with `history: append`."""
+    before: dict[TurnId, TurnId] = {}
+    for trajectory in recorded:
+        last: dict[str, TurnId] = {}
+        for turn in trajectory.turns:
+            if turn.request.continues and turn.agent in last:
+                before[turn.id] = last[turn.agent]
+            last[turn.agent] = turn.id
+    return before
+
+
+def _request(simulator: Simulator, turn: Turn, before: Completion | Failure | None) -> Request:
+    """Return the request to score a recorded text, whose prompt continues `before` in the learning model's tokens."""
+    continues = (*before.prompt_ids, *before.token_ids) if isinstance(before, Completion) else turn.request.continues
+    return replace(simulator.request_for(turn), forced=turn.completion.text, continues=continues)
 
 
 def _renamed(trajectory: Trajectory, episode: str, scored: Mapping[TurnId, Completion | Failure]) -> Trajectory:

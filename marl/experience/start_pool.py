@@ -33,6 +33,7 @@ class Curriculum(Config):
     raise_at: float = Field(0.7, ge=0, le=1)
     """A step whose fresh starts succeed more often than this opens more."""
     by: float = Field(0.1, gt=0, le=1)
+    """Share of the problems that is opened then."""
 
 
 class StartPool(ExperienceConfig):
@@ -50,6 +51,7 @@ class StartPool(ExperienceConfig):
     momentum: float = Field(0.5, ge=0, lt=1)
     """Weight of a start's average success so far when it is played again."""
     curriculum: Curriculum | None = None
+    """Opens the game's problems bit by bit, the easiest first. None: all are open from the start."""
 
     @field_validator("keep")
     @classmethod

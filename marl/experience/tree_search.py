@@ -39,9 +39,9 @@ class TreeSampling(ExperienceConfig):
     """Roles at whose turns this is done; default: all with turns in a model's tokens, whether they learn or not. Turns
     of other roles are not learnt from: they stand in courses that were chosen for their end."""
     own: float = Field(1.0, ge=0)
-    """A candidate's score is its agent's return in its episode, times this ..."""
+    """Weight of the agent's own return in a candidate's score."""
     team: float = Field(0.0, ge=0)
-    """... and the sum of all agents' returns, times this (alpha in the paper; its code has 1)."""
+    """Weight of the sum of all agents' returns in it (alpha in the paper; its code has 1)."""
 
     @model_validator(mode="after")
     def _scored(self) -> Self:

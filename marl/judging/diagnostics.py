@@ -6,7 +6,7 @@ Pure functions of what a rule was shown and what it returned; linear in turns; n
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,6 +57,20 @@ def diagnose(ruling: Ruling) -> Metrics:
     return {
         f"credit/{role}/{name}": value for role, figures in sorted(metrics.items()) for name, value in figures.items()
     }
+
+
+def nonzero(evidence: Evidence, credit: Credit, judged: Set[TurnId] | None) -> Metrics:
+    """Return `credit/ROLE/nonzero`: the share of a role's turns from which something can be learnt.
+
+    Turns whose advantage is 0 do not count, nor do those that were to be `judged` (None: all) and got no entry.
+    """
+    turns = {turn.id: turn for trajectory in evidence.trajectories for turn in trajectory.turns}
+    by_role: dict[str, list[bool]] = defaultdict(list)
+    for turn in turns.values():
+        if turn.role not in evidence.rules and (judged is None or turn.id in judged):
+            advantage = credit.get(turn.id)
+            by_role[turn.role].append(advantage is not None and bool(advantage.value or any(advantage.tokens)))
+    return {f"credit/{role}/nonzero": sum(differs) / len(differs) for role, differs in sorted(by_role.items())}
 
 
 def _zero(credit: Credit, turns: Sequence[Turn]) -> float:

@@ -1,18 +1,21 @@
-"""Collapse alarms: warnings about roles whose answers no longer hold anything worth learning from."""
+"""Alarms: warnings about roles whose answers hold nothing worth learning from, and policies that get nothing."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from marl.errors import RunError
 from marl.types import Metrics
 
 if TYPE_CHECKING:
     from marl.scenario.schema import AlarmKind, Alarms, Scenario, Thresholds
+
+    Kind = AlarmKind | Literal["credit", "samples"]
+    """Kinds that have a threshold, and two for which it would always be 0."""
 
 _START = 10
 """Number of first steps whose mean later steps are compared with."""
@@ -27,18 +30,23 @@ class Alarm:
     """An alarm that has just been raised."""
 
     role: str
-    kind: AlarmKind
+    """Name of the role; of `samples`, of the policy."""
+    kind: Kind
     value: float
     turns: int
     """Turns of the role in this step."""
     limit: str
     """The violated limit, such as `>= 0.98`."""
     patience: int
+    rule: str = ""
+    """Credit rule of the role."""
 
     def message(self, move: str) -> str:
         """Return the warning; `move`: the one that the role makes most often."""
-        words = _INDICATORS[self.kind].words.format(value=self.value, move=move, turns=self.turns)
-        return f"ALARM role {self.role}: {words} ({self.kind} {self.limit}) for {self.patience} steps"
+        indicator = _INDICATORS[self.kind]
+        words = indicator.words.format(value=self.value, move=move, turns=self.turns, rule=self.rule)
+        of = f"{indicator.scope} {self.role}"
+        return f"ALARM {of}: {words} ({self.kind} {self.limit}) for {self.patience} {indicator.unit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +54,14 @@ class _Indicator:
     """Definition of a kind of alarm."""
 
     figure: str
-    """Metric `role/NAME/...` that it watches."""
+    """Metric that it watches: `role/NAME/...`, or a pattern of the whole name."""
     words: str
     relative: bool = False
     """True if limits are multiples of the figure's mean over the first steps."""
     too_low: bool = False
     """True if a single threshold is the lower limit; otherwise it is the upper one."""
+    scope: str = "role"
+    unit: str = "steps"
 
     def limits(self, threshold: Any) -> tuple[float, float]:
         """Return the open interval of good values."""
@@ -60,7 +70,7 @@ class _Indicator:
         return (threshold, math.inf) if self.too_low else (-math.inf, threshold)
 
 
-_INDICATORS: dict[AlarmKind, _Indicator] = {
+_INDICATORS: dict[Kind, _Indicator] = {
     "constant": _Indicator("constant", "says {move!r} in {value:.0%} of its choices ({turns} turns a step)"),
     "unreadable": _Indicator("illegal", "{value:.0%} of {turns} turns a step cannot be read"),
     "repeated": _Indicator("repeated", "repeats itself, whatever it is asked, with probability {value:.2f}"),
@@ -71,17 +81,31 @@ _INDICATORS: dict[AlarmKind, _Indicator] = {
     "length": _Indicator("tokens", "says {value:.3g} tokens a turn", relative=True),
     "cut": _Indicator("cut", "{value:.0%} of {turns} turns a step are cut off by max_tokens"),
     "reward": _Indicator("reward_std", "its returns are all the same (standard deviation {value:.2g})", too_low=True),
+    "credit": _Indicator(
+        "credit/{name}/nonzero",
+        "its credit ({rule}) is 0 or missing in all of {turns} turns a step, though its returns differ",
+        too_low=True,
+    ),
+    "samples": _Indicator(
+        "policy/{name}/samples",
+        "gets no sample to learn from",
+        too_low=True,
+        scope="policy",
+        unit="updates",
+    ),
 }
 
 
 class _Streak:
-    """Number of steps in a row in which one indicator of one role was outside its limits."""
+    """Number of steps in a row in which one indicator of one role, or policy, was outside its limits."""
 
-    def __init__(self, role: str, kind: AlarmKind, thresholds: Thresholds) -> None:
-        self.role = role
-        self.kind: AlarmKind = kind
+    def __init__(self, name: str, kind: Kind, thresholds: Thresholds, rule: str = "") -> None:
+        self.name, self.rule = name, rule
+        self.kind: Kind = kind
         self._thresholds, self._indicator = thresholds, _INDICATORS[kind]
-        self._limits = self._indicator.limits(thresholds.limit(kind))
+        self._limits = self._indicator.limits(_threshold(thresholds, kind))
+        figure = self._indicator.figure
+        self._figure = figure.format(name=name) if "/" in figure else f"role/{name}/{figure}"
         self._length = 0
         self._first_values: list[float] = []
 
@@ -91,8 +115,8 @@ class _Streak:
 
     def update(self, metrics: Mapping[str, float]) -> Alarm | None:
         """Take in a step's metrics; return the alarm in the step in which it is raised."""
-        turns, value = (metrics.get(f"role/{self.role}/{name}") for name in ("turns", self._indicator.figure))
-        if value is None or turns is None or turns < self._thresholds.turns:
+        turns, value = metrics.get(f"role/{self.name}/turns", 0.0), metrics.get(self._figure)
+        if value is None or (self.kind != "samples" and turns < self._thresholds.turns) or self._explained(metrics):
             return None
         low, high = self._limits
         if self._indicator.relative:
@@ -107,29 +131,68 @@ class _Streak:
         if self._length != self._thresholds.patience:
             return None
         limit = f">= {high:.4g}" if value >= high else f"<= {low:.4g}"
-        return Alarm(self.role, self.kind, value, int(turns), limit, self._thresholds.patience)
+        return Alarm(self.name, self.kind, value, int(turns), limit, self._thresholds.patience, self.rule)
+
+    def _explained(self, metrics: Mapping[str, float]) -> bool:
+        """Return True if something else accounts for the figure.
+
+        Credit is 0 because returns are all the same, which is the alarm `reward`; or returns are all 0 because the role
+        is not paid itself and learns from rewards that credit passes on to it.
+        """
+        if self.kind == "reward":
+            paid = any(name.startswith(f"role/{self.name}/reward/") for name in metrics)
+            return not paid and metrics.get(f"credit/{self.name}/nonzero", 0.0) > 0
+        spread = metrics.get(f"role/{self.name}/reward_std", math.inf)
+        return self.kind == "credit" and spread <= (self._thresholds.reward or 0.0)
+
+
+def _of_role(kind: Kind, *, learns: bool) -> bool:
+    """Return True if a kind concerns a role, which learns from its rewards or does not."""
+    return kind != "samples" and (learns or kind not in ("reward", "credit"))
+
+
+def _threshold(thresholds: Thresholds, kind: Kind) -> Any:
+    """Return the threshold of a kind; None: off. `credit` is off where `reward` is."""
+    if kind == "samples":
+        return 0.0
+    if kind == "credit":
+        return None if thresholds.reward is None else 0.0
+    return thresholds.limit(kind)
 
 
 class AlarmMonitor:
     """Alarms of a run. Their state follows from the rows of metrics.jsonl alone: a resumed run replays them."""
 
-    def __init__(self, settings: Alarms | None, roles: Mapping[str, bool]) -> None:
-        """Watch `roles`: each role, and True if it learns from its rewards."""
+    def __init__(
+        self,
+        settings: Alarms | None,
+        roles: Mapping[str, bool],
+        rules: Mapping[str, str] | None = None,
+        policies: Iterable[str] = (),
+    ) -> None:
+        """Watch `roles`: each role, and True if it learns from its rewards; and `policies`, which learn.
+
+        `rules`: role -> its credit rule, for messages.
+        """
         self._stop = settings.stop if settings else ()
         thresholds = {role: settings.of_role(role) for role in roles} if settings else {}
         self._streaks = [
-            _Streak(role, kind, limits)
+            _Streak(role, kind, limits, (rules or {}).get(role, ""))
             for role, limits in thresholds.items()
             if limits
             for kind in _INDICATORS
-            if limits.limit(kind) is not None and (roles[role] or kind != "reward")
+            if _of_role(kind, learns=roles[role]) and _threshold(limits, kind) is not None
         ]
+        self._streaks += [_Streak(name, "samples", settings) for name in policies if settings]
 
     @classmethod
     def of_scenario(cls, scenario: Scenario) -> AlarmMonitor:
-        """Return a monitor of all roles of a scenario."""
-        learning = scenario.credited_roles()
-        return cls(scenario.alarms, {role: role in learning for role in scenario.roles})
+        """Return a monitor of all roles and learners of a scenario."""
+        learning, credit = scenario.credited_roles(), scenario.credit
+        rule_of = {role: credit.roles.get(role, credit) for role in scenario.roles}
+        rules = {role: f"{rule.assign.kind} / {rule.baseline.kind}" for role, rule in rule_of.items()}
+        policies = [name for name, policy in scenario.policies.items() if policy.learner]
+        return cls(scenario.alarms, {role: role in learning for role in scenario.roles}, rules, policies)
 
     def __call__(self, metrics: Mapping[str, float]) -> tuple[Metrics, list[Alarm]]:
         """Take in a step's metrics; return `alarm/ROLE/KIND` and the alarms raised by this step.
@@ -139,7 +202,7 @@ class AlarmMonitor:
         before = {streak for streak in self._streaks if streak.holds}
         raised = [alarm for streak in self._streaks if (alarm := streak.update(metrics))]
         reported = [streak for streak in self._streaks if streak.holds or streak in before]
-        return {f"alarm/{streak.role}/{streak.kind}": float(streak.holds) for streak in reported}, raised
+        return {f"alarm/{streak.name}/{streak.kind}": float(streak.holds) for streak in reported}, raised
 
     def ends_run(self, alarm: Alarm) -> bool:
         return alarm.kind in self._stop

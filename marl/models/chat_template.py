@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 from weakref import WeakValueDictionary
 
 from jinja2 import TemplateError
 
-from marl.models.turn_marks import EARLIER, TurnMarks
+from marl.errors import Notice
+from marl.models.turn_marks import CUT, EARLIER, TurnMarks
 from marl.types import Message, Request
 
 _CALLS = """\
 To call a function, answer with <tool_call>{"name": its name, "arguments": {its arguments}}</tool_call>. Functions:"""
 _REMEMBERED = 16384
+_LEAST_TO_THINK = 1024
+"""Tokens of a completion in which a reasoning model can be expected to think and to answer."""
+_PROBES = (Message("system", "marl-probe-system"), Message("user", "marl-probe-user"))
+_OPENED = re.compile(r"<think>\s*\Z")
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -32,8 +39,9 @@ class ChatTokenizer:
     """A tokenizer and its chat template, with a memory of earlier results.
 
     Only the template begins turns: marks of turns that a content spells stay text, see `TurnMarks`. Without a template,
-    messages are joined by newlines. If the template does not take tools, their schemas are lines of the system message.
-    They stand in the agent's first prompt only: later ones continue it.
+    messages are joined by newlines. A system message that the template does not take begins the user's. If it does not
+    take tools, their schemas are lines of the system message. They stand in the agent's first prompt only: later ones
+    continue it.
     """
 
     def __init__(self, tokenizer: Any, ends: frozenset[int]) -> None:
@@ -47,6 +55,24 @@ class ChatTokenizer:
         self.forced_ids = lru_cache(_REMEMBERED)(self._forced_ids)
         """Token ids of a text that is scored as the model's answer, the end token included."""
         self._may_end = lru_cache(_REMEMBERED)(self._may_complete)
+        self._told_unknown = self._told_short = False
+
+    @cached_property
+    def opening(self) -> str:
+        """Beginning of a thought that the template writes before every answer, such as `<think>` and a line break; the
+        text of a completion begins with it. Empty, if there is none."""
+        if self.tokenizer.chat_template is None:
+            return ""
+        opened = _OPENED.search(self._render(self._folded(_PROBES)))
+        return opened[0] if opened else ""
+
+    @cached_property
+    def takes_system(self) -> bool:
+        """True if the template shows a system message to the model."""
+        try:
+            return self.tokenizer.chat_template is None or _PROBES[0].content in self._render(_PROBES)
+        except ValueError:
+            return False
 
     def prompt(self, request: Request, policy: int = 0) -> Prompt:
         """Return what the model reads before it answers a request.
@@ -54,6 +80,8 @@ class ChatTokenizer:
         Raises:
             ValueError: if that is nothing, or if the chat template refuses the messages.
         """
+        if self.opening and request.forced is None and not self._told_short:
+            self._tell_of_short_thoughts(request)
         return self._encoded(request.messages, request.continues, request.tools, policy)
 
     def conversation(self, chat: Sequence[Message]) -> tuple[int, ...]:
@@ -62,7 +90,7 @@ class ChatTokenizer:
         Raises:
             ValueError: if the chat template refuses the messages.
         """
-        chat = self._disarmed(chat)
+        chat = self._disarmed(self._folded(chat))
         if self.tokenizer.chat_template is None:
             return tuple(self.marks.framed_ids("\n".join(message.content for message in chat)))
         return tuple(self.marks.ids(self._render(chat, answered=True)))
@@ -101,10 +129,17 @@ class ChatTokenizer:
         schemas = [json.loads(tool) for tool in tools]
         if tools and not self._takes_tools(schemas):
             messages, schemas = _with_schemas(messages, tools), []
-        messages = self._disarmed(messages)
+        messages = self._disarmed(self._folded(messages))
         if self.tokenizer.chat_template is None:
-            return tuple(self.marks.framed_ids(_join(messages)))
-        return tuple(self.marks.ids(self._render(messages, schemas)))
+            text = _join(messages)
+            return self._checked(text, self.marks.framed_ids(text))
+        return self.ids(self._render(messages, schemas))
+
+    def _folded(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return the messages, a system message at the beginning of the user's if the template does not take it."""
+        if len(messages) < 2 or messages[0].role != "system" or messages[1].role != "user" or self.takes_system:
+            return messages
+        return (Message("user", f"{messages[0].content}\n\n{messages[1].content}"), *messages[2:])
 
     def _takes_tools(self, schemas: list[Any]) -> bool:
         template = self.tokenizer.chat_template
@@ -114,14 +149,14 @@ class ChatTokenizer:
         """Return the ids that the template puts after an earlier answer, which ended with the token `last`."""
         messages = self._disarmed(messages)
         if self.tokenizer.chat_template is None:
-            return tuple(self.marks.ids("\n" + _join(messages)))
+            return self.ids("\n" + _join(messages))
         before = (Message("user", "."), Message("assistant", EARLIER))
         text = self._render((*before, *messages)).rpartition(EARLIER)[2]
         end = self.tokenizer.decode([last], skip_special_tokens=False) if last in self.ends else ""
         # The end token was sampled: it stands in `continues` already.
         if end and text.lstrip().startswith(end):
             text = text.lstrip()[len(end) :]
-        return tuple(self.marks.ids(text))
+        return self.ids(text)
 
     def _disarmed(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         return tuple([Message(message.role, self.marks.disarm(message.content)) for message in messages])
@@ -141,8 +176,49 @@ class ChatTokenizer:
     def _text(self, ids: tuple[int, ...]) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
+    def _tell_of_short_thoughts(self, request: Request) -> None:
+        sampling = request.sampling
+        if sampling.thinking_tokens is None and sampling.max_tokens < _LEAST_TO_THINK:
+            self._told_short = True
+            warnings.warn(
+                f"policy {request.policy!r}: its chat template begins every answer with a thought, which "
+                f"sampling.max_tokens: {sampling.max_tokens} may cut off before the answer; give more, such as 4096, "
+                "or a limit of thoughts, sampling.thinking_tokens",
+                Notice,
+                stacklevel=2,
+            )
+
+    def ids(self, text: str) -> tuple[int, ...]:
+        """Return the token ids of what a template wrote, or of a text in whose marks cuts were made."""
+        return self._checked(text, self.marks.ids(text))
+
+    def _checked(self, text: str, ids: list[int]) -> tuple[int, ...]:
+        """Return the ids of `text`; the first unknown words of a model are told."""
+        tokenizer, unknown = self.tokenizer, self.tokenizer.unk_token_id
+        # Some vocabularies write an unknown word as they end a text.
+        if unknown in ids and not self._told_unknown and unknown != tokenizer.eos_token_id:
+            self._told_unknown = True
+            words = ", ".join(map(repr, self._unknown_words(text))) or "a character"
+            warnings.warn(
+                f"the vocabulary of {tokenizer.name_or_path!r} lacks {words}: {tokenizer.unk_token} stands for it",
+                Notice,
+                stacklevel=2,
+            )
+        return tuple(ids)
+
+    def _unknown_words(self, text: str) -> list[str]:
+        """Return up to five words of `text` that the vocabulary lacks."""
+        if not self.tokenizer.is_fast:
+            return []
+        text = text.replace(CUT, "")
+        read = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        places = zip(read.input_ids, read.offset_mapping, strict=True)
+        return list({text[begin:end]: None for token, (begin, end) in places if token == self.tokenizer.unk_token_id})[
+            :5
+        ]
+
     def _forced_ids(self, text: str) -> tuple[int, ...]:
-        ids = tuple(self.marks.ids(self.marks.cut(text)))
+        ids = self.ids(self.marks.cut(text.removeprefix(self.opening)))
         return ids if self.tokenizer.eos_token_id is None else (*ids, self.tokenizer.eos_token_id)
 
 

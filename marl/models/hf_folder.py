@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+TINY_MARK = "marl_tiny"
+"""Setting in the config.json of a tiny model."""
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _SPECIAL = (
     *("modules_to_save", "rank_pattern", "alpha_pattern", "lora_bias", "layer_replication"),
@@ -39,11 +41,11 @@ def check_folder(folder: Path) -> None:
         _header(path)
 
 
-def check_adapter(folder: Path, wanted: Mapping[str, float]) -> None:
-    """Check that `folder` holds a plain LoRA adapter as PEFT saves it, made with the settings `wanted`.
+def adapter_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings of PEFT with which the adapter in `folder` was made.
 
     Raises:
-        ValueError: if something is missing, broken or different.
+        ValueError: if it holds none.
     """
     if not folder.is_dir():
         raise ValueError("there is no such folder")
@@ -51,6 +53,18 @@ def check_adapter(folder: Path, wanted: Mapping[str, float]) -> None:
     if absent:
         raise ValueError(f"is not a PEFT folder: it has no {', '.join(absent)}")
     settings = _json(folder / ADAPTER_CONFIG)
+    if not isinstance(settings, dict):
+        raise ValueError(f"holds a broken {ADAPTER_CONFIG}: {type(settings).__name__} instead of an object")
+    return settings
+
+
+def check_adapter(folder: Path, wanted: Mapping[str, float]) -> None:
+    """Check that `folder` holds a plain LoRA adapter as PEFT saves it, made with the settings `wanted`.
+
+    Raises:
+        ValueError: if something is missing, broken or different.
+    """
+    settings = adapter_settings(folder)
     if settings.get("peft_type") != "LORA":
         raise ValueError(f"holds an adapter of type {settings.get('peft_type')}; only LORA can be used")
     if special := [name for name in _SPECIAL if settings.get(name)]:
@@ -59,6 +73,12 @@ def check_adapter(folder: Path, wanted: Mapping[str, float]) -> None:
         if (made := settings.get(name, False)) != value:
             raise ValueError(f"was made with {name}={made}, not {value}")
     _header(folder / ADAPTER_WEIGHTS)
+
+
+def is_tiny(folder: Path) -> bool:
+    """Return whether `folder` holds a model that was made as a tiny one, whatever it has learnt since."""
+    file = folder / "config.json"
+    return file.is_file() and _json(file).get(TINY_MARK, False) is True
 
 
 def publish_folder(made: Path, folder: Path) -> None:

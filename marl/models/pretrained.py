@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 
 from marl.config import Config
-from marl.models.hf_folder import check_folder
+from marl.models.hf_folder import check_folder, is_tiny
+from marl.models.template_defaults import GIVEN
 from marl.parts import find
 from marl.protocols import ModelConfig, ModelContext
 
@@ -30,6 +31,8 @@ class PretrainedSource:
     device: str = "auto"
     trust_remote_code: bool = False
     attention: Attention = "sdpa"
+    chat_template_kwargs: str = "{}"
+    """Variables of the chat template, in JSON."""
 
     @property
     def adapter(self) -> None:
@@ -56,29 +59,49 @@ class HeldModel(ModelConfig):
     """Settings of how weights are held in memory."""
 
     dtype: Dtype = "float32"
+    """Precision of the weights."""
     device: str = "auto"
     """A torch device; `auto` is `cuda` where there is one, else `cpu`."""
     attention: Attention = "sdpa"
+    """Implementation of attention, as transformers names it."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict, validate_default=True)
+    """Variables of its chat template. `enable_thinking` is false unless it is given: a model that may think first
+    answers at once, since the default of `sampling.max_tokens` is too short for thoughts."""
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _answers_at_once(cls, variables: dict[str, Any]) -> dict[str, Any]:
+        for name in variables:
+            if not name.isidentifier() or name in GIVEN:
+                raise ValueError(f"{name!r} is no variable that can be given to a chat template")
+        return {"enable_thinking": False, **variables}
 
     def source(self, policy: str, path: str | Path, *, trust_remote_code: bool = False) -> PretrainedSource:
         """Return the source of the weights at `path`, held by these settings."""
-        return PretrainedSource(policy, str(path), self.dtype, self.device, trust_remote_code, self.attention)
+        variables = json.dumps(self.chat_template_kwargs)
+        return PretrainedSource(
+            policy, str(path), self.dtype, self.device, trust_remote_code, self.attention, variables
+        )
 
-    @abstractmethod
-    def prepare(self, context: ModelContext) -> PretrainedSource: ...
-
-    def saved(self, folder: Path) -> Pretrained:
-        return Pretrained(path=str(folder), dtype=self.dtype, device=self.device, attention=self.attention)
+    def saved(self, folder: Path) -> ModelConfig:
+        held = self.model_dump(include=HeldModel.model_fields.keys() - ModelConfig.model_fields.keys())
+        return Pretrained(path=str(folder), **held)
 
 
 class Pretrained(HeldModel):
     """A model that exists already."""
 
     kind: str = "pretrained"
+    example = "path: models/base, dtype: bfloat16"
     path: str
     """A folder, or a name on the Hugging Face hub."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model."""
+
+    @property
+    def knows_language(self) -> bool:
+        folder = self._folder()
+        return folder is None or not is_tiny(folder)
 
     def missing(self) -> Iterable[str]:
         if problem := self._problem():
@@ -113,9 +136,11 @@ class Pretrained(HeldModel):
 class TrainedPolicy(Config):
     """Place of the weights that a policy has learnt in another run."""
 
+    example = "run: runs/nim, policy: actor"
     run: str
     """The run's folder."""
     policy: str
+    """Name of a policy of that run."""
     step: PositiveInt | Literal["latest", "best"] = "latest"
     """A checkpoint: the newest whole one, the best by the run's `evaluate.keep_best`, or that of a step."""
 

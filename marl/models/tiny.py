@@ -14,9 +14,9 @@ from pydantic import Field, model_validator
 from marl.models.pretrained import HeldModel, PretrainedSource
 from marl.protocols import ModelContext, WarmUp
 
-_FORMAT = 2
+_FORMAT = 3
 """Raise it when the same settings build something else."""
-_NOT_BUILT = {"kind", "dtype", "device", "attention", "warm_up", "words"}
+_NOT_BUILT = {"kind", "dtype", "device", "attention", "chat_template_kwargs", "warm_up", "words"}
 """Settings that the built model does not depend on; of `words` it is their texts that count."""
 
 
@@ -25,13 +25,17 @@ class Tiny(HeldModel):
 
     kind: str = "tiny"
     architecture: Literal["llama", "qwen3"] = "llama"
+    """Architecture, as transformers names it."""
     hidden: int = Field(32, ge=2)
+    """Width of the residual stream."""
     layers: int = Field(1, ge=1)
+    """Number of layers."""
     heads: int = Field(2, ge=1)
+    """Number of attention heads."""
     kv_heads: int | None = Field(None, ge=1)
-    """Default: as many as heads."""
+    """Number of key and value heads. Default: as many as heads."""
     head_dim: int | None = Field(None, ge=2)
-    """Default: hidden / heads."""
+    """Width of a head, an even number. Default: hidden / heads."""
     intermediate: int | None = Field(None, ge=1)
     """Width of the feed-forward layers. Default: 3 times hidden."""
     context: int = Field(512, ge=8)
@@ -42,9 +46,11 @@ class Tiny(HeldModel):
     """Standard deviation of the weights. Default: 1/sqrt(hidden), with which learning starts several times sooner
     than with the usual 0.02."""
     vocabulary: Literal["words", "bytes"] = "words"
+    """Tokens: `words` takes the words of the scenario's games and roles, `bytes` any text."""
     words: tuple[str, ...] | None = None
     """Texts whose words are the vocabulary, beside those that the scenario's games and roles use."""
     seed: int = 0
+    """Seed of the weights, and of the episodes whose words are the vocabulary."""
     warm_up: WarmUp | None = None
     """Learn the format of the scenario's answers by imitation before anything else."""
 
@@ -61,6 +67,10 @@ class Tiny(HeldModel):
     def prepare(self, context: ModelContext) -> PretrainedSource:
         base = self.folder(context.corpus(self.seed))
         return self.source(context.policy, context.warm_up(base, self.warm_up) if self.warm_up else base)
+
+    @property
+    def knows_language(self) -> bool:
+        return False
 
     def folder(self, corpus: Iterable[str]) -> Path:
         """Return the folder of the built model, built on first use and kept in `~/.cache/marl` (or in `MARL_CACHE`).

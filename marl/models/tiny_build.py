@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
 
-from marl.models.hf_folder import publish_folder
+from marl.models.hf_folder import TINY_MARK, publish_folder
+from marl.models.word_tokenizer import word_tokenizer
 
 if TYPE_CHECKING:
     from marl.models.tiny import Tiny
@@ -33,9 +34,6 @@ CHAT = (
     "{%- if add_generation_prompt -%}" + ASSISTANT + "{%- endif -%}"
 )
 """Messages as they are, answers between two tokens. An empty system message takes no token, a tool its name's."""
-
-_WORD = Regex(r"\w+|[^\w\s]")
-_OPENERS, _CLOSERS = "([{", ")]}.,:;!?%"
 
 
 def build_tiny(settings: Tiny, folder: Path, corpus: Iterable[str]) -> int:
@@ -73,6 +71,7 @@ def make_model(settings: Tiny, tokenizer: PreTrainedTokenizerFast) -> Any:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         dtype="float32",
+        **{TINY_MARK: True},
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
@@ -81,8 +80,9 @@ def make_model(settings: Tiny, tokenizer: PreTrainedTokenizerFast) -> Any:
 
 def make_tokenizer(vocabulary: Literal["words", "bytes"], corpus: Iterable[str] = ()) -> PreTrainedTokenizerFast:
     """Return a tokenizer for the words of `corpus`, or for any text."""
+    inner = word_tokenizer(corpus, (PAD, UNKNOWN, END, ASSISTANT), UNKNOWN) if vocabulary == "words" else _bytes()
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=_words(corpus) if vocabulary == "words" else _bytes(),
+        tokenizer_object=inner,
         pad_token=PAD,
         unk_token=UNKNOWN if vocabulary == "words" else None,
         eos_token=END,
@@ -91,28 +91,6 @@ def make_tokenizer(vocabulary: Literal["words", "bytes"], corpus: Iterable[str] 
     )
     tokenizer.chat_template = CHAT
     return tokenizer
-
-
-def words_of(corpus: Iterable[str]) -> list[str]:
-    """Return every word and punctuation mark, sorted: the order of the corpus does not matter."""
-    split = _splitter()
-    return sorted({word for text in corpus for word, _ in split.pre_tokenize_str(text)})
-
-
-def _splitter() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Split(_WORD, "removed", invert=True)
-
-
-def _words(corpus: Iterable[str]) -> Tokenizer:
-    """Return a tokenizer that drops whitespace and decodes with one space between words, none inside brackets."""
-    vocabulary = {word: index for index, word in enumerate([PAD, UNKNOWN, END, ASSISTANT, *words_of(corpus)])}
-    inner = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
-    inner.pre_tokenizer = _splitter()
-    tight = [decoders.Replace(mark + " ", mark) for mark in _OPENERS]
-    tight += [decoders.Replace(" " + mark, mark) for mark in _CLOSERS]
-    # The prefix marks continuations in other vocabularies; here it only makes the decoder put spaces between words.
-    inner.decoder = decoders.Sequence([decoders.WordPiece(prefix="##", cleanup=False), decoders.Fuse(), *tight])
-    return inner
 
 
 def _bytes() -> Tokenizer:

@@ -24,7 +24,8 @@ CUT = "\ufdd0"
 """Marks a cut within a content. Unicode keeps this code point for use inside programs; in contents it is replaced."""
 EARLIER = "THE-EARLIER-ANSWER\ufdd1"
 """An answer that no content spells, for the same reason."""
-_INTERNAL = re.compile(f"[{CUT}{EARLIER[-1]}]")
+_INTERNAL = re.compile("[\ufdd0-\ufdef]")
+"""Code points that Unicode keeps for use inside programs, such as these two and those of `word_tokenizer.py`."""
 _OF_ANSWERS = re.compile(r"[<\[]/?(?:[\w:]*think(?:ing)?|tool_call)[>\]]", re.IGNORECASE)
 """Tags within answers, for which templates look in contents: they are no marks of turns."""
 _NAMED = re.compile(r"(?=.*[^\W\d_])(?=.*[^\w\s])", re.DOTALL)

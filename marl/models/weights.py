@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
+from marl.errors import Notice
 from marl.models.hf_folder import ADAPTER_WEIGHTS
+from marl.models.template_defaults import reads, with_defaults
 from marl.protocols import SharedWeights
 
 if TYPE_CHECKING:
@@ -58,15 +62,37 @@ def load_model(source: PretrainedSource) -> Any:
 
 
 def load_tokenizer(source: PretrainedSource) -> Any:
-    """Load the tokenizer.
+    """Load the tokenizer, its chat template with the variables of the source.
 
     Raises:
-        ValueError: if it cannot be read.
+        ValueError: if it cannot be read, or if its template has no such variable.
     """
     try:
-        return AutoTokenizer.from_pretrained(source.path, trust_remote_code=source.trust_remote_code)
+        tokenizer: Any = AutoTokenizer.from_pretrained(source.path, trust_remote_code=source.trust_remote_code)
     except UNREADABLE as error:
         raise source.fault(f"has no readable tokenizer: {error}") from error
+    template, variables = tokenizer.chat_template, json.loads(source.chat_template_kwargs)
+    templates = list(template.values()) if isinstance(template, dict) else [template or ""]
+    wanted = [name for name, value in variables.items() if (name, value) != ("enable_thinking", False)]
+    if unread := [name for name in wanted if not any(reads(text, name) for text in templates)]:
+        raise source.fault(f"chat_template_kwargs: its chat template reads no {', '.join(unread)}")
+    if isinstance(template, dict):
+        tokenizer.chat_template = {name: with_defaults(text, variables) for name, text in template.items()}
+    elif template:
+        tokenizer.chat_template = with_defaults(template, variables)
+    else:
+        _tell_of_no_template(source.path)
+    return tokenizer
+
+
+@cache
+def _tell_of_no_template(path: str) -> None:
+    """Tell once how a model without a chat template is asked."""
+    warnings.warn(
+        f"model {path!r} has no chat template and may know no chats: it reads the messages line by line, as they are",
+        Notice,
+        stacklevel=2,
+    )
 
 
 def copy_weights(model: Any, weights: Weights) -> None:

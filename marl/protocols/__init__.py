@@ -18,12 +18,12 @@ from marl.protocols.credit import (
     Peers,
 )
 from marl.protocols.engines import Engine, EngineConfig, Service, WeightlessEngine, WorkerEngine
-from marl.protocols.games import Game, GameConfig, GameStart, Refusal
-from marl.protocols.learning import Learner, LearnerConfig, LearnerContext, LossConfig
+from marl.protocols.games import Game, GameConfig, GameStart, Refusal, Speaker
+from marl.protocols.learning import CountsChanges, Learner, LearnerConfig, LearnerContext, LossConfig
 from marl.protocols.models import ModelConfig, ModelContext, ModelSource, SharedWeights, WarmUp
 from marl.protocols.play import Deals, Experience, ExperienceConfig, Rewards, Simulator
 from marl.protocols.roles import RoleConfig, Tool, View
-from marl.protocols.tasks import Split, TaskConfig, Tasks, ToolConfig, VerifierConfig
+from marl.protocols.tasks import Split, TaskConfig, Tasks, ToolConfig, UnjudgedError, VerifierConfig
 from marl.state import Stateful
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ __all__ = [
     "AssignConfig",
     "Baseline",
     "BaselineConfig",
+    "CountsChanges",
     "CreditPart",
     "Deals",
     "Engine",
@@ -59,12 +60,14 @@ __all__ = [
     "Service",
     "SharedWeights",
     "Simulator",
+    "Speaker",
     "Split",
     "Stateful",
     "TaskConfig",
     "Tasks",
     "Tool",
     "ToolConfig",
+    "UnjudgedError",
     "VerifierConfig",
     "View",
     "WarmUp",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from marl.config import Component
 from marl.protocols.engines import EngineConfig
+from marl.protocols.models import ModelConfig
+from marl.protocols.roles import RoleConfig
 from marl.types import Findings, Info, Observation, Problem
 
 
@@ -64,6 +66,16 @@ class GameStart:
     options: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """Settings of whoever speaks for an agent."""
+
+    role: RoleConfig
+    engine: EngineConfig
+    model: ModelConfig | None
+    """None: the engine needs none."""
+
+
 class GameConfig(Component):
     """Settings of a game, and what is known about it."""
 
@@ -76,6 +88,18 @@ class GameConfig(Component):
     def default_seats(self) -> Mapping[str, str]:
         """Return agent -> role, for seats that a scenario does not fill."""
         return {}
+
+    def conflicts(self, speakers: Mapping[str, Speaker]) -> Iterable[str]:
+        """Yield a message for each setting that contradicts those who speak for the agents (agent -> speaker)."""
+        return ()
+
+    def expected(self) -> Mapping[str, str]:
+        """Return agent -> what its answers must be, in words, where neither rules nor prompts say so by themselves."""
+        return {}
+
+    def measured(self) -> Collection[str] | None:
+        """Return the names of the measures that `Game.findings` reports; None if they are known only after play."""
+        return None
 
     def held_out(self, n: int) -> Sequence[Mapping[str, Any]]:
         """Return `reset` options of up to `n` starts that training never deals; () if there are none."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from marl.config import Component, Sampling
 from marl.protocols.models import ModelSource
@@ -41,6 +41,17 @@ class Learner(Stateful, Protocol):
 
     def save(self, folder: Path) -> None:
         """Write the weights as a Hugging Face folder, tokenizer included."""
+
+
+@runtime_checkable
+class CountsChanges(Protocol):
+    """Learner that tells whether an update that was broken off has changed something.
+
+    If it has not, the run leaves a checkpoint of the steps done.
+    """
+
+    changes: int
+    """Number of changes of what `state_dict` returns, raised before each: equal numbers, equal states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +91,13 @@ class LearnerConfig(Component):
     def supports(self, sampling: Sampling) -> bool:
         """Return True if it can learn from tokens sampled like this; truncated sampling needs a correction."""
         return not sampling.truncated
+
+    def memory(self, weight: int) -> Mapping[str, float]:
+        """Return the bytes that learning takes for each weight, by use; the weight itself and activations left out.
+
+        `weight`: bytes of one weight. By default there are gradients, and AdamW's moments and masters in float32.
+        """
+        return {"gradients": weight, "optimizer": 8.0 + (4.0 if weight < 4 else 0.0)}
 
     @abstractmethod
     def build(self, context: LearnerContext) -> Learner: ...

@@ -22,10 +22,13 @@ class WarmUp(Config):
     episodes: PositiveInt = 512
     """Episodes of random play that are recorded."""
     steps: PositiveInt = 150
+    """Gradient steps."""
     batch: PositiveInt = 64
     """Episodes a step."""
     lr: PositiveFloat = 5e-3
+    """Learning rate."""
     seed: int = 0
+    """Seed of the episodes and of their order."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,12 @@ class ModelConfig(Component):
     def shared(self) -> ModelConfig | None:
         """Return the base that policies with equal bases share in memory; None if all weights are the policy's own."""
         return None
+
+    @property
+    def knows_language(self) -> bool:
+        """True if instructions in words mean something to it; a tiny model knows the answers that it was taught."""
+        base = self.shared()
+        return base.knows_language if base else True
 
     def saved(self, folder: Path) -> ModelConfig:
         """Return the same model with the weights that its learner saved in `folder`.

@@ -40,8 +40,9 @@ class Simulator(Protocol):
     def poll(self, wait_s: float) -> list[tuple[Ticket, Trajectory | None]]:
         """Return the episodes that have finished since the last call, in the order in which they did.
 
-        None stands for an episode that was dropped because its game raised (`schedule.max_drops`). Blocks no longer
-        than `wait_s`, and not at all if something has finished already.
+        None stands for an episode that was dropped because its game raised (`schedule.max_drops`), or because a
+        verdict is missing for no fault of its own. Blocks no longer than `wait_s`, and not at all if something has
+        finished already.
 
         Raises:
             TimeoutError: if open requests got no answer within the deadline; names the policies that owe one.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -37,7 +37,9 @@ class Tool(Config):
     """A tool that a role may call, as its chat template describes it."""
 
     name: str
+    """Name by which it is called."""
     description: str = ""
+    """Purpose, in words that the model reads."""
     parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
     """JSON schema of the arguments."""
 
@@ -45,14 +47,27 @@ class Tool(Config):
 class RoleConfig(Component):
     """Settings of a role: how it builds prompts and reads moves. It has no state, so it is its own working part."""
 
+    example = "policy: actor"
     group: ClassVar[str] = "roles"
+    hears_thoughts: ClassVar[bool] = False
+    """True if it hears all that others said, thoughts that they hide included, as a verifier must."""
     policy: str
+    """Name of the policy that speaks for the role."""
     trainable: bool = True
+    """Learn from the role's turns, if its policy has a learner."""
     sampling: Sampling = Sampling()
+    """Settings by which its answers are sampled."""
+    thinking: Literal["hide", "show"] = "hide"
+    """Thoughts (`<think>`) in what it says: `hide` cuts them out of what others hear, and of what its own prompts
+    repeat; `show` leaves them in. They are part of the answer and learned from either way."""
     history: Literal["fresh", "append"] = "fresh"
     """`fresh`: every prompt stands alone. `append`: it continues the agent's last turn, token for token."""
     tools: tuple[Tool, ...] = ()
     """Tools that it may call; a game with a seat that answers calls plays them."""
+
+    def for_reader(self, knows_language: bool) -> Self:
+        """Return the role with the prompts that it has where a scenario gives none; a tiny model knows no language."""
+        return self
 
     @abstractmethod
     def messages(self, view: View) -> tuple[Message, ...]:

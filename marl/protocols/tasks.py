@@ -39,14 +39,25 @@ class TaskConfig(Component):
         """Names of the facts that give the answer away: for verifiers, rewards and examples, never for a prompt."""
         return frozenset()
 
+    @property
+    def posing(self) -> str:
+        """Return what a challenger must write so that `Tasks.posed` reads a problem; "" if none can be posed."""
+        return ""
+
     @abstractmethod
     def build(self) -> Tasks: ...
+
+
+class UnjudgedError(Exception):
+    """Raised by a verifier or tool that cannot tell, for a cause that is not the answer's: it is asked once more, and
+    then the episode is left out and counted instead of failed."""
 
 
 class VerifierConfig(Component):
     """Settings of a verifier, which scores an answer. Pure: it runs in a process that is killed after `timeout_s`.
 
-    An exception or a timeout fails the answer; it is never a neutral score.
+    An exception or a timeout fails the answer; it is never a neutral score. An `UnjudgedError`, or a process that
+    something outside ended or kept from working, does not.
     """
 
     group: ClassVar[str] = "verifiers"
@@ -55,6 +66,7 @@ class VerifierConfig(Component):
     imports: ClassVar[tuple[str, ...]] = ()
     """Modules that take long to import: loaded once, before any clock starts."""
     timeout_s: PositiveFloat = 10.0
+    """Processor seconds that a verdict may take, with all that it starts; on the clock, up to ten times as many."""
 
     @abstractmethod
     def __call__(self, case: Case) -> Verdict: ...
@@ -71,6 +83,7 @@ class ToolConfig(Component):
     imports: ClassVar[tuple[str, ...]] = ()
     """Modules that take long to import: loaded once, before any clock starts."""
     timeout_s: PositiveFloat = 10.0
+    """Processor seconds that a call may take, with all that it starts; on the clock, up to ten times as many."""
 
     @abstractmethod
     def __call__(self, arguments: Mapping[str, Any]) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
+from marl.answer_text import public_text
 from marl.protocols import RoleConfig, Tool, View
 from marl.text import well_formed
-from marl.types import Message, Request
+from marl.types import Message, Request, Turn
 
 
 class RoleCasting:
@@ -29,6 +31,13 @@ class RoleCasting:
         if known is None:
             known = self._options[role, legal] = {move: self.roles[role].phrase(move) for move in legal}
         return known
+
+    def heard(self, turn: Turn) -> Turn:
+        """Return a turn as others hear it: without the thoughts that its role hides."""
+        text = turn.completion.text
+        if self.roles[turn.role].thinking == "show" or (public := public_text(text)) == text:
+            return turn
+        return replace(turn, completion=replace(turn.completion, text=public))
 
     def request(self, role: str, view: View, seed: int) -> Request:
         """Return the request that `role` makes of its policy in the situation `view`.

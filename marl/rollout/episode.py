@@ -13,28 +13,44 @@ from marl.rollout.casting import RoleCasting
 from marl.seeds import seed_of
 from marl.text import well_formed
 from marl.types import Completion, Deal, Failure, Fork, Info, Request, Reward, Turn, TurnId
+from marl.watchdog import Watch
 
 
 class GameError(RunError):
-    """A game raised. The message names game, seed, options and the moves that led there."""
+    """A game raised, or did not end. The message names game, seed, options and the moves that led there."""
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
+class PlayLimits:
+    """Limits of an episode."""
+
+    max_turns: int = 10_000
+    deadline_s: float = 600.0
+    """Longest time of one call of a game's or role's code."""
+
+
+_USUAL = PlayLimits()
+_LAST_MOVES = 20
+"""Moves that the message about a long episode shows."""
+
+
 class _Guard:
-    """Turns whatever a game raises into a `GameError` that names the episode."""
+    """Turns whatever a game raises into a `GameError` that names the episode; a call that hangs into a `HangError`."""
 
-    episode: Episode
+    __slots__ = ("_episode", "_watch")
 
-    def __enter__(self) -> None: ...
+    def __init__(self, episode: Episode) -> None:
+        self._episode = episode
+        self._watch = Watch(lambda: f"{episode.name} {episode.place}", episode.limits.deadline_s)
+
+    def __enter__(self) -> None:
+        self._watch.__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._watch.__exit__(kind, error, tb)
         if kind is not None and issubclass(kind, Exception):
-            deal = self.episode.trajectory.deal
-            actions = [turn.action for turn in self.episode.trajectory.turns]
-            raise GameError(
-                f"game {type(self.episode.game).__name__} raised {kind.__name__}: {error} "
-                f"(episode {deal.episode}, seed {deal.seed}, options {deal.options}, actions {actions})"
-            ) from error
+            episode = self._episode
+            raise GameError(f"{episode.name} raised {kind.__name__}: {error} {episode.place}") from error
 
 
 @dataclass(slots=True)
@@ -78,8 +94,8 @@ class _Script:
 class Episode:
     """One game in progress."""
 
-    def __init__(self, game: Game, deal: Deal, casting: RoleCasting) -> None:
-        self.game, self.casting = game, casting
+    def __init__(self, game: Game, deal: Deal, casting: RoleCasting, limits: PlayLimits = _USUAL) -> None:
+        self.game, self.casting, self.limits = game, casting, limits
         self._open: dict[str, _Question] = {}
         self._memory = {agent: _Memory() for agent in deal.seats}
         self._script: _Script | None = None
@@ -88,6 +104,19 @@ class Episode:
             game.reset(seed=deal.seed, options=deal.options)
             self.trajectory.start = game.start_key()
         self.over = False
+
+    @property
+    def name(self) -> str:
+        """Return the game's name in messages."""
+        return f"game {type(self.game).__name__}"
+
+    @property
+    def place(self) -> str:
+        """Return all that it takes to come here again, for messages; of a long episode the last moves only."""
+        deal, actions = self.trajectory.deal, [turn.action for turn in self.trajectory.turns]
+        earlier = len(actions) - _LAST_MOVES
+        shown = f"{earlier} earlier actions, then {actions[-_LAST_MOVES:]}" if earlier > 0 else f"actions {actions}"
+        return f"(episode {deal.episode}, seed {deal.seed}, options {deal.options}, {shown})"
 
     def new_requests(self) -> list[tuple[str, Request]]:
         """Return new requests with their agents: the agent to move, and those whose observations are final now.
@@ -114,7 +143,8 @@ class Episode:
     def answer(self, agent: str, answer: Completion | Failure) -> None:
         """Take an answer. Answers are played in the game's order, whatever order they come in."""
         if isinstance(answer, Failure):
-            answer = Completion("", (), (), (), answer.finish, usage=answer.usage)
+            finish = "overflow" if answer.finish == "overflow" else "aborted"
+            answer = Completion("", (), (), (), finish, usage=answer.usage, reason=answer.reason)
         if not answer.text.isascii():
             answer = replace(answer, text=well_formed(answer.text))
         self._open[agent].answer = answer
@@ -170,12 +200,15 @@ class Episode:
             observation = self.game.observe(agent)
         info, memory, deal = self.game.infos[agent], self._memory[agent], self.trajectory.deal
         unread = self._unread(agent, info["hears"])
+        if not self.casting.roles[deal.seats[agent]].hears_thoughts:
+            unread = [self.casting.heard(turn) for turn in unread]
         view = View(agent, observation, info, memory.turns, unread, memory.read)
         seed = seed_of(
             self.casting.seed, deal.purpose, deal.episode, deal.branch, agent, len(memory.turns), info["attempt"]
         )
         role = deal.seats[agent]
-        request = self.casting.request(role, view, seed)
+        with self._watch_role(role):
+            request = self.casting.request(role, view, seed)
         if role in deal.policies:
             request = replace(request, policy=deal.policies[role])
         memory.read += unread
@@ -197,8 +230,10 @@ class Episode:
     def _play(self, agent: str, question: _Question, completion: Completion) -> None:
         deal, info = self.trajectory.deal, question.info
         role = deal.seats[agent]
-        failed = completion.finish in _FAILED
-        move = None if failed else self.casting.roles[role].parse(completion.text, info["legal"])
+        move = None
+        if completion.finish not in _FAILED:
+            with self._watch_role(role):
+                move = self.casting.roles[role].parse(completion.text, info["legal"])
         turn = Turn(
             id=(deal.episode, len(self.trajectory.turns)),
             agent=agent,
@@ -213,6 +248,9 @@ class Episode:
         )
         self._record(turn, question.reads)
 
+    def _watch_role(self, role: str) -> Watch:
+        return Watch(lambda: f"role {role!r} {self.place}", self.limits.deadline_s)
+
     def _record(self, turn: Turn, reads: list[TurnId]) -> None:
         game = self.game
         self.trajectory.add(turn, reads)
@@ -221,12 +259,15 @@ class Episode:
             game.step(turn.action or "")
             if game.reward_components:
                 self.trajectory.rewards += [
-                    Reward(payee, value, turn.id, name, game.reward_causes.get((payee, name), ""))
+                    Reward(payee, float(value), turn.id, name, game.reward_causes.get((payee, name), ""))
                     for payee, parts in game.reward_components.items()
                     for name, value in parts.items()
                     if value
                 ]
             self._step_done_agents()
+        if not self.over and len(self.trajectory.turns) >= self.limits.max_turns:
+            turns = len(self.trajectory.turns)
+            raise GameError(f"{self.name} is not over after {turns} turns (schedule.max_turns) {self.place}")
 
     def _step_done_agents(self) -> None:
         """Step agents that are done with None, as PettingZoo asks; the episode is over when all are."""

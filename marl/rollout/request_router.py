@@ -10,7 +10,9 @@ from itertools import count, takewhile
 from typing import NamedTuple
 
 from marl.protocols import Engine, Service, WorkerEngine
+from marl.rollout.failures import FailureLog
 from marl.types import Completion, Failure, Request, Ticket
+from marl.watchdog import unwatched
 
 _IDLE_S = 2e-4
 """A round over all engines that is shorter than this did no arithmetic: one forward of a tiny model takes longer."""
@@ -40,6 +42,7 @@ class RequestRouter:
     def __init__(self, engines: Iterable[Engine], deadline_s: float, worker_delay: int | None = None) -> None:
         """`engines` are stepped in this order; others, that requests are put to later, after them."""
         self.deadline_s, self.worker_delay = deadline_s, worker_delay
+        self.failures = FailureLog()
         self._round = 0
         """Number of rounds in which engines other than workers were stepped."""
         self._due: dict[Ticket, int] = {}
@@ -77,7 +80,12 @@ class RequestRouter:
 
         Raises:
             TimeoutError: if no request has been answered for `deadline_s`; names the policies that owe an answer.
+            WorkerError: if too many answers of worker processes are missing.
         """
+        with unwatched():
+            self._pump(wait_s)
+
+    def _pump(self, wait_s: float) -> None:
         began = time.monotonic()
         if began - self._last_pump > self.deadline_s:
             self._last_answer = began  # nobody looked for so long, so no answer could be taken
@@ -93,6 +101,8 @@ class RequestRouter:
         for ticket, answer in answers:
             # Cancelled meanwhile, if another answer of this batch ended its episode.
             if entry := self._close(ticket):
+                of_worker = isinstance(self._engines[entry.engine], WorkerEngine)
+                self.failures.note(entry.policy, answer, of_worker=of_worker)
                 entry.deliver(ticket, answer)
 
     def _owing(self) -> Iterator[str]:

@@ -12,9 +12,9 @@ from urllib.parse import quote
 from marl.graph import Trajectory
 from marl.protocols import Engine, Game, GameConfig, Rewards, RoleConfig, Service, View
 from marl.rollout.casting import RoleCasting
-from marl.rollout.episode import Episode, GameError
+from marl.rollout.episode import Episode, GameError, PlayLimits
 from marl.rollout.request_router import Answer, Deliver, RequestRouter
-from marl.types import Completion, Deal, Fork, Purpose, Request, Ticket, Turn, Usage
+from marl.types import Completion, Deal, Failure, Fork, Purpose, Request, Ticket, Turn, Usage
 
 _WAIT_S = 1.0
 """Longest that a blocking call sleeps before it looks at its deadline again."""
@@ -43,14 +43,19 @@ class RolloutSimulator:
         engines: Mapping[str, Engine],
         deadline_s: float = 600.0,
         worker_delay: int | None = None,
+        max_turns: int = 10_000,
     ) -> None:
-        """`deadline_s` and `worker_delay` are those of the `RequestRouter`."""
+        """`deadline_s`, which is also the longest time of a call of the game, and `worker_delay` are those of the
+        `RequestRouter`; an episode that is not over after `max_turns` counts as one whose game raised."""
         self.game, self.casting, self.engines = game, casting, engines
         self.may_drop = 0
         """Number of episodes of a run that may be dropped because the game raised; one more ends the run."""
         self.dropped = 0
+        self.unjudged = 0
+        """Number of episodes that were left out because a worker process failed, for no fault of theirs."""
         self.tokens: Counter[str] = Counter()
         """Tokens sampled or scored, by purpose: train, eval, credit."""
+        self._limits = PlayLimits(max_turns, deadline_s)
         self._router = RequestRouter(engines.values(), deadline_s, worker_delay)
         self._tickets = count()
         self._idle: list[Game] = []
@@ -65,7 +70,7 @@ class RolloutSimulator:
         own, and none may be dropped there.
         """
         other = RolloutSimulator(self.game, casting, {**self.engines, **(engines or {})})
-        other._router, other.tokens = self._router, self.tokens
+        other._limits, other._router, other.tokens = self._limits, self._router, self.tokens
         return other
 
     def greedy(self) -> RolloutSimulator:
@@ -154,6 +159,10 @@ class RolloutSimulator:
             raise ValueError(f"{where}no role {name!r} here; roles: {', '.join(self.casting.roles)}")
         return self.casting.roles[name]
 
+    def take_failures(self) -> list[str]:
+        """Return messages, since the last call, about requests that got no completion: first causes, then numbers."""
+        return self._router.failures.take()
+
     @property
     def spent(self) -> dict[str, Usage]:
         """Return what the answers of remote policies have cost in this run."""
@@ -179,7 +188,7 @@ class RolloutSimulator:
 
     def _begin(self, ticket: Ticket, deal: Deal, fork: Fork | None, rewards: Rewards | None) -> None:
         try:
-            episode = Episode(self._idle.pop() if self._idle else self.game.build(), deal, self.casting)
+            episode = Episode(self._idle.pop() if self._idle else self.game.build(), deal, self.casting, self._limits)
             if fork:
                 episode.replay(fork.trajectory, fork.trajectory.turns[fork.index].id)
                 episode.follow(fork)
@@ -209,7 +218,12 @@ class RolloutSimulator:
     def _deliver(self, play: _Play, agent: str, ticket: Ticket, answer: Answer) -> None:
         play.requests.discard(ticket)
         self._count(answer, play.episode.trajectory.deal.purpose)
-        self._advance(play, (agent, answer))
+        if isinstance(answer, Failure) and answer.finish == "unjudged":
+            self.unjudged += 1
+            self.cancel([play.ticket])
+            self._finished[play.ticket] = None
+        else:
+            self._advance(play, (agent, answer))
 
     def _put(self, request: Request, deliver: Deliver) -> Ticket:
         return self._router.submit(self.engines[request.policy], request, deliver)

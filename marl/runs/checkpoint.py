@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ from typing import Any
 from pydantic import TypeAdapter
 from safetensors import SafetensorError
 
-from marl.data_files import problems
+from marl.data_files import problems, write_whole
 from marl.errors import FolderError, Writing
-from marl.runs.checksums import checksum, settle, settle_folder
+from marl.runs.checksums import checksum, forms, settle, sync
+from marl.runs.leases import unleased
 from marl.runs.links import expect_no_link, inside
 from marl.state import load_state, save_state
 
@@ -36,6 +37,19 @@ class Manifest:
     """Relative path -> size in bytes."""
     sha256: dict[str, str] = field(default_factory=dict)
     """Relative path -> checksum; none in checkpoints of older versions."""
+    tensors: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Relative path of a safetensors file -> tensor -> type and shape, such as `F32[16, 64]`; likewise."""
+    unmeasured: dict[str, float] | None = None
+    """Figures of its step, if that was still to be evaluated; `metrics_bytes` are then those before the step's row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Point in a run at which a checkpoint is taken. Fields as of `Manifest`."""
+
+    step: int
+    metrics_bytes: int
+    unmeasured: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +64,25 @@ class Retention:
 
 def write(
     folder: Path,
-    step: int,
+    moment: Moment,
     state: dict[str, Any],
     save_policies: Callable[[Path], None],
-    *,
-    metrics_bytes: int,
     retention: Retention,
 ) -> Path:
-    """Write checkpoint `step` under `folder`, then remove those that `retention` does not keep; return its folder.
+    """Write a checkpoint under `folder`, then remove those that `retention` does not keep; return its folder.
 
-    `save_policies` writes a Hugging Face folder per policy; `metrics_bytes` is the length of metrics.jsonl.
+    `save_policies` writes a Hugging Face folder per policy.
 
     Raises:
         CheckpointError: if it cannot be written (read-only folder, full disk); older checkpoints are untouched.
     """
-    target, part = folder / f"{step:06d}", folder / f".{step:06d}.part"
+    target, part = folder / f"{moment.step:06d}", folder / f".{moment.step:06d}.part"
     try:
         with Writing(target):
             _sweep(expect_no_link(folder.parent, folder.name))  # what an earlier, killed process left
             save_policies(part / "policies")
             save_state(part / "state", state)
-            _seal(part, {"format": 1, "step": step, "metrics_bytes": metrics_bytes})
+            _seal(part, {"format": 1, **asdict(moment)})
             _rename(part, target)
     except FolderError as error:
         shutil.rmtree(part, ignore_errors=True)
@@ -78,6 +90,20 @@ def write(
         raise CheckpointError(f"checkpoint {error}; whole checkpoints: {have}") from error
     tidy(folder, retention)
     return target
+
+
+def complete(folder: Path, step: int, metrics_bytes: int) -> None:
+    """Note in checkpoint `step` that its step has been evaluated, and that metrics.jsonl has its row.
+
+    Raises:
+        FolderError: if it cannot be noted.
+    """
+    path = folder / f"{step:06d}"
+    record = {"format": 1, **asdict(inspect(path)), "metrics_bytes": metrics_bytes, "unmeasured": None}
+    with Writing(path):
+        write_whole(path / "manifest.json", json.dumps(record, indent=1).encode())
+        sync(path / "manifest.json")
+        sync(path)
 
 
 def tidy(folder: Path, retention: Retention) -> None:
@@ -95,25 +121,27 @@ def _seal(part: Path, record: dict[str, Any]) -> None:
     files = {str(p.relative_to(part)): p for p in sorted(part.rglob("*")) if p.is_file()}
     sizes = {name: file.stat().st_size for name, file in files.items()}
     checksums = {name: settle(file) for name, file in files.items()}
+    tensors = {name: forms(file) for name, file in files.items() if file.suffix == ".safetensors"}
     manifest = part / "manifest.json"
-    manifest.write_text(json.dumps(record | {"files": sizes, "sha256": checksums}, indent=1))
-    settle(manifest)
+    manifest.write_text(json.dumps(record | {"files": sizes, "sha256": checksums, "tensors": tensors}, indent=1))
+    sync(manifest)
     for inner in [part, *(p for p in part.rglob("*") if p.is_dir())]:
-        settle_folder(inner)
+        sync(inner)
 
 
 def _rename(part: Path, target: Path) -> None:
     part.rename(target)
-    settle_folder(target.parent)
+    sync(target.parent)
 
 
 def _prune(folder: Path, retention: Retention) -> None:
     for old in whole(folder)[: -retention.newest]:
         if old == retention.best:
             continue
-        # Renamed first: a run that is killed meanwhile must not leave half a checkpoint under a checkpoint's name.
-        going = (folder / f"{old:06d}").rename(folder / f".{old:06d}.old")
-        shutil.rmtree(going)
+        with unleased(folder / f"{old:06d}") as free:
+            if free:
+                # Renamed first: a run that is killed meanwhile must not leave half a checkpoint under its name.
+                shutil.rmtree((folder / f"{old:06d}").rename(folder / f".{old:06d}.old"))
 
 
 def _sweep(folder: Path) -> None:
@@ -150,10 +178,22 @@ def verify(path: Path, below: str = "") -> Manifest:
         CheckpointError: if it is not whole, as `inspect`, or a file has changed.
     """
     manifest = inspect(path)
+    for name, written in manifest.tensors.items():
+        if name.startswith(below) and (wrong := _differing(written, forms(path / name))):
+            raise CheckpointError(f"checkpoint {path} is damaged: {name} {wrong}")
     for name, digest in manifest.sha256.items():
         if name.startswith(below) and checksum(path / name) != digest:
             raise CheckpointError(f"checkpoint {path} is damaged: {name} has changed since it was written (SHA-256)")
     return manifest
+
+
+def _differing(written: Mapping[str, str], present: Mapping[str, str]) -> str:
+    """Return how the tensors of a file differ from those that were written; "" if they do not."""
+    names = written.keys() | present.keys()
+    name = min((name for name in names if written.get(name) != present.get(name)), default=None)
+    if name is None:
+        return ""
+    return f"has {name!r} as {present.get(name, 'nothing')}; written was {written.get(name, 'nothing')}"
 
 
 def verify_policies(path: Path) -> Manifest:
@@ -179,8 +219,10 @@ def inspect(path: Path) -> Manifest:
         if (have := _size(path, name)) != size:
             state = "is missing" if have is None else f"has {have} bytes of {size}"
             raise CheckpointError(f"checkpoint {path} is damaged: {name} {state}")
-    if unknown := manifest.sha256.keys() - manifest.files.keys():
-        raise CheckpointError(f"checkpoint {path} is damaged: its manifest.json has a checksum of {min(unknown)} alone")
+    if unknown := (manifest.sha256.keys() | manifest.tensors.keys()) - manifest.files.keys():
+        raise CheckpointError(
+            f"checkpoint {path} is damaged: its manifest.json tells of {min(unknown)}, which is none of its files"
+        )
     return manifest
 
 

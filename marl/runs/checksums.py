@@ -1,11 +1,15 @@
-"""Checksums of files, and files that are sure to be on the disk."""
+"""Checksums of files, forms of the tensors in them, and files that are sure to be on the disk."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from functools import lru_cache
 from pathlib import Path
+
+_LARGEST_HEADER = 10**8
+"""Most bytes of a safetensors header, as in safetensors itself."""
 
 
 def settle(file: Path) -> str:
@@ -16,9 +20,9 @@ def settle(file: Path) -> str:
     return digest
 
 
-def settle_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path) -> None:
+    """Bring a file's contents, or the names in a folder, to the disk."""
+    opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
     finally:
@@ -35,3 +39,14 @@ def checksum(file: Path) -> str:
 def _checksum(file: Path, _inode: int, _size: int, _changed_ns: int) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def forms(file: Path) -> dict[str, str]:
+    """Return the tensors of a safetensors file: name -> type and shape, such as `F32[16, 64]`; {} if it is none."""
+    try:
+        with file.open("rb") as opened:
+            header = json.loads(opened.read(min(int.from_bytes(opened.read(8), "little"), _LARGEST_HEADER)))
+        tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        return {name: f"{entry['dtype']}{entry['shape']}" for name, entry in tensors.items()}
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
+        return {}

@@ -26,6 +26,7 @@ from marl.runs.checkpoint import (
     CheckpointError,
     Manifest,
     damage,
+    inspect,
     read,
     set_aside,
     step_of,
@@ -33,7 +34,7 @@ from marl.runs.checkpoint import (
     verify,
     verify_policies,
 )
-from marl.runs.checksums import settle, settle_folder
+from marl.runs.checksums import sync
 from marl.runs.judgements import read_judgement, write_judgement
 from marl.runs.links import expect_no_link, expect_no_links, inside
 from marl.scenario.load import ScenarioError, differences, validate
@@ -56,6 +57,9 @@ class RunFolder:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.metrics = path / "metrics.jsonl"
+        self._held: os.stat_result | None = None
+        self._unsettled: set[int] = set()
+        """Steps whose files were written since the newest checkpoint, and may not be on the disk yet."""
 
     def create(self, scenario: Scenario) -> None:
         """Make the folder and write what describes the run, the scenario last: with it, a run lives here.
@@ -69,7 +73,7 @@ class RunFolder:
             self.metrics.touch()
             write_whole(self.path / "environment.json", f"{json.dumps(environment(scenario), indent=1)}\n".encode())
             write_whole(self.path / "scenario.yaml", dump(scenario).encode())
-            settle_folder(self.path)
+            sync(self.path)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -89,10 +93,25 @@ class RunFolder:
                 owner = file.read_text().strip() or "another one"
                 raise FolderError(f"{self.path} is being trained by process {owner}") from None
             file.write_text(str(os.getpid()))
+            self._held = self.path.stat()
         try:
             yield
         finally:
+            self._held = None
             lock.release()
+
+    def _expect_there(self) -> None:
+        """Check that the folder is the one that is held, before something is written there.
+
+        Raises:
+            FolderError: if it was removed, moved or replaced since.
+        """
+        if self._held is None:
+            return
+        with suppress(OSError):
+            if os.path.samestat(self._held, self.path.stat()):
+                return
+        raise FolderError(f"{self.path} is gone: the run's folder was removed, moved or replaced while it was trained")
 
     @property
     def started(self) -> bool:
@@ -141,20 +160,27 @@ class RunFolder:
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append one line to metrics.jsonl."""
+        self._expect_there()
         with Writing(self.metrics), expect_no_link(self.path, "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"step": step, **metrics}) + "\n")
 
     def record(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Write the trajectories of one step."""
-        file = expect_no_link(self.path, *_episodes(step))
+        file = self._new_file(step, *_episodes(step))
         with Writing(file):
             write_trajectories(file, trajectories)
 
     def record_judgement(self, step: int, record: StepRecord) -> None:
         """Write why each turn of one step got its advantage."""
-        file = expect_no_link(self.path, *_judgement(step))
+        file = self._new_file(step, *_judgement(step))
         with Writing(file):
             write_judgement(file, record)
+
+    def _new_file(self, step: int, folder: str, name: str) -> Path:
+        """Return the path of a file of one step that is to be written."""
+        self._expect_there()
+        self._unsettled.add(step)
+        return expect_no_link(self.path, folder, name)
 
     def has_judgement(self, step: int) -> bool:
         """Return True if a step's judgement was written; runs of older versions have none."""
@@ -207,6 +233,14 @@ class RunFolder:
             raise CheckpointError("; ".join([*problems, f"no whole checkpoint in {self.checkpoints}"]))
         return 0, []
 
+    def unmeasured(self, step: int) -> dict[str, float] | None:
+        """Return the figures of checkpoint `step` if that step is still to be evaluated, else None.
+
+        Raises:
+            CheckpointError: if the checkpoint is not whole.
+        """
+        return inspect(self.checkpoints / f"{step:06d}").unmeasured
+
     def rewind(self, step: int) -> dict[str, Any] | None:
         """Cut growing files back to checkpoint `step`; return its state (None at step 0).
 
@@ -248,13 +282,21 @@ class RunFolder:
             raise FolderError(f"{file}, line {done + 1}: no row of metrics: {error}") from error
 
     def settled_rows(self) -> int:
-        """Bring metrics.jsonl to the disk, so that no checkpoint outlives its rows; return its length in bytes.
+        """Bring metrics.jsonl, trajectories and judgements to the disk, so that no checkpoint outlives what it follows.
+
+        Returns:
+            The length of metrics.jsonl in bytes.
 
         Raises:
             FolderError: if that cannot be done.
         """
-        with Writing(self.metrics):
-            settle(self.metrics)
+        self._expect_there()
+        names = [place for step in self._unsettled for place in (_episodes(step), _judgement(step))]
+        files = [self.path.joinpath(*place) for place in names]
+        with Writing(self.path):
+            for path in filter(Path.exists, [self.metrics, *files, *{file.parent for file in files}]):
+                sync(path)
+            self._unsettled.clear()
             return self.metrics.stat().st_size
 
 

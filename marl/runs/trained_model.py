@@ -3,38 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from marl.config import nearest
 from marl.errors import FolderError
-from marl.models.hf_folder import check_folder
-from marl.models.pretrained import HeldModel, PretrainedSource, TrainedPolicy
-from marl.protocols import ModelContext
+from marl.models.adapter import Adapter
+from marl.models.hf_folder import ADAPTER_CONFIG
+from marl.models.pretrained import HeldModel, Pretrained, TrainedPolicy
+from marl.protocols import ModelConfig, ModelContext, ModelSource
 from marl.runs.best_checkpoint import Best
 from marl.runs.checkpoint import inspect, steps, verify
 from marl.runs.run_folder import RunFolder
-from marl.scenario.schema import Scenario
+from marl.scenario.schema import PolicyConfig, Scenario
 
 
 class Trained(HeldModel, TrainedPolicy):
-    """Weights that a policy of another run has learnt, all of them. `latest` and `best` are looked up at the start."""
+    """Weights that a policy of another run has learnt: all of a model's, or an adapter, which goes on as one.
+
+    An adapter stands on the base that it was trained on, and shares it with others. `latest` and `best` are looked up
+    at the start.
+    """
 
     kind: str = "trained"
+    example = TrainedPolicy.example
 
     def missing(self) -> Iterable[str]:
         try:
-            check_folder(self.folder(publishes=True))
+            model = self.saved(self.folder(publishes=True))
         except (ValueError, FolderError) as error:
-            yield str(error)
+            yield f"run: {error}"
+        else:
+            yield from (f"run: policy {self.policy!r} of {self.run}: {problem}" for problem in model.missing())
 
-    def prepare(self, context: ModelContext) -> PretrainedSource:
+    def prepare(self, context: ModelContext) -> ModelSource:
         try:
             folder = self.folder(publishes=True)
-            check_folder(folder)
             verify(folder.parents[1], f"policies/{self.policy}/")
+            model = self.saved(folder)
         except (ValueError, FolderError) as error:
             raise self.source(context.policy, self.run).fault(error) from error
-        return self.source(context.policy, folder)
+        return model.prepare(context)
+
+    def shared(self) -> ModelConfig | None:
+        # A run that went on from another is read although that is gone; `missing` and `prepare` say what is not there.
+        with suppress(ValueError, FolderError):
+            return self.saved(self.folder(publishes=True)).shared()
+        return None
+
+    def saved(self, folder: Path) -> ModelConfig:
+        held = self.model_dump(include=HeldModel.model_fields.keys() - ModelConfig.model_fields.keys())
+        if (folder / ADAPTER_CONFIG).is_file():
+            return Adapter.from_folder(folder, **held)
+        return Pretrained(path=str(folder), **held)
 
     def folder(self, *, publishes: bool) -> Path:
         home = RunFolder(Path(self.run).expanduser())
@@ -44,14 +65,15 @@ class Trained(HeldModel, TrainedPolicy):
         step = self._step(home)
         if step not in (have := steps(home.checkpoints)):
             known = ", ".join(f"{each:06d}" for each in have) or "none"
-            raise ValueError(f"run {self.run!r} has no checkpoint of step {self.step!r}; there are: {known}")
+            raise ValueError(f"run {self.run!r} has no checkpoint of step {step}; there are: {known}")
         inspect(home.checkpoints / f"{step:06d}")
         return home.checkpoints / f"{step:06d}" / "policies" / self.policy
 
     def _check_policy(self, scenario: Scenario, publishes: bool) -> None:
         known = {name: policy.learner for name, policy in scenario.policies.items() if policy.learner}
         if self.policy not in known:
-            raise ValueError(f"run {self.run!r} trains no policy {self.policy!r}; {nearest(self.policy, known)}")
+            never = _untrained(scenario.policies[self.policy]) if self.policy in scenario.policies else ""
+            raise ValueError(f"run {self.run!r} trains no policy {self.policy!r}{never}; {nearest(self.policy, known)}")
         if known[self.policy].publishes != publishes:
             learnt, wanted = (
                 ("a reward model", "one that speaks") if publishes else ("a language model", "a reward model")
@@ -66,4 +88,14 @@ class Trained(HeldModel, TrainedPolicy):
         settings = home.scenario().evaluate
         if settings.best_by is None:
             raise ValueError(f"run {self.run!r} does not say what is best: it has no evaluate.keep_best")
-        return Best.of(settings, home.rows()).step or 0
+        best = Best.of(settings, home.rows())
+        if not best.step:
+            why = "has not measured it yet" if best.step is None else "was best before it had learnt anything"
+            raise ValueError(f"run {self.run!r} {why} ({best.figure}); give a step, or `latest`")
+        return best.step
+
+
+def _untrained(policy: PolicyConfig) -> str:
+    """Return that a policy has no learner, and what to name in place of it."""
+    kind = policy.model.kind if policy.model else policy.engine.kind
+    return f", which stays as it is there (no learner; {kind})"

@@ -19,7 +19,7 @@ from typing import TypedDict
 
 from marl.errors import RunError
 from marl.sandbox.seccomp import MACHINES, filter_program
-from marl.sandbox.settings import Sandbox
+from marl.sandbox.settings import SCRATCH, Sandbox
 
 INSIDE = Path(__file__).with_name("inside.py")
 PYTHON = os.path.realpath(sys.executable)
@@ -30,7 +30,6 @@ SITE_PACKAGES = os.path.join(PYTHON_LIB, f"python{sys.version_info.major}.{sys.v
 SYSTEM_PATHS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
 DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")
 """Not /dev/zero: a mapping of it is memory that processes share and that nothing counts."""
-SCRATCH = "/tmp"
 OPEN_FILES = 64
 """Of one process; as many timers."""
 NOBODY = 65534

@@ -19,17 +19,25 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from marl.errors import RunError
-from marl.sandbox.isolation import OPEN_FILES, SCRATCH, SandboxUnavailable, make_setup, start_command
-from marl.sandbox.settings import Sandbox
+from marl.processes import descendants, states, tree_cpu_s
+from marl.protocols import UnjudgedError
+from marl.sandbox.isolation import OPEN_FILES, SandboxUnavailable, make_setup, start_command
+from marl.sandbox.settings import SCRATCH, Sandbox
 
 PLACES = os.cpu_count() or 1
 """Sandboxes that run at once on this machine, whatever number of processes starts them, ..."""
 PATIENCE_S = 2.0
 """... unless all places stay taken for so long: then a program runs without one, as another run's may be hanging."""
+WALL_PATIENCE = 10.0
+"""Multiple of `wall_s` that a program may take while other programs keep it from a processor."""
 EndReason = Literal["finished", "timeout", "memory", "output", "killed"]
 _PLACE_RETRY_S = 0.005
 _START_S = 30.0
 _CHECK_S = 0.02
+_LONGEST_LOOK_S = 0.1
+"""Longest time that passes for a program from one look to the next."""
+_WANTS_TO_RUN = "R"
+"""State of processes that run or wait for a processor."""
 _DRAIN_S = 2.0
 _CHUNK = 1 << 16
 _SIGNALLED = 128
@@ -64,8 +72,14 @@ def run(sandbox: Sandbox, program: str, stdin: str = "", files: Mapping[str, str
 
     Raises:
         SandboxUnavailable: if the isolation that `sandbox` asks for does not work here. Nothing has run then.
+        UnjudgedError: if it got too little processor time on a busy machine, or if the sandbox was ended from outside.
     """
-    return _run(_mechanism(sandbox.how), sandbox, stdin, {**(files or {}), "main.py": program})
+    mechanism, contents = _mechanism(sandbox.how), {**(files or {}), "main.py": program}
+    result = _run(mechanism, sandbox, stdin, contents)
+    if result.status == _SIGNALLED + signal.SIGKILL and result.reason == "killed":
+        # Perhaps for want of memory on this machine; a program that kills itself does it again.
+        return _run(mechanism, sandbox, stdin, contents)
+    return result
 
 
 def unusable(sandbox: Sandbox) -> str:
@@ -131,7 +145,7 @@ def _run(mechanism: str, sandbox: Sandbox, stdin: str, files: Mapping[str, str])
             raise SandboxUnavailable(f"{mechanism} cannot be started: {error}") from error
         finally:
             os.close(ready_end)
-        return _finish(process, ready, sandbox)
+        return _finish(process, ready, sandbox, mechanism)
 
 
 def _sealed(text: str) -> BinaryIO:
@@ -144,7 +158,7 @@ def _sealed(text: str) -> BinaryIO:
     return file
 
 
-def _finish(process: subprocess.Popen[bytes], ready: int, sandbox: Sandbox) -> ProgramResult:
+def _finish(process: subprocess.Popen[bytes], ready: int, sandbox: Sandbox, mechanism: str) -> ProgramResult:
     watched = SandboxProcess(process, sandbox)
     try:
         poller = select.poll()
@@ -155,6 +169,9 @@ def _finish(process: subprocess.Popen[bytes], ready: int, sandbox: Sandbox) -> P
     finally:
         watched.end()
     stdout, stderr = (bytes(output).decode(errors="replace") for output in watched.outputs)
+    if reason == "finished" and process.returncode < 0 and mechanism != "none":
+        # What is inside cannot reach the first process, which only passes on how the program ended.
+        raise UnjudgedError(f"the sandbox was ended by signal {-process.returncode} from outside")
     status = process.returncode if process.returncode >= 0 else _SIGNALLED - process.returncode
     if reason == "finished" and status > _SIGNALLED:
         reason = "timeout" if status == _SIGNALLED + signal.SIGXCPU else "killed"
@@ -180,20 +197,26 @@ class SandboxProcess:
             self._poller.register(descriptor, select.POLLIN)
 
     def wait(self) -> EndReason:
-        """Wait until the program has ended or exceeded a limit; return which."""
+        """Wait until the program has ended or exceeded a limit; return which.
+
+        Raises:
+            UnjudgedError: if it was kept from a processor, however long it was waited for.
+        """
         exited = os.pidfd_open(self._process.pid)
         self._poller.register(exited, select.POLLIN)
         try:
-            deadline, next_check = time.monotonic() + self._sandbox.wall_s, 0.0
-            while (now := time.monotonic()) < deadline:
-                if now >= next_check:
-                    next_check = now + _CHECK_S
+            clock, next_look = ProgramClock(self._process.pid, self._sandbox.wall_s), 0.0
+            while not clock.is_over:
+                if time.monotonic() >= next_look:
+                    next_look = time.monotonic() + _CHECK_S
+                    clock.look()
                     if _memory(self._process.pid) > self._sandbox.memory_mb << 20:
                         return "memory"
-                if exited in self._read(min(_CHECK_S, deadline - now)):
+                if exited in self._read(_CHECK_S):
                     return "finished"
                 if self._exceeds_output():
                     return "output"
+            clock.check()
             return "timeout"
         finally:
             self._poller.unregister(exited)
@@ -230,7 +253,7 @@ class SandboxProcess:
 def _memory(process: int) -> int:
     """Return the bytes that the descendants of `process` have filled and do not share with a file, and may have in
     the buffers of open files."""
-    return sum(_private_bytes(descendant) + _buffer_bytes(descendant) for descendant in _descendants(process))
+    return sum(_private_bytes(descendant) + _buffer_bytes(descendant) for descendant in descendants(process))
 
 
 def _private_bytes(process: int) -> int:
@@ -251,13 +274,47 @@ def _buffer_bytes(process: int) -> int:
         return 0
 
 
-def _descendants(process: int) -> Iterator[int]:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        for thread in os.listdir(f"/proc/{process}/task"):
-            with open(f"/proc/{process}/task/{thread}/children") as file:
-                for child in map(int, file.read().split()):
-                    yield child
-                    yield from _descendants(child)
+class ProgramClock:
+    """Time of a program, which is over after `wall_s`, by looks every few milliseconds.
+
+    Processor time counts while the program computes or wants to, so that others who hold the processors cost it
+    nothing; time on the clock counts while it sleeps. In any case it is over after `WALL_PATIENCE` times as much on the
+    clock. While this process itself does not run, no time passes.
+    """
+
+    def __init__(self, process: int, wall_s: float) -> None:
+        self._process, self._wall_s = process, wall_s
+        self._looked, self._used_before_s = time.monotonic(), tree_cpu_s(process)
+        self._used_s = self._spent_s = self._waited_s = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Return True if the program has had its time, or has been waited for long enough."""
+        return self._has_had_its_time or self._waited_s >= WALL_PATIENCE * self._wall_s
+
+    @property
+    def _has_had_its_time(self) -> bool:
+        return max(self._spent_s, self._used_s) >= self._wall_s
+
+    def look(self) -> None:
+        """Count the time since the last look."""
+        now, used_s = time.monotonic(), tree_cpu_s(self._process) - self._used_before_s
+        passed_s = min(now - self._looked, _LONGEST_LOOK_S)
+        computed_s = max(used_s - self._used_s, 0.0)
+        self._spent_s += min(computed_s, passed_s) if _WANTS_TO_RUN in states(self._process) else passed_s
+        self._waited_s += passed_s
+        self._looked, self._used_s = now, used_s
+
+    def check(self) -> None:
+        """Check that a program whose time is over has had it.
+
+        Raises:
+            UnjudgedError: if it was kept from a processor.
+        """
+        if not self._has_had_its_time:
+            raise UnjudgedError(
+                f"the program got {self._used_s:.2g} s of processor time in {self._waited_s:.3g} s on this machine"
+            )
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """Seccomp filter: the system calls that the kernel refuses to sandboxed code.
 
 Namespaces decide what the code can see; the filter refuses calls that reach around them, that open up rarely tested
-parts of the kernel, or that take memory which no limit counts. Refused calls fail with EPERM, so Python raises
-PermissionError. See seccomp(2) and linux/bpf_common.h for the instructions.
+parts of the kernel, that take memory which no limit counts, or by which code could keep itself from a processor, so as
+to look like a victim of a busy machine. Refused calls fail with EPERM, so Python raises PermissionError. See seccomp(2)
+and linux/bpf_common.h for the instructions.
 """
 
 from __future__ import annotations
@@ -17,25 +18,27 @@ MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X86_64 = """
     mmap 9 shmget 29 shmat 30 shmctl 31 socket 41 connect 42 accept 43 sendmsg 46 bind 49 listen 50 socketpair 53
     setsockopt 54 clone 56 semget 64 semop 65 semctl 66 msgget 68 msgsnd 69 msgrcv 70 msgctl 71 fcntl 72 ptrace 101
-    syslog 103 mknod 133 uselib 134 personality 135 ustat 136 sysfs 139 vhangup 153 modify_ldt 154 pivot_root 155
-    _sysctl 156 adjtimex 159 chroot 161 acct 163 settimeofday 164 mount 165 umount2 166 swapon 167 swapoff 168
-    reboot 169 sethostname 170 setdomainname 171 iopl 172 ioperm 173 init_module 175 delete_module 176 quotactl 179
-    io_setup 206 lookup_dcookie 212 clock_settime 227 mbind 237 set_mempolicy 238 get_mempolicy 239 mq_open 240
-    kexec_load 246 add_key 248 request_key 249 keyctl 250 inotify_init 253 migrate_pages 256 mknodat 259 unshare 272
-    vmsplice 278 move_pages 279 accept4 288 inotify_init1 294 perf_event_open 298 fanotify_init 300
-    name_to_handle_at 303 open_by_handle_at 304 clock_adjtime 305 sendmmsg 307 setns 308 process_vm_readv 310
-    process_vm_writev 311 kcmp 312 finit_module 313 memfd_create 319 kexec_file_load 320 bpf 321 userfaultfd 323
+    syslog 103 mknod 133 uselib 134 personality 135 ustat 136 sysfs 139 setpriority 141 sched_setparam 142
+    sched_setscheduler 144 vhangup 153 modify_ldt 154 pivot_root 155 _sysctl 156 adjtimex 159 chroot 161 acct 163
+    settimeofday 164 mount 165 umount2 166 swapon 167 swapoff 168 reboot 169 sethostname 170 setdomainname 171 iopl 172
+    ioperm 173 init_module 175 delete_module 176 quotactl 179 sched_setaffinity 203 io_setup 206 lookup_dcookie 212
+    clock_settime 227 mbind 237 set_mempolicy 238 get_mempolicy 239 mq_open 240 kexec_load 246 add_key 248
+    request_key 249 keyctl 250 inotify_init 253 migrate_pages 256 mknodat 259 unshare 272 vmsplice 278 move_pages 279
+    accept4 288 inotify_init1 294 perf_event_open 298 fanotify_init 300 name_to_handle_at 303 open_by_handle_at 304
+    clock_adjtime 305 sendmmsg 307 setns 308 process_vm_readv 310 process_vm_writev 311 kcmp 312 finit_module 313
+    sched_setattr 314 memfd_create 319 kexec_file_load 320 bpf 321 userfaultfd 323
 """
 _AARCH64 = """
     io_setup 0 fcntl 25 inotify_init1 26 mknodat 33 umount2 39 mount 40 pivot_root 41 chroot 51 vhangup 58 quotactl 60
     vmsplice 75 acct 89 personality 92 unshare 97 kexec_load 104 init_module 105 delete_module 106 clock_settime 112
-    syslog 116 ptrace 117 reboot 142 sethostname 161 setdomainname 162 settimeofday 170 adjtimex 171 mq_open 180
-    msgget 186 msgctl 187 msgrcv 188 msgsnd 189 semget 190 semctl 191 semop 193 shmget 194 shmctl 195 shmat 196
-    socket 198 socketpair 199 bind 200 listen 201 accept 202 connect 203 setsockopt 208 sendmsg 211 add_key 217
-    request_key 218 keyctl 219 clone 220 mmap 222 swapon 224 swapoff 225 mbind 235 get_mempolicy 236 set_mempolicy 237
-    migrate_pages 238 move_pages 239 perf_event_open 241 accept4 242 fanotify_init 262 name_to_handle_at 264
-    open_by_handle_at 265 clock_adjtime 266 setns 268 sendmmsg 269 process_vm_readv 270 process_vm_writev 271 kcmp 272
-    finit_module 273 memfd_create 279 bpf 280 userfaultfd 282 kexec_file_load 294
+    syslog 116 ptrace 117 sched_setparam 118 sched_setscheduler 119 sched_setaffinity 122 setpriority 140 reboot 142
+    sethostname 161 setdomainname 162 settimeofday 170 adjtimex 171 mq_open 180 msgget 186 msgctl 187 msgrcv 188
+    msgsnd 189 semget 190 semctl 191 semop 193 shmget 194 shmctl 195 shmat 196 socket 198 socketpair 199 bind 200
+    listen 201 accept 202 connect 203 setsockopt 208 sendmsg 211 add_key 217 request_key 218 keyctl 219 clone 220
+    mmap 222 swapon 224 swapoff 225 mbind 235 get_mempolicy 236 set_mempolicy 237 migrate_pages 238 move_pages 239
+    perf_event_open 241 accept4 242 fanotify_init 262 name_to_handle_at 264 open_by_handle_at 265 clock_adjtime 266
+    setns 268 sendmmsg 269 process_vm_readv 270 process_vm_writev 271 kcmp 272 finit_module 273 sched_setattr 274
+    memfd_create 279 bpf 280 userfaultfd 282 kexec_file_load 294
 """
 _BOTH = """
     io_uring_setup 425 io_uring_enter 426 io_uring_register 427 open_tree 428 move_mount 429 fsopen 430 fsconfig 431

@@ -6,9 +6,11 @@ Every message names the field, the value and the choices.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from marl.config import nearest
+from marl.protocols import Speaker
 
 if TYPE_CHECKING:
     from marl.config import Component
@@ -22,7 +24,7 @@ def check(scenario: Scenario) -> None:
     Raises:
         ValueError: naming everything that does not fit, a line each.
     """
-    about_parts = (_references, _seats, _weights, _remote, _learning, _updates, _credit)
+    about_parts = (_references, _seats, _speakers, _weights, _remote, _learning, _updates, _credit)
     about_measuring = (_evaluation, _held_out, _best, _alarms)
     problems = [problem for find in (*about_parts, *about_measuring) for problem in find(scenario)]
     if problems:
@@ -39,7 +41,12 @@ def absent(scenario: Scenario) -> list[str]:
         parts |= {f"policies.{name}.model": policy.model} if policy.model else {}
         parts |= {f"policies.{name}.learner": policy.learner} if policy.learner else {}
         parts[f"policies.{name}.engine"] = policy.engine
-    return [f"{field}.{problem}" for field, part in parts.items() for problem in part.missing()]
+    lacking = [f"{field}.{problem}" for field, part in parts.items() for problem in part.missing()]
+    return lacking + [
+        f"track: {name!r} is not installed; pip install 'marl-llm[tracking]', or remove it"
+        for name in scenario.track
+        if find_spec(name) is None
+    ]
 
 
 def notes(scenario: Scenario) -> Iterator[str]:
@@ -87,6 +94,19 @@ def _seats(scenario: Scenario) -> Iterator[str]:
             yield f"seats.{agent}: game {scenario.game.kind!r} has no such agent; {nearest(agent, agents)}"
     if scenario.schedule.rotate_seats and len(set(scenario.seats.values())) < 2:
         yield "schedule.rotate_seats: true, but all seats have the same role; give them different ones or drop it"
+
+
+def _speakers(scenario: Scenario) -> Iterator[str]:
+    for name, role in scenario.roles.items():
+        if "" in role.sampling.stop:
+            yield f"roles.{name}.sampling.stop: '' ends every answer before its first token; remove it"
+    speakers = {
+        agent: Speaker(role, policy.engine, policy.model)
+        for agent, name in scenario.seats.items()
+        if (role := scenario.roles.get(name)) and (policy := scenario.policies.get(role.policy))
+    }
+    if speakers.keys() == scenario.seats.keys():  # else `_references` names those who are missing
+        yield from (f"game.{problem}" for problem in scenario.game.conflicts(speakers))
 
 
 def _weights(scenario: Scenario) -> Iterator[str]:
@@ -281,12 +301,30 @@ def _best(scenario: Scenario) -> Iterator[str]:
         if evaluate.patience:
             yield f"evaluate.patience: {evaluate.patience}, but nothing says what is best; give evaluate.keep_best"
         return
-    scopes = {"held_out": evaluate.held_out, "held_out_greedy": evaluate.greedy, "optimal": evaluate.optimal}
-    scopes |= dict.fromkeys(("nashconv", "value"), evaluate.nashconv) | evaluate.against
-    measured = [f"eval/{scope}" for scope, enabled in scopes.items() if enabled]
-    if not any(f"{name}/".startswith(f"{scope}/") for scope in measured):
-        choices = f"choices below {', '.join(measured)}" if measured else "nothing is evaluated; give evaluate.held_out"
+    known = list(_measured(scenario))
+    if not any(name == figure or (figure.endswith("/") and name.startswith(figure)) for figure in known):
+        shown = [f"{figure}..." if figure.endswith("/") else figure for figure in known]
+        choices = nearest(name, shown) if shown else "nothing is evaluated; give evaluate.held_out"
         yield f"evaluate.keep_best: nothing measures {name!r}; {choices}"
+
+
+def _measured(scenario: Scenario) -> Iterator[str]:
+    """Yield the names of what is evaluated; one that ends with a slash stands for all that begin with it."""
+    evaluate, agents = scenario.evaluate, tuple(scenario.seats)
+    measures = scenario.game.measured()
+    scopes = {"held_out": evaluate.held_out, "held_out_greedy": evaluate.greedy}
+    below = [*(measures or ()), *(f"return/{agent}" for agent in agents), *(f"role/{role}/" for role in scenario.roles)]
+    for scope in (f"eval/{name}/" for name, enabled in scopes.items() if enabled):
+        yield from [scope] if measures is None else (f"{scope}{name}" for name in below)
+    if evaluate.optimal:
+        yield "eval/optimal"
+    if evaluate.nashconv:
+        yield from ("eval/nashconv", *(f"eval/value/{agent}" for agent in agents))
+    if evaluate.optimal or evaluate.nashconv:
+        yield "eval/legal_mass"
+    for opponent in evaluate.against:
+        places = (f"eval/{opponent}", *(f"eval/{opponent}/{agent}" for agent in agents))
+        yield from (f"{place}/{figure}" for place in places for figure in ("mean", "win", "draw", "loss"))
 
 
 def _alarms(scenario: Scenario) -> Iterator[str]:

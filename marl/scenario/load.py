@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from marl.config import cut, nearest
+from marl.places import Places, current, relative_to, typed
 from marl.scenario.checks import absent
 from marl.scenario.schema import Scenario
 from marl.scenario.trust import gate
@@ -46,38 +47,46 @@ _MESSAGES = {
 """Type of a pydantic error -> our message."""
 
 
-def load(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
+def load(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> Scenario:
     """Return the scenario in a YAML file, with overrides (`dotted.path=value`, the value in YAML), validated.
+
+    Relative paths in the file begin at its folder, those in overrides at the working directory. In place of a file,
+    `source` may be the data that one would hold, in which paths begin at the working directory, too.
 
     Raises:
         ScenarioError: naming file, field, value and choices.
     """
-    path = Path(path)
-    data = _read(path)
-    typed = [_override(data, override) for override in overrides]
-    scenario = validate(data, str(path), typed)
+    if isinstance(source, Mapping):
+        name, folder, data = "scenario", Path.cwd(), dict(source)
+    else:
+        name, folder, data = str(source), Path(source).parent, _read(Path(source))
+    fields = [_override(data, override) for override in overrides]
+    places = Places(folder)
+    with relative_to(places):
+        scenario = validate(data, name, fields)
     if problems := absent(scenario):
-        raise _error(str(path), problems)
+        raise _error(name, [places.explain(problem) for problem in problems])
     return scenario
 
 
-def validate(data: Mapping[str, Any], name: str = "scenario", typed: Sequence[str] = ()) -> Scenario:
-    """Return the scenario given as plain data.
+def validate(data: Mapping[str, Any], name: str = "scenario", typed_fields: Sequence[str] = ()) -> Scenario:
+    """Return the scenario given as plain data. Its relative paths stay as they are, except within `relative_to`.
 
     Args:
         data: as a YAML file holds it.
         name: the file, or what else to call it in messages.
-        typed: fields (dotted) that the user typed, and so wants.
+        typed_fields: fields (dotted) that the user typed, and so wants.
 
     Raises:
         ScenarioError: as `load`, or, in a command, if the user does not consent to what it reaches.
     """
     if check_reach := gate.get():
-        check_reach(data, name, typed)
+        check_reach(data, name, typed_fields)
     try:
         return Scenario.model_validate(data)
     except ValidationError as error:
-        raise _error(name, explain(error)) from error
+        problems, places = explain(error), current()
+        raise _error(name, [places.explain(problem) for problem in problems] if places else problems) from error
 
 
 def problem_list(problems: Sequence[str]) -> str:
@@ -118,7 +127,7 @@ def _override(data: dict[str, Any], override: str) -> str:
             raise ScenarioError(f"override {override!r}: {field} is {inner!r}, which has no fields{hint}")
         # Copied, so that a section which YAML aliases made one object with another is overridden alone.
         parent[key] = parent = dict(inner)
-    parent[keys[-1]] = read_yaml(text, f"override {override!r}")
+    parent[keys[-1]] = typed(read_yaml(text, f"override {override!r}"))
     return dotted
 
 

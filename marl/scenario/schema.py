@@ -52,11 +52,13 @@ def _check_names(names: Iterable[str], why: str) -> None:
 class Alternate(Config):
     """Steps in which a policy learns, so that policies can take turns; in the others it stays as it is."""
 
+    example = "period: 20, steps: 10"
     period: Steps
+    """Steps after which it begins again."""
     start: int = Field(default=0, ge=0)
-    """The first step (from 0) of each period ..."""
+    """First step (from 0) of each period in which the policy learns."""
     steps: Steps
-    """... and how many."""
+    """Number of steps of each period in which it learns, from `start` on."""
 
     @model_validator(mode="after")
     def _fits_period(self) -> Self:
@@ -79,15 +81,17 @@ class PolicyConfig(Config):
     """One set of weights that samples for its roles. Without a learner it stays as it is."""
 
     model: Annotated[ModelConfig | None, Part("models", ModelConfig, optional=True, path="pretrained")] = None
-    """A folder, a name on the hub, or `kind: tiny`; none for scripted players."""
+    """Weights: a folder, a name on the hub, or `kind: tiny`; none for scripted players."""
     engine: Annotated[EngineConfig, Part("engines", EngineConfig)] = Field(
         default={"kind": "transformers"}, validate_default=True
     )  # type: ignore[assignment]
+    """Part that answers requests: samples from the weights, asks an endpoint, or follows rules."""
     learner: Annotated[LearnerConfig | None, Part("trainers", LearnerConfig, optional=True)] = None
+    """Part that learns from what the policy said. None: it stays as it is."""
     update_every: PositiveInt = 1
     """Number of steps whose samples are gathered and learnt from at once."""
     alternate: Alternate | None = None
-    """Steps in which it learns; None: all."""
+    """Steps in which it learns. None: all."""
 
     def learns_in(self, step: int) -> bool:
         """Return True if the turns of `step` (from 0) are learnt from."""
@@ -106,14 +110,18 @@ class KlInReward(Config):
     `k3` exp(-d) - 1 + d, `abs` |d|. The learner of each penalised role must have a `reference`.
     """
 
+    example = "coefficient: 0.01"
     needs: ClassVar[frozenset[str]] = frozenset({"logprobs", "reference"})
     """Fields of `Reading` that it is computed from."""
     coefficient: NonNegativeFloat
+    """Factor of the estimates; with `target`, the one at the start."""
     estimator: Literal["k1", "k2", "k3", "abs"] = "k1"
+    """Estimate of k_t, with d = log p_policy - log p_reference in nats: `k1` d (usual), `k2` d^2 / 2, `k3` exp(-d) - 1
+    + d, `abs` |d|."""
     clamp: PositiveFloat | None = None
-    """k_t is clipped to [-clamp, clamp] (OpenRLHF: 10)."""
+    """Greatest size of k_t, which is clipped to [-clamp, clamp] (OpenRLHF: 10). None: no limit."""
     target: PositiveFloat | None = None
-    """The coefficient follows the mean k_t so that it comes to this (nats a token; verl: 0.1). None: it is constant."""
+    """Mean k_t (nats a token; verl: 0.1) that the coefficient is steered to. None: it is constant."""
     horizon: PositiveInt = HORIZON
     """Turns after which the coefficient of a `target` that is missed has risen or fallen by up to a fifth (Ziegler et
     al. 2019, arXiv 1909.08593)."""
@@ -132,11 +140,15 @@ class Overlong(Config):
     """DAPO's soft punishment of long answers (arXiv 2503.14476): from 0 at `limit` - `buffer` tokens to -1 at `limit`,
     times `factor`, charged at the last token. Lengths are of completions, the end token included."""
 
+    example = "limit: 256, buffer: 64"
     limit: PositiveInt
+    """Length (tokens) from which the punishment is -1."""
     buffer: PositiveInt
+    """Tokens before the limit over which it grows from 0."""
     factor: PositiveFloat = 1.0
+    """Factor of the punishment."""
     capped: bool = True
-    """True: it stays -1 beyond the limit (paper, OpenRLHF). False: it goes on falling (verl, ms-swift)."""
+    """With true it stays -1 beyond the limit (paper, OpenRLHF); with false it goes on falling (verl, ms-swift)."""
 
     @model_validator(mode="after")
     def _fits_limit(self) -> Self:
@@ -151,9 +163,11 @@ class CreditRule(Config):
     assign: Annotated[AssignConfig, Part("credit", AssignConfig)] = Field(
         default={"kind": "outcome"}, validate_default=True
     )  # type: ignore[assignment]
+    """Rule that computes what each turn earned."""
     baseline: Annotated[BaselineConfig, Part("baselines", BaselineConfig)] = Field(
         default={"kind": "group"}, validate_default=True
     )  # type: ignore[assignment]
+    """Rule that computes what that is compared with, which gives advantages."""
     scale: float = Field(default=1.0, gt=0)
     """Factor of rewards before they are judged; the rewards themselves do not change."""
     kl: KlInReward | None = None
@@ -172,6 +186,7 @@ class CreditConfig(CreditRule):
     """The rule for every role, and roles with a rule of their own."""
 
     roles: dict[str, CreditRule] = Field(default_factory=dict)
+    """Role -> a rule of its own."""
     compare: dict[str, CreditRule] = Field(default_factory=dict)
     """Name -> a rule that judges every step as well and is never learnt from: metrics tell how far it agrees with the
     one that is. What it plays is counted in `credit/tokens`."""
@@ -187,6 +202,7 @@ class Schedule(Config):
     """Amount of play."""
 
     steps: Steps
+    """Steps of the run; in each, episodes are played, judged and learnt from."""
     groups: Episodes
     """Different starts a step."""
     group_size: Episodes
@@ -194,14 +210,18 @@ class Schedule(Config):
     rotate_seats: bool = False
     """Let the roles change seats from group to group, so that each role plays every seat."""
     seed: int = 0
+    """Seed of everything random in the run."""
     threads: int | None = Field(default=None, ge=1, le=4096)
-    """Of torch. Tiny models are fastest with 1; default: torch's own."""
+    """Threads of torch. Tiny models are fastest with 1; default: torch's own number."""
     on_error: Literal["stop", "drop"] = "stop"
-    """If a game raises: end the run after a checkpoint, or drop the episode ..."""
+    """If a game raises an error: end the run after a checkpoint (`stop`), or leave the episode out (`drop`)."""
     max_drops: PositiveInt = 100
-    """... until this many were dropped in a run."""
+    """Episodes left out, with `on_error: drop`, after which the run ends."""
     deadline_s: float = Field(default=600.0, gt=0)
-    """Longest wait for an answer of any policy, in seconds."""
+    """Longest wait for an answer of any policy, and for a call of a game's, role's or credit rule's own code, in
+    seconds; then the run ends, after a checkpoint, and says what did not come back."""
+    max_turns: PositiveInt = 10_000
+    """Turns after which an episode that is not over counts as one whose game raised an error."""
     worker_delay: Annotated[int, Field(gt=0, le=1000)] | None = 4
     """Rounds of sampling after which the answer of a verifier or tool is taken, neither earlier nor later, so that the
     same seed gives the same bits. None: as soon as it has come, which may be faster and is not reproducible."""
@@ -220,20 +240,21 @@ class Evaluate(Config):
     """Measurements every so many steps, before the first and after the last; which checkpoint is best by them."""
 
     every: Steps = 50
+    """Steps between evaluations; there is one before the first step and one after the last, too."""
     nashconv: bool = False
-    """Exact, from the policy's own move probabilities; the game must export its deals."""
+    """Measure NashConv: exact, from the policy's own move probabilities; the game must export its deals."""
     optimal: bool = False
-    """Mean probability of an optimal move over all positions that have one; the game must know them."""
+    """Measure the mean probability of an optimal move over all positions that have one; the game must know them."""
     against: dict[str, Episodes] = Field(default_factory=dict)
-    """Opponent (`random`, or one that the game exports) -> episodes."""
+    """Opponent (`random`, or one that the game exports) -> episodes that are played against it."""
     held_out: Episodes | None = None
     """Episodes on starts that training never deals: the same ones with the same seeds every time."""
     greedy: bool = False
-    """Play those at temperature 0, too."""
+    """Play the held-out starts at temperature 0, too."""
     keep_best: str | None = None
     """Keep the checkpoint at which this was best: a measure on held-out starts, or an `eval/...` metric."""
     goal: Literal["max", "min"] = "max"
-    """Direction of improvement."""
+    """Direction in which `keep_best` improves."""
     patience: PositiveInt | None = None
     """End the run when so many evaluations have brought nothing better."""
 
@@ -248,7 +269,9 @@ class CheckpointSettings(Config):
     """Files that a run keeps on disk."""
 
     every: PositiveInt = 50
+    """Steps between checkpoints."""
     keep: PositiveInt = 2
+    """Newest checkpoints that stay on disk; the best one by `evaluate.keep_best` stays as well."""
     trajectories: Share = 1.0
     """Share of steps whose trajectories are written."""
 
@@ -314,22 +337,43 @@ class Alarms(Thresholds):
 class Scenario(Config):
     """A run: game, seats, roles, policies with their learners, credit, experience, and what is measured and kept."""
 
+    example = """
+game: {kind: nim}
+seats: {player_0: player, player_1: player}
+roles: {player: {kind: player, policy: actor, sampling: {max_tokens: 6}}}
+policies: {actor: {model: {kind: tiny}, learner: {kind: grpo, lr: 1.0e-3}}}
+credit: {assign: {kind: outcome}, baseline: {kind: group}}
+experience: {kind: rollouts}
+schedule: {steps: 100, groups: 8, group_size: 8}
+evaluate: {every: 20, against: {random: 100}}
+checkpoint: {every: 20}
+alarms: {stop: [unreadable]}
+track: [trackio]
+"""
     game: Annotated[GameConfig, Part("games", GameConfig)]
+    """The game that is played; a workflow on problems is `kind: team`."""
     seats: dict[str, str] = Field(default_factory=dict, validate_default=True)
     """Agent of the game -> role. Agents left out get the game's default role, where it has one."""
     roles: dict[str, Annotated[RoleConfig, Part("roles", RoleConfig)]] = Field(min_length=1)
+    """Name of a role -> its prompts, its way of reading answers, and the policy that speaks for it."""
     policies: dict[str, PolicyConfig] = Field(min_length=1)
+    """Name of a policy -> its model, engine and learner. Several roles may share one."""
     credit: CreditConfig = Field(default_factory=lambda: CreditConfig())
+    """Rules by which turns are judged, from rewards to advantages."""
     experience: Annotated[ExperienceConfig, Part("experience", ExperienceConfig)] = Field(
         default={"kind": "rollouts"}, validate_default=True
     )  # type: ignore[assignment]
+    """Source of the episodes that are learnt from."""
     schedule: Schedule
+    """Amount of play: steps, groups, and episodes in each."""
     evaluate: Evaluate = Evaluate()
+    """Measurements on the way, and the checkpoint that is kept as the best."""
     checkpoint: CheckpointSettings = CheckpointSettings()
+    """Files that a run keeps on disk."""
     alarms: Alarms | None = Alarms()
     """Thresholds of collapse alarms. Null: no alarms."""
     track: tuple[Literal["wandb", "mlflow", "trackio"], ...] = ()
-    """Trackers to send metrics to, beside metrics.jsonl and TensorBoard's event files."""
+    """Trackers to send metrics to, in addition to metrics.jsonl and TensorBoard's event files."""
 
     def learning_roles(self) -> Iterator[tuple[str, RoleConfig, LearnerConfig]]:
         """Yield (name, role, learner) for each role whose turns a learner learns from."""
@@ -337,6 +381,13 @@ class Scenario(Config):
             policy = self.policies.get(role.policy)
             if role.trainable and policy and policy.learner:
                 yield name, role, policy.learner
+
+    def _knows_language(self, name: str) -> bool:
+        """Return whether who speaks with a policy understands instructions: no tiny model, and no scripted player."""
+        policy = self.policies.get(name)
+        if policy is None or policy.model is None:
+            return policy is not None and not policy.engine.token_level
+        return policy.model.knows_language
 
     def credited_roles(self) -> dict[str, LearnerConfig]:
         """Return role -> its learner, for each role whose learner learns from credit; imitation does not."""
@@ -363,5 +414,8 @@ class Scenario(Config):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        # In place: the settings are frozen, and a resolved scenario holds the templates that were chosen.
+        for name, role in self.roles.items():
+            self.roles[name] = role.for_reader(self._knows_language(role.policy))
         check(self)
         return self

@@ -18,6 +18,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from importlib.metadata import distributions, entry_points
 from ipaddress import ip_address
 from itertools import accumulate
@@ -26,19 +27,17 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from marl.data_files import write_whole
+from marl.models.tiny import cache_folder
 from marl.parts import GROUPS
-from marl.scenario.yaml_text import ScenarioError, read_yaml_file
+from marl.places import FILE_FIELDS, current, exists, may_be_on_hub, relative_to
+from marl.scenario.yaml_text import MAX_BYTES, ScenarioError, read_yaml, read_yaml_file
 
-FILE_FIELDS = frozenset({"path", "file", "held_out_path", "run", "libraries"})
-"""Fields of parts that name a file or folder."""
 MODEL_FIELDS = frozenset({"model", "base"})
 """Fields whose bare text names a model's folder, or a model on the hub."""
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_DATA_SUFFIXES = (".jsonl", ".zst", ".parquet", ".txt", ".jinja2")
 _CODE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".h5", ".py", ".so"})
 """Files that hold code, or from which code can be loaded."""
-_LONGEST_PATH = 4096
 _DEFAULT_KEY = "OPENAI_API_KEY"
 
 
@@ -185,33 +184,36 @@ def _reads(entry: Entry, home: Folder, seen: frozenset[Path]) -> Iterator[Reach]
     if not isinstance(text, str):
         return
     is_model = entry.key in MODEL_FIELDS and "base_url" not in entry.parent
-    path = _existing(text)
-    if path is None:
-        if (is_model or entry.key == "path") and _HUB_NAME.fullmatch(text) and not text.endswith(_DATA_SUFFIXES):
-            yield Reach("downloads", f"{text} from the Hugging Face hub", entry.field, needs_consent=False)
-    elif is_model or entry.key in FILE_FIELDS:
-        if entry.key == "run" and path.resolve() not in seen:
-            yield from _run_reaches(path, entry.field, seen)
-        yield Reach("reads", str(path.resolve()), entry.field, not (home.holds(path) or _holds_data_only(path)))
-    elif os.sep in text and not path.is_dir() and not home.holds(path):
-        # No field of ours, but perhaps one of a part that is not.
-        yield Reach("reads", str(path.resolve()), entry.field, needs_consent=True)
+    files = list(_files(entry.key, text))
+    if not files and (is_model or entry.key == "path") and may_be_on_hub(text):
+        yield Reach("downloads", f"{text} from the Hugging Face hub", entry.field, needs_consent=False)
+    for path in files:
+        if is_model or entry.key in FILE_FIELDS:
+            if entry.key == "run" and path.resolve() not in seen:
+                yield from _run_reaches(path, entry.field, seen)
+            yield Reach("reads", str(path.resolve()), entry.field, not (home.holds(path) or _holds_data_only(path)))
+        elif os.sep in text and not path.is_dir() and not home.holds(path):
+            # No field of ours, but perhaps one of a part that is not.
+            yield Reach("reads", str(path.resolve()), entry.field, needs_consent=True)
 
 
-def _existing(text: str) -> Path | None:
-    """Return the file or folder that a text names from the working folder, or None if it names none."""
-    if len(text) > _LONGEST_PATH or "\n" in text:
-        return None
+def _files(key: str, text: str) -> Iterator[Path]:
+    """Yield the file or folder that a text names, if there is one. What no field of ours names may begin anywhere."""
+    places = current()
     with suppress(OSError, ValueError, RuntimeError):  # too long a name, a null character, no such user
-        path = Path(text).expanduser()
-        return path if path.exists() else None
-    return None
+        names = {places.path(key, text)} if places else set()
+        if not (places and key in FILE_FIELDS | MODEL_FIELDS):
+            names.add(str(Path(text).expanduser()))
+        yield from (Path(path) for path in sorted(names) if "\n" not in path and exists(path))
 
 
 def _run_reaches(run: Path, field: str, seen: frozenset[Path]) -> Iterator[Reach]:
-    with suppress(FileNotFoundError, ScenarioError):  # reported when the run is read
+    # A run's own paths are absolute. Errors are reported when it is read.
+    with suppress(FileNotFoundError, ScenarioError), relative_to(None):
+        agreed = remembered(run / "scenario.yaml")
         for reach in reaches(read_yaml_file(run / "scenario.yaml"), run, seen):
-            yield Reach(reach.action, reach.target, f"{field} -> {reach.field}", reach.needs_consent)
+            open_question = reach.needs_consent and (reach.action, reach.target) not in agreed
+            yield Reach(reach.action, reach.target, f"{field} -> {reach.field}", open_question)
 
 
 def _holds_data_only(path: Path) -> bool:
@@ -258,3 +260,35 @@ def _runs(entry: Entry) -> Iterator[Reach]:
         yield Reach("runs", f"code that comes with {name}", entry.field, needs_consent=True)
     if entry.key in ("sandbox", "how") and entry.value == "none":
         yield Reach("runs", "what models write, without a sandbox", entry.field, needs_consent=True)
+
+
+# --- runs of the user's own ------------------------------------------------------------------------------------------
+
+
+def remember(resolved: str, run: Path) -> None:
+    """Keep in mind that the user trains this resolved scenario in the folder `run`, so that looking at it asks nothing.
+
+    This is kept in the user's cache and not in the run, which somebody else could have made, and is tied to the very
+    bytes of the scenario. Where it cannot be kept, consent is asked for again.
+    """
+    reached = [
+        (each.action, each.target) for each in reaches(read_yaml(resolved, "scenario"), run) if each.needs_consent
+    ]
+    file = _memory(resolved.encode())
+    if reached:
+        with suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(file, json.dumps(reached).encode())
+
+
+def remembered(resolved: Path) -> set[tuple[str, str]]:
+    """Return (action, target) of all that the user trained the run with this file of a resolved scenario to reach."""
+    with suppress(OSError, ValueError):
+        with resolved.open("rb") as file:
+            pairs = json.loads(_memory(file.read(MAX_BYTES + 1)).read_text())
+        return {(action, target) for action, target in pairs}
+    return set()
+
+
+def _memory(resolved: bytes) -> Path:
+    return cache_folder() / "agreed" / f"{sha256(resolved).hexdigest()}.json"

@@ -20,7 +20,8 @@ from marl.protocols import ModelConfig, ModelContext, ModelSource, WarmUp
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
 from marl.scenario.schema import PolicyConfig, Scenario
-from marl.training.loop import Interrupt, Training
+from marl.training.interrupt import Interrupt
+from marl.training.loop import Training
 from marl.training.placement import LocalPlacement, Placement, use_threads
 from marl.training.run import Run
 from marl.training.warm_up import corpus, lesson, random_play
@@ -36,7 +37,9 @@ def build(scenario: Scenario, placement: Placement | None = None) -> Run:
     use_threads(scenario.schedule.threads)
     weights = sources(scenario, scenario.policies)
     simulator, learners = placement.simulator(scenario, weights), placement.learners(scenario, weights)
-    return Run(scenario, simulator, learners, Judge(scenario.credit), scenario.experience.build())
+    return Run(
+        scenario, simulator, learners, Judge(scenario.credit, scenario.schedule.deadline_s), scenario.experience.build()
+    )
 
 
 def sources(scenario: Scenario, policies: Mapping[str, PolicyConfig]) -> dict[str, ModelSource | None]:
@@ -73,15 +76,12 @@ def warm_up(scenario: Scenario, policies: Sequence[str], base: Path, settings: W
 def _train(scenario: Scenario, policy: str, folder: Path) -> Path:
     """Return the folder of what a policy has learnt in a whole run.
 
-    Raises:
-        KeyboardInterrupt: if it was interrupted; the run that needs the model has not begun, so that ends, too.
+    Ctrl-C ends it as it ends all that is done before a run begins: at once.
     """
     home, steps = RunFolder(folder), scenario.schedule.steps
     home.create(scenario)
     with closing(WarmUpProgress(policy, steps)) as progress:
         training = Training(build(scenario), home, [progress])
         progress.begin(home)
-        with Interrupt() as stop:
-            if not training(stop):
-                raise KeyboardInterrupt
+        training(Interrupt())
     return home.checkpoints / f"{steps:06d}" / "policies" / policy

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
+import math
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from types import FrameType
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
 
-from marl.errors import EndpointError, FolderError, NonFinite
+from marl.errors import FolderError, NonFinite, OutOfMemory, is_out_of_memory
 from marl.evaluation.evaluate import Evaluator
 from marl.graph import Trajectory
 from marl.metrics.alarms import Alarm, AlarmMonitor, Collapse
 from marl.metrics.collapse import most_common_move
 from marl.metrics.summaries import summarize, usage_metrics
-from marl.rollout.episode import GameError
 from marl.runs import checkpoint
 from marl.runs.best_checkpoint import Best
 from marl.runs.failed_updates import keep
 from marl.runs.run_folder import RunFolder
 from marl.seeds import seed_of
+from marl.training.failures import divergence_advice, memory_advice, resume_advice
+from marl.training.interrupt import STEP_S, UPDATE_S, Interrupt, Stopped
 from marl.training.run import Run
 from marl.training.samples import collect
 from marl.types import Metrics, Sample, Turn
 from marl.view.console import Monitor
+from marl.view.examples import examples
+
+_LOST = ("episode/dropped", "episode/unjudged")
 
 
 class Clock:
@@ -33,39 +37,15 @@ class Clock:
 
     def __init__(self) -> None:
         self.metrics: Metrics = {}
+        self.stage = ""
+        """The stage that began last."""
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
-        started = time.perf_counter()
+        started, self.stage = time.perf_counter(), stage
         yield
         name = f"time/{stage}"
         self.metrics[name] = self.metrics.get(name, 0.0) + time.perf_counter() - started
-
-
-class Interrupt:
-    """Ctrl-C asks the loop to stop after this step; a second one stops at once."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        # Python gives signals to the main thread; elsewhere they are for whoever started the thread.
-        here = threading.current_thread() is threading.main_thread()
-        self._signals = (signal.SIGINT, signal.SIGTERM) if here else ()
-
-    def __enter__(self) -> Interrupt:
-        self._before = {s: signal.signal(s, self._ask) for s in self._signals}
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for name, handler in self._before.items():
-            signal.signal(name, handler)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
-        # Not print: a signal may come in the middle of one.
-        with suppress(OSError):
-            os.write(2, b"\nstopping after this step, with a checkpoint; once more stops at once\n")
 
 
 class Training:
@@ -75,33 +55,53 @@ class Training:
         self.run, self.folder, self.monitors = run, folder, monitors
         self._evaluator = Evaluator(run.scenario, run.simulator)
         self._best, self._alarms = Best(run.scenario.evaluate), AlarmMonitor.of_scenario(run.scenario)
-        self._saved = 0
-        """Step of the newest checkpoint. Step 0 needs none: it follows from the scenario."""
+        self._stop = Interrupt()
+        self._saved = self._resumed = 0
+        """Steps of the newest checkpoint and of the one that the run went on from. Step 0 needs none: it follows from
+        the scenario."""
+        self._unmeasured: Metrics | None = {}
+        """Figures of the newest step, if it is still to be evaluated."""
 
     def __call__(self, stop: Interrupt) -> bool:
-        """Train to the end; False if it was interrupted before.
+        """Train to the end; False if it was stopped before.
 
         Raises:
             Collapse: if an alarm that ends the run is raised; after a checkpoint.
+            OutOfMemory: if memory is used up; after a checkpoint of the steps done, unless an update had begun to
+                change weights.
         """
-        if self.run.step == 0:
-            self._finish({}, Clock())
-        while not self._done and not stop.requested:
+        self._stop = stop
+        try:
+            with stop.patient(math.inf):
+                self._train()
+        except Stopped:
+            return False
+        return self._done
+
+    def _train(self) -> None:
+        if self._unmeasured is not None:
+            self._measure_late(self._unmeasured)
+        while not self._done and not self._stop.requested:
             self._advance()
         self.save()
         if self._best.given_up:
             self._say(self._best.why)
-        return self._done
+
+    def _measure_late(self, metrics: Metrics) -> None:
+        """Evaluate the newest step, which a run that went on from its checkpoint had yet to do."""
+        self._finish(metrics, Clock())
+        if self._saved:
+            checkpoint.complete(self.folder.checkpoints, self._saved, self.folder.settled_rows())
 
     @property
     def _done(self) -> bool:
-        return self.run.step == self.run.scenario.schedule.steps or self._best.given_up
+        return self.run.step >= self.run.scenario.schedule.steps or self._best.given_up
 
     def _advance(self) -> None:
         clock = Clock()
         metrics, trajectories = self._step(clock)
         holding, raised = self._alarms(metrics)
-        self._finish(metrics | holding, clock)
+        self._finish(metrics | holding, clock, trajectories)
         if self.run.step % self.run.scenario.checkpoint.every == 0 or self.run.step == self._best.step:
             self.save()
         self._report_alarms(raised, trajectories)
@@ -120,19 +120,22 @@ class Training:
             raise Collapse(f"stopped after step {self.run.step}, with a checkpoint (alarms.stop): {'; '.join(fatal)}")
 
     def _step(self, clock: Clock) -> tuple[Metrics, Sequence[Trajectory]]:
-        run, step, dropped = self.run, self.run.step, self.run.simulator.dropped
-        with clock("step"):
-            with clock("play"), self._saving():
-                trajectories = run.experience.gather(step, run.deals, run.simulator)
-            with clock("read"):
-                readings = run.read(trajectories)
-            with clock("judge"):
-                judgement = run.judged(trajectories, readings)
-                batches = collect(trajectories, judgement, run.scenario.roles, readings)
-            metrics = summarize(trajectories) | {"episode/dropped": float(run.simulator.dropped - dropped)}
-            metrics |= run.experience.metrics() | judgement.metrics
+        run, step = self.run, self.run.step
+        dropped, unjudged = run.simulator.dropped, run.simulator.unjudged
+        with clock("step"), self._rescued(clock, self.save):
+            with self._stop.patient(STEP_S):
+                with clock("play"):
+                    trajectories = run.experience.gather(step, run.deals, run.simulator)
+                with clock("read"):
+                    readings = run.read(trajectories)
+                with clock("judge"):
+                    judgement = run.judged(trajectories, readings)
+                    batches = collect(trajectories, judgement, run.scenario.roles, readings)
+                lost = run.simulator.dropped - dropped, run.simulator.unjudged - unjudged
+                metrics = summarize(trajectories) | dict(zip(_LOST, map(float, lost), strict=True))
+                metrics |= run.experience.metrics() | judgement.metrics
             due = run.update_schedule(step, batches)
-            with clock("learn"):
+            with clock("learn"), self._stop.patient(UPDATE_S):
                 metrics |= self._learn(due)
             with clock("publish"):
                 for name in due:
@@ -144,8 +147,11 @@ class Training:
                 self.folder.record_judgement(run.step, run.record(judgement, trajectories))
         return metrics, trajectories
 
-    def _finish(self, metrics: Metrics, clock: Clock) -> None:
-        """Evaluate if it is time, and write the step's row; if evaluation fails, the row without it."""
+    def _finish(self, metrics: Metrics, clock: Clock, trajectories: Sequence[Trajectory] = ()) -> None:
+        """Evaluate if it is time, and write the step's row; if evaluation fails, the row without it.
+
+        Of an evaluation some turns are shown: on held-out starts, or else of the step's own `trajectories`.
+        """
         measured: Metrics = {}
 
         def log() -> None:
@@ -155,23 +161,41 @@ class Training:
             spent = usage_metrics(self.run.simulator.spent, "total_")
             self._log(metrics | measured | sampled | spent | clock.metrics)
 
-        if self._due:
-            with clock("evaluate"), self._saving(log):
+        def save_unmeasured() -> None:
+            length = self.folder.settled_rows()
+            log()
+            self.save(length, metrics)
+
+        if due := self._due:
+            with self._rescued(clock, save_unmeasured), clock("evaluate"), self._stop.patient(STEP_S):
                 measured = self._evaluator(self.run.step)
             self._best.expect(measured)
             self._best.take(self.run.step, measured)
         log()
+        for failure in self.run.simulator.take_failures():
+            self._say(failure)
+        for line in examples(self._evaluator.played or trajectories) if due else ():
+            self._say(line)
 
     def _learn(self, samples: Mapping[str, list[Sample]]) -> Metrics:
         try:
             return self.run.update(samples)
         except NonFinite as error:
+            learner, step = self.run.scenario.policies[error.policy].learner, self.run.step
+            # What failed here before does so without any damage.
+            if 0 < step == self._resumed and not self._failed(error.policy).exists():
+                error.add_note(resume_advice(step, checkpoint.whole(self.folder.checkpoints)))
             error.add_note(self._keep_failed(error.policy, samples[error.policy]))
+            error.add_note(divergence_advice(error, samples[error.policy], learner))
             raise
+
+    def _failed(self, policy: str) -> Path:
+        """Return the folder for the batch on which a learner fails in this step."""
+        return self.folder.path / "failed" / f"{self.run.step + 1:06d}" / policy
 
     def _keep_failed(self, policy: str, samples: list[Sample]) -> str:
         """Write the batch on which a learner failed; return a sentence about where it is."""
-        folder = self.folder.path / "failed" / f"{self.run.step + 1:06d}" / policy
+        folder = self._failed(policy)
         try:
             keep(folder, self.run.learners[policy], samples)
         except FolderError as error:
@@ -197,18 +221,23 @@ class Training:
         for monitor in self.monitors:
             monitor.say(message)
 
-    def save(self) -> None:
-        """Write a checkpoint of the steps done, unless there is one."""
+    def save(self, metrics_bytes: int | None = None, unmeasured: Metrics | None = None) -> None:
+        """Write a checkpoint of the steps done, unless there is one.
+
+        `metrics_bytes`: length of metrics.jsonl up to it (default: as it is). `unmeasured`: figures of its step, if
+        that is still to be evaluated; its row is not among those bytes.
+        """
         run = self.run
         if self._saved == run.step:
             return
         checkpoint.write(
             self.folder.checkpoints,
-            run.step,
+            checkpoint.Moment(
+                run.step, self.folder.settled_rows() if metrics_bytes is None else metrics_bytes, unmeasured
+            ),
             run.state_dict(),
             run.save_policies,
-            metrics_bytes=self.folder.settled_rows(),
-            retention=checkpoint.Retention(run.scenario.checkpoint.keep, self._best.step),
+            checkpoint.Retention(run.scenario.checkpoint.keep, self._best.step),
         )
         self._saved = run.step
 
@@ -222,23 +251,49 @@ class Training:
                 raise ValueError(
                     f"checkpoint {step:06d} does not fit the changed scenario: it has no {error}"
                 ) from error
-            self.run.step = self._saved = step
+            self.run.step = self._saved = self._resumed = step
+            self._unmeasured = self.folder.unmeasured(step)
         # Neither has a state of its own: what they know is in the rows.
         for row in self.folder.rows():
             self._best.take(row["step"], row)
             self._alarms(row)
+        if self._unmeasured:
+            self._alarms(self._unmeasured)
 
-    @contextmanager
-    def _saving(self, first: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Play changes no weights, so when it fails, the steps done so far are worth a checkpoint, made after `first`.
+    def _rescued(self, clock: Clock, save: Callable[[], None]) -> ExitStack:
+        """Return a context that is left with a checkpoint of the steps done when it fails or is broken off.
 
-        What was counted while it failed is taken back: a run that goes on from here counts it again.
+        What the failed step changed short of weights is taken back: a run that goes on from here does it again. After
+        an update that was not finite there is none: the weights before it may be what is wrong.
         """
-        before = self.run.play_state()
+        restore, before, stack = self.run.snapshot(), self.run.changes, ExitStack()
+
+        def rescue(_: object, error: BaseException | None, tb: TracebackType | None) -> None:
+            if error is None or type(error) is KeyboardInterrupt or isinstance(error, NonFinite):
+                return
+            if memory := is_out_of_memory(error):
+                traceback.clear_frames(tb)  # what they hold would be in the way of a checkpoint
+            learnt = clock.stage in ("learn", "publish") and (before is None or before != self.run.changes)
+            note = self._broken_off if learnt else self._save_steps_done(restore, save)
+            if memory:
+                raise OutOfMemory(f"{memory_advice(self.run.scenario, clock.stage, error)}. {note}") from error
+            error.add_note(note)
+
+        stack.push(rescue)
+        return stack
+
+    @property
+    def _broken_off(self) -> str:
+        newest = f"checkpoint {self._saved:06d}" if self._saved else "no checkpoint yet"
+        return f"Step {self.run.step + 1} was broken off in the middle of its update; to go on from: {newest}"
+
+    def _save_steps_done(self, restore: Callable[[], None], save: Callable[[], None]) -> str:
+        """Save the steps done; return a sentence about their checkpoint."""
+        restore()
         try:
-            yield
-        except (GameError, TimeoutError, EndpointError):
-            self.run.restore_play_state(before)
-            first()
-            self.save()
-            raise
+            save()
+        except (FolderError, MemoryError, RuntimeError) as error:
+            return f"The steps done could not be kept: {error}"
+        if not self._saved:
+            return "No step was done yet"
+        return f"The steps done are kept: checkpoint {self._saved:06d}; to go on from it: --resume auto"

@@ -88,7 +88,9 @@ def make_simulator(scenario: Scenario, engines: Mapping[str, Engine], seed: int 
     """Return a simulator of the scenario's game and roles with `engines` (policy -> engine); default: its own seed."""
     schedule = scenario.schedule
     casting = RoleCasting(scenario.roles, schedule.seed if seed is None else seed)
-    simulator = RolloutSimulator(scenario.game, casting, engines, schedule.deadline_s, schedule.worker_delay)
+    simulator = RolloutSimulator(
+        scenario.game, casting, engines, schedule.deadline_s, schedule.worker_delay, schedule.max_turns
+    )
     simulator.may_drop = schedule.max_drops if schedule.on_error == "drop" else 0
     return simulator
 

@@ -45,7 +45,7 @@ class Rejudge:
         """Remarks on how it was judged, for whoever reads the result."""
 
     def __call__(self, rule: str | None = None) -> RejudgedStep:
-        """Judge with `rule`: a kind (`shapley`), two (`flow/role_average`) or YAML as under `credit:`.
+        """Judge with `rule`: a kind (`shapley`), two (`flow/role_average`), or YAML as under `credit:` or `assign:`.
 
         None: the judgement that the run learnt from, as it was recorded; if it was not (older versions), its own rule
         judges again. A rule with a state sees the recorded steps before this one first, in order; the run's own goes on
@@ -168,10 +168,10 @@ def _settings(rule: str) -> dict[str, Any]:
         return {"assign": assign} | ({"baseline": baseline} if slash else {})
     if not isinstance(value, dict):
         raise ScenarioError(
-            f"--with {rule}: no rule; give a kind of assign (shapley), one with a baseline (flow/role_average), or "
-            "YAML as under `credit:` ({assign: {kind: flow, decay: 0.5}, baseline: none})"
+            f"--with {rule}: no rule; give a kind of assign (shapley), one with settings ({{kind: flow, decay: 0.5}}), "
+            "one with a baseline (flow/role_average), or YAML as under `credit:` ({assign: flow, baseline: none})"
         )
-    return value
+    return {"assign": value} if "kind" in value else value
 
 
 def _restored(home: RunFolder, scenario: Scenario, step: int) -> Run:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from marl.rollout.simulator import RolloutSimulator
 from marl.runs.best_checkpoint import Best
 from marl.runs.checkpoint import steps, verify_policies
 from marl.runs.failed_updates import read_kept
+from marl.runs.leases import leased
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 from marl.scenario.schema import PolicyConfig, Scenario
 from marl.training.build import build, sources
 from marl.training.placement import build_engines, make_simulator, use_threads
 from marl.types import Metrics
+
+_SOON_S = 0.05
 
 
 def best_step(folder: Path) -> int:
@@ -33,18 +37,25 @@ def best_step(folder: Path) -> int:
 def restore(folder: Path, step: int | None = None) -> tuple[Scenario, RolloutSimulator]:
     """Return a run's scenario, and its simulator with the weights of one checkpoint (default: the newest whole one).
 
+    While they are read, the checkpoint is not removed by a run that goes on.
+
     Raises:
         ScenarioError: if there is no run or no such checkpoint.
     """
     home = RunFolder(folder)
     scenario = home.scenario()
-    chosen = home.latest(verify_policies)[0] if step is None else step
-    if chosen not in (have := steps(home.checkpoints)):
-        known = ", ".join(f"{each:06d}" for each in have) or "none"
-        raise ScenarioError(f"{folder}: no checkpoint of step {chosen}; there are: {known}")
-    use_threads(scenario.schedule.threads)
-    policies = saved_policies(scenario, home.policies(chosen), learn=False)
-    return scenario, make_simulator(scenario, build_engines(policies, sources(scenario, policies)))
+    while True:
+        chosen = home.latest(verify_policies)[0] if step is None else step
+        with leased(home.checkpoints / f"{chosen:06d}") as held:
+            have = steps(home.checkpoints)
+            if held and chosen in have:
+                use_threads(scenario.schedule.threads)
+                policies = saved_policies(scenario, home.policies(chosen), learn=False)
+                return scenario, make_simulator(scenario, build_engines(policies, sources(scenario, policies)))
+        if step is not None or not chosen:
+            known = ", ".join(f"{each:06d}" for each in have) or "none"
+            raise ScenarioError(f"{folder}: no checkpoint of step {chosen}; there are: {known}")
+        time.sleep(_SOON_S)  # it is being removed: the run has a newer one
 
 
 def rerun(folder: Path) -> Metrics:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from marl.graph import Trajectory
 from marl.judging.judge import Judge, Judgement
 from marl.judging.records import StepRecord
-from marl.protocols import Evidence, Experience, Simulator
+from marl.protocols import CountsChanges, Evidence, Experience, Simulator
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import Scenario
 from marl.seeds import seed_of
@@ -112,30 +113,48 @@ class Run:
             "judge": self.judge.state_dict(),
             "pace": self.update_schedule.state_dict(),
             "versions": dict(self.versions),
-            # Not part of what `restore_play_state` takes back: money that was spent stays spent.
+            # Not part of what a snapshot takes back: money that was spent stays spent.
             "spent": {name: asdict(usage) for name, usage in self.simulator.spent.items()},
-            **self.play_state(),
+            **self._play_state(),
         }
 
-    def play_state(self) -> dict[str, Any]:
+    def snapshot(self) -> Callable[[], None]:
+        """Return a function that takes back all that has changed since, but what learners have learnt."""
+        play, judge, waiting = self._play_state(), deepcopy(self.judge.state_dict()), self.update_schedule.snapshot()
+
+        def restore() -> None:
+            self._restore_play_state(play)
+            self.judge.load_state_dict(judge)
+            waiting()
+
+        return restore
+
+    @property
+    def changes(self) -> dict[str, int] | None:
+        """Return policy -> number of changes of what its learner has learnt; None if a learner does not count them."""
+        counting = {name: learner for name, learner in self.learners.items() if isinstance(learner, CountsChanges)}
+        return {name: each.changes for name, each in counting.items()} if len(counting) == len(self.learners) else None
+
+    def _play_state(self) -> dict[str, Any]:
         """Return the part of the state that play changes: experience, and what was counted."""
         return {
             "experience": self.experience.state_dict(),
             "tokens": dict(self.simulator.tokens),
             "dropped": self.simulator.dropped,
+            "unjudged": self.simulator.unjudged,
         }
 
-    def restore_play_state(self, state: Mapping[str, Any]) -> None:
-        """Go back to what `play_state` returned."""
+    def _restore_play_state(self, state: Mapping[str, Any]) -> None:
         self.experience.load_state_dict(state["experience"])
         self.simulator.tokens.clear()
         self.simulator.tokens.update(state["tokens"])
         self.simulator.dropped = state["dropped"]
+        self.simulator.unjudged = state.get("unjudged", 0)  # older versions did not count them
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.judge.load_state_dict(state["judge"])
         self.update_schedule.load_state_dict(state["pace"])
-        self.restore_play_state(state)
+        self._restore_play_state(state)
         self.simulator.restore_spent({name: Usage(**usage) for name, usage in state["spent"].items()})
         for name, learner in self.learners.items():
             learner.load_state_dict(state["learners"][name])

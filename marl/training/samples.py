@@ -58,4 +58,5 @@ def _sample(turn: Turn, start: str, end: End, judgement: Judgement, reading: Rea
         judgement.credit[turn.id],
         reading,
         finish=completion.finish,
+        imposed=completion.imposed,
     )

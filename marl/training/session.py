@@ -4,61 +4,87 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
-from rich.console import Console
-
+from marl.errors import OutOfMemory, is_out_of_memory
 from marl.metrics.alarms import Collapse
 from marl.runs import checkpoint
 from marl.runs.best_checkpoint import Best
-from marl.runs.run_folder import RunFolder
+from marl.runs.run_folder import RunFolder, dump
 from marl.scenario.load import ScenarioError
 from marl.scenario.schema import Scenario
+from marl.scenario.trust import remember
 from marl.training.build import build
-from marl.training.loop import Interrupt, Training
+from marl.training.failures import memory_advice
+from marl.training.interrupt import LEAVE_S, Interrupt
+from marl.training.loop import Training
+from marl.training.run import Run
 from marl.types import Metrics
 from marl.view.closing_report import closing_report
-from marl.view.console import Monitor, console_monitor
+from marl.view.console import Monitor, Monitors, Screen, console_monitor
 from marl.view.trackers import EventFiles, Tracker
 
 
-def train(scenario: Scenario, folder: Path, start: RunStart, monitors: Sequence[Monitor]) -> bool:
-    """Train a scenario in a folder, which is locked meanwhile; return True if it went to the end."""
+def train(
+    scenario: Scenario, folder: Path, start: RunStart, monitors: Sequence[Monitor], stop: Interrupt | None = None
+) -> bool:
+    """Train a scenario in a folder, which is locked meanwhile; return True if it went to the end.
+
+    A request to `stop`, which the caller has entered, is answered at once until the first step, and then by a
+    checkpoint of the steps done.
+    """
     home = RunFolder(folder)
     start.expect(home)
     with home.held():
-        return _train(scenario, home, start, monitors)
+        return _train(scenario, home, start, Monitors(monitors), stop or Interrupt())
 
 
-def _train(scenario: Scenario, home: RunFolder, start: RunStart, monitors: Sequence[Monitor]) -> bool:
-    step = start.prepare(home, scenario)
-    if step >= scenario.schedule.steps:
-        home.rewind(step)
-        best = Best.of(scenario.evaluate, home.rows())
-        checkpoint.tidy(home.checkpoints, checkpoint.Retention(scenario.checkpoint.keep, best.step))
-        with _followed(home, monitors, [*start.notes, f"complete at step {step}: nothing to do"]):
-            return True
-    # Weights are loaded before anything is cut back: what cannot be loaded changes no file.
-    training = Training(build(scenario), home, monitors)
-    training.resume(step)
-    # Weights and libraries are there to stay: the collector need not walk them again at every step's garbage.
-    gc.collect()
-    gc.freeze()
-    with _followed(home, monitors, start.notes), Interrupt() as stop:
+def _train(scenario: Scenario, home: RunFolder, start: RunStart, monitors: Monitors, stop: Interrupt) -> bool:
+    # Until the first step there is nothing to finish.
+    with stop.patient(0.0):
+        step = start.prepare(home, scenario)
+        if step >= scenario.schedule.steps and home.unmeasured(step) is None:
+            home.rewind(step)
+            best = Best.of(scenario.evaluate, home.rows())
+            checkpoint.tidy(home.checkpoints, checkpoint.Retention(scenario.checkpoint.keep, best.step))
+            with _followed(home, monitors, [*start.notes, f"complete at step {step}: nothing to do"]):
+                return True
+        # Weights are loaded before anything is cut back: what cannot be loaded changes no file.
+        training = Training(_built(scenario), home, [monitors])
+        training.resume(step)
+        # Weights and libraries are there to stay: the collector need not walk them again at every step's garbage.
+        gc.collect()
+        gc.freeze()
+    with _followed(home, monitors, start.notes):
         return training(stop)
 
 
+def _built(scenario: Scenario) -> Run:
+    """Return the run, built.
+
+    Raises:
+        OutOfMemory: if its models do not fit into memory.
+    """
+    try:
+        return build(scenario)
+    except (RuntimeError, MemoryError, OSError) as error:
+        if is_out_of_memory(error):
+            raise OutOfMemory(memory_advice(scenario, "load", error)) from error
+        raise
+
+
 @contextmanager
-def _followed(home: RunFolder, monitors: Sequence[Monitor], notes: Sequence[str]) -> Iterator[None]:
-    with ExitStack() as opened:
-        for monitor in monitors:
-            monitor.begin(home)
-            opened.callback(monitor.close)
-            for note in notes:
-                monitor.say(note)
+def _followed(home: RunFolder, monitors: Monitors, notes: Sequence[str]) -> Iterator[None]:
+    monitors.begin(home)
+    try:
+        for note in notes:
+            monitors.say(note)
         yield
+    finally:
+        monitors.close()
 
 
 class RunStart:
@@ -131,32 +157,42 @@ class RunStart:
 
 @dataclass(frozen=True, slots=True)
 class Callback(Monitor):
-    """Monitor that hands every step's metrics to a function."""
+    """Monitor that hands every step's metrics to a function. What the function raises ends the run."""
 
     function: Callable[[int, Metrics], None]
+    dispensable: ClassVar[tuple[type[Exception], ...]] = ()
 
     def log(self, step: int, metrics: Metrics) -> None:
         self.function(step, metrics)
 
 
 def session(
-    scenario: Scenario, folder: Path, start: RunStart, on_step: Callable[[int, Metrics], None] | None = None
+    scenario: Scenario,
+    folder: Path,
+    start: RunStart,
+    on_step: Callable[[int, Metrics], None] | None = None,
+    stop: Interrupt | None = None,
 ) -> bool:
     """Train with progress on the console, event files and trackers; return True if it went to the end.
 
-    Ctrl-C ends it with a checkpoint; a second one, or one before the first step, ends it at once, without.
+    Ctrl-C, or a signal that asks to stop, ends it with a checkpoint; a second Ctrl-C, or one before the first step, at
+    once, without.
     """
     home = RunFolder(folder)
-    watch = console_monitor(Console(), scenario.schedule.steps, home.path.name)
+    remember(dump(scenario), home.path)
+    watch = console_monitor(Screen(), scenario.schedule.steps, home.path.name)
     monitors: list[Monitor] = [watch, EventFiles()]
     monitors += [Tracker(name) for name in scenario.track]
     monitors += [Callback(on_step)] if on_step else []
-    try:
-        finished = train(scenario, home.path, start, monitors)
-    except KeyboardInterrupt:
-        finished = False
-    except Collapse:
-        watch.say(closing_report(home, False, scenario.evaluate))
-        raise
-    watch.say(closing_report(home, finished, scenario.evaluate))
+    closing = Monitors([watch])
+    with stop or Interrupt() as request:
+        try:
+            finished = train(scenario, home.path, start, monitors, request)
+        except KeyboardInterrupt:
+            finished = False
+        except Collapse:
+            closing.say(closing_report(home, False, scenario.evaluate))
+            raise
+        with request.patient(LEAVE_S):
+            closing.say(closing_report(home, finished, scenario.evaluate))
     return finished

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -32,6 +32,11 @@ class UpdateSchedule:
             if ready:
                 due[name] = [sample for samples in waiting for sample in samples]
         return due
+
+    def snapshot(self) -> Callable[[], None]:
+        """Return a function that goes back to what waits now."""
+        waiting = dict(self._waiting)
+        return lambda: self._waiting.update(waiting)
 
     def state_dict(self) -> dict[str, Any]:
         return {name: _codec().dump_python(waiting) for name, waiting in self._waiting.items()}

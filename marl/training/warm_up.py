@@ -6,6 +6,7 @@ seconds, and nothing about playing well. It is an ordinary scenario: recorded pl
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -13,11 +14,11 @@ from typing import Any
 
 from marl.engines.scripted import Random
 from marl.graph import Trajectory
-from marl.protocols import WarmUp
+from marl.protocols import EngineConfig, WarmUp
 from marl.scenario.schema import Scenario
 from marl.seeds import seed_of
 from marl.training.placement import make_simulator
-from marl.types import Deal
+from marl.types import Deal, Request
 
 _EXAMPLES = 256
 """Episodes of random play from whose texts a vocabulary of words is taken."""
@@ -42,9 +43,13 @@ def corpus(scenario: Scenario, policies: Sequence[str], seed: int) -> set[str]:
     roles = {name for name, role in scenario.roles.items() if role.policy in policies}
     played = _examples(scenario.model_dump_json(), seed)
     turns = [turn for trajectory in played for turn in trajectory.turns if turn.role in roles]
-    prompts = {message.content for turn in turns for message in turn.request.messages}
-    tools = {tool.name for name in roles for tool in scenario.roles[name].tools}
-    return prompts | tools | {turn.completion.text for turn in turns}
+    return {turn.completion.text for turn in turns} | {_prompt(turn.request) for turn in turns}
+
+
+def _prompt(request: Request) -> str:
+    """Return a prompt as the template of tiny models writes it."""
+    tools = " ".join(json.loads(tool)["function"]["name"] for tool in request.tools)
+    return "\n".join(filter(None, [tools, *(message.content for message in request.messages)]))
 
 
 def lesson(scenario: Scenario, policies: Sequence[str], settings: WarmUp, base: Path, recorded: Path) -> dict[str, Any]:
@@ -58,9 +63,9 @@ def lesson(scenario: Scenario, policies: Sequence[str], settings: WarmUp, base: 
     for role in data["roles"].values():
         role["trainable"] = role["policy"] in policies
         role["policy"] = policies[0] if role["trainable"] else role["policy"]
+    engines = {name: policy.engine for name, policy in scenario.policies.items() if name not in policies}
     return data | {
-        "policies": {name: {"engine": {"kind": "random"}} for name in scenario.policies if name not in policies}
-        | {policies[0]: pupil},
+        "policies": {name: {"engine": _seat(engine)} for name, engine in engines.items()} | {policies[0]: pupil},
         "credit": {"baseline": {"kind": "none"}},
         "experience": {"kind": "recorded", "path": str(recorded)},
         "schedule": {
@@ -72,3 +77,8 @@ def lesson(scenario: Scenario, policies: Sequence[str], settings: WarmUp, base: 
         },
         "checkpoint": {"every": settings.steps, "trajectories": 0.0},
     }
+
+
+def _seat(engine: EngineConfig) -> dict[str, Any]:
+    """Return the engine of a policy that does not learn: its own if it answers by rule, as random play has it."""
+    return engine.model_dump(mode="json") if engine.rule_bound else {"kind": "random"}

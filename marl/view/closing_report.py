@@ -9,6 +9,7 @@ from typing import Any
 from marl.evaluation.evaluate import LEGAL_MASS
 from marl.metrics.summaries import held_out_measures
 from marl.runs.best_checkpoint import Best
+from marl.runs.checkpoint import whole
 from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import Evaluate
 from marl.view.curves import Curve, chart
@@ -34,21 +35,32 @@ Row = Mapping[str, Any]
 def closing_report(folder: RunFolder, finished: bool, evaluate: Evaluate | None = None) -> str:
     """Return the curve of the run's main figure, and lines on its figures, roles, credit, best checkpoint and alarms.
 
-    Figures are shown at the start and at the end (mean of the last tenth).
+    Figures are shown at the start and at the end (mean of the last tenth). One that was measured once is no result.
     """
     rows = list(folder.rows())
-    step = rows[-1]["step"] if rows else 0
     titles = _titles(rows)
     curves = {name: curve for name in titles if (curve := [(r["step"], r[name]) for r in rows if name in r])}
-    lines = [] if finished else [f"stopped at step {step}; go on with: marl train ... --resume auto"]
-    if curves:
-        lines += ["", chart(next(iter(curves.values()))), ""]
+    lines = [] if finished else [_stopped(folder, rows)]
+    if curves and len(drawn := next(iter(curves.values()))) > 1:
+        lines += ["", chart(drawn), ""]
     lines += _evaluations(rows, curves, titles)
     lines += _roles(rows)
     lines += _credit(rows)
-    lines += _best(folder, Best.of(evaluate or Evaluate(), rows))
+    lines += _best(folder, Best.of(evaluate or Evaluate(), rows), rows)
     lines += _alarms(rows)
     return "\n".join([*lines, f"run folder: {folder.path}"])
+
+
+def _stopped(folder: RunFolder, rows: Sequence[Row]) -> str:
+    """Return where a run was stopped, and from which checkpoint it can go on, if there is one."""
+    if not rows:
+        return "stopped before the first step"
+    step, checkpoints = rows[-1]["step"], whole(folder.checkpoints)
+    if not checkpoints:
+        return f"stopped at step {step}, before the first checkpoint: --resume auto begins anew"
+    newest = checkpoints[-1]
+    again = "" if newest == step else f" from checkpoint {newest:06d} (the steps after it are done again)"
+    return f"stopped at step {step}; go on{again} with: marl train ... --resume auto"
 
 
 def _titles(rows: Sequence[Row]) -> dict[str, str]:
@@ -65,6 +77,9 @@ def _evaluations(rows: Sequence[Row], curves: Mapping[str, Curve], titles: Mappi
     last = _last_tenth(rows)
     masses = _values(last, "eval/legal_mass")
     for name, curve in curves.items():
+        if len(curve) == 1:
+            yield f"{titles[name]} {curve[0][1]:.3f} at step {curve[0][0]}, measured once: nothing to compare it with"
+            continue
         # A run that was stopped may have been measured last before its last tenth.
         end = fmean(_values(last, name) or [curve[-1][1]])
         note = ""
@@ -72,7 +87,8 @@ def _evaluations(rows: Sequence[Row], curves: Mapping[str, Curve], titles: Mappi
             note = f" (legal mass {fmean(masses):.3f})" if masses else ""
         elif lows := _values(rows, f"{name}_low"):
             note = f" (last [{lows[-1]:.3f}, {_values(rows, f'{name}_high')[-1]:.3f}])"
-        yield f"{titles[name]} {curve[0][1]:.3f} -> {end:.3f}{note}"
+        late = "" if _values(last, name) else f" at step {curve[-1][0]}"
+        yield f"{titles[name]} {curve[0][1]:.3f} -> {end:.3f}{late}{note}"
     if masses and min(masses) < LEGAL_MASS:
         yield f"the exact figure does not count: the legal mass fell below {LEGAL_MASS}"
 
@@ -85,7 +101,8 @@ def _roles(rows: Sequence[Row]) -> Iterator[str]:
         changes = []
         for name in (*rewards, *(f"role/{role}/{figure}" for figure in _ROLE_FIGURES)):
             if (end := _end(rows, name)) is not None:
-                changes.append(f"{name.split('/', 2)[2]} {_values(rows, name)[0]:.3g} -> {end:.3g}")
+                first, *later = _values(rows, name)
+                changes.append(f"{name.split('/', 2)[2]} {first:.3g}" + (f" -> {end:.3g}" if later else ""))
         yield f"role {role}: {', '.join(changes)}"
 
 
@@ -122,8 +139,9 @@ def _values(rows: Sequence[Row], name: str) -> list[float]:
     return [row[name] for row in rows if name in row]
 
 
-def _best(folder: RunFolder, best: Best) -> Iterator[str]:
-    if best.step is None:
+def _best(folder: RunFolder, best: Best, rows: Sequence[Row]) -> Iterator[str]:
+    # The first of two evaluations may be the better one; a single one is the best of nothing.
+    if best.step is None or sum(best.figure in row for row in rows) < 2:
         return
     checkpoint = folder.checkpoints / f"{best.step:06d}"
     place = str(checkpoint) if checkpoint.is_dir() else "its checkpoint is not kept" if best.step else "before training"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import ClassVar
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -11,6 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from marl.config import cut
+from marl.errors import FolderError
 from marl.metrics.summaries import held_out_measures
 from marl.runs.run_folder import RunFolder
 from marl.text import for_terminal
@@ -19,6 +24,10 @@ from marl.view.curves import spark
 
 _SHOWN = ("eval/nashconv", "eval/legal_mass", "eval/optimal", "eval/random/win", "eval/minimax/draw")
 _QUIET_S = 5.0
+_WARM_UP_S = 10.0
+"""Seconds between two lines of a warm-up."""
+LONGEST_LINE = 200
+"""Most characters of a step's line."""
 
 
 def show(console: Console, text: str) -> None:
@@ -40,6 +49,13 @@ def notable(metrics: Mapping[str, float]) -> dict[str, float]:
 class Monitor:
     """Follows a run: the console, event files, a tracker. What it does not override is ignored."""
 
+    dispensable: ClassVar[tuple[type[Exception], ...]] = (OSError, ValueError, FolderError)
+    """Errors after which the run goes on without this monitor: those of output, such as a closed pipe or a full disk,
+    or an encoding that lacks a character."""
+
+    name: str = "a monitor"
+    """Words by which the others name it when it is lost."""
+
     def begin(self, folder: RunFolder) -> None:
         """Take note of the folder; called once, when it is as the run goes on from it."""
 
@@ -53,8 +69,17 @@ class Monitor:
         """Release what is open."""
 
 
+class Screen(Console):
+    """Standard output. A pipe that nobody reads any longer is an error like others, not the end of the process."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, "standard output is closed")
+
+
 class PlainLines(Monitor):
     """A line at most every few seconds, and one for every evaluation."""
+
+    name = "standard output"
 
     def __init__(self, console: Console, steps: int) -> None:
         self._console, self._steps, self._shown = console, steps, -_QUIET_S
@@ -68,15 +93,28 @@ class PlainLines(Monitor):
         if not evaluated and step < self._steps and now - self._shown < _QUIET_S:
             return
         self._shown = now
-        figures = "  ".join(f"{name} {value:.4g}" for name, value in notable(metrics).items())
-        self.say(f"step {step}/{self._steps}  {figures}")
+        self.say(step_line(f"step {step}/{self._steps}", notable(metrics)))
 
     def say(self, message: str) -> None:
         show(self._console, message)
 
 
+def step_line(head: str, figures: Mapping[str, float]) -> str:
+    """Return `head` and as many of the figures as `LONGEST_LINE` has room for, with the number of those left out."""
+    line = head
+    for index, (name, value) in enumerate(figures.items()):
+        more = f"{line}  {name} {value:.4g}"
+        left = len(figures) - index - 1
+        if len(more) + (len(f"  +{left} more") if left else 0) > LONGEST_LINE:
+            return f"{line}  +{left + 1} more"
+        line = more
+    return line
+
+
 class LiveTable(Monitor):
     """A progress bar, and the notable metrics with their recent history."""
+
+    name = "standard output"
 
     def __init__(self, console: Console, steps: int, title: str) -> None:
         self._console = console
@@ -111,21 +149,63 @@ class LiveTable(Monitor):
         self._live.stop()
 
 
+class Monitors(Monitor):
+    """All that follow a run. One that fails is left out from then on, and the others say so once."""
+
+    def __init__(self, monitors: Sequence[Monitor]) -> None:
+        self._monitors = list(monitors)
+
+    def begin(self, folder: RunFolder) -> None:
+        self._tell(lambda monitor: monitor.begin(folder))
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        self._tell(lambda monitor: monitor.log(step, metrics))
+
+    def say(self, message: str) -> None:
+        self._tell(lambda monitor: monitor.say(message))
+
+    def close(self) -> None:
+        self._tell(lambda monitor: monitor.close())
+
+    def _tell(self, act: Callable[[Monitor], None]) -> None:
+        lost: list[str] = []
+        for monitor in list(self._monitors):
+            try:
+                act(monitor)
+            except monitor.dispensable as error:
+                self._monitors.remove(monitor)
+                lost.append(f"WARNING: {monitor.name} failed, and the run goes on without: {cut(str(error))}")
+                if isinstance(monitor, PlainLines | LiveTable):
+                    with suppress(OSError, ValueError):
+                        show(Console(stderr=True), lost[-1])
+        for message in lost:
+            self.say(message)
+
+
 class WarmUpProgress(Monitor):
-    """Progress of the warm-up of a new tiny model: one line, and a bar on a terminal."""
+    """Progress of the warm-up of a new tiny model, on standard error: a bar on a terminal, elsewhere now and then a
+    line."""
 
     def __init__(self, policy: str, steps: int) -> None:
-        console = Console(stderr=True)
-        self._progress = _bar(console)
-        self._progress.disable = not console.is_terminal
+        self._console = Console(stderr=True)
+        self._steps, self._last_line = steps, time.monotonic()
+        self._progress = _bar(self._console)
+        self._progress.disable = not self._console.is_terminal
         self._task = self._progress.add_task("warm-up", total=steps)
-        show(console, f"policy {policy}: teaching a new tiny model the format of its answers (once; then cached)")
+        show(
+            self._console,
+            f"policy {policy}: teaching a new tiny model the format of its answers, {steps} steps (once; then cached)",
+        )
 
     def begin(self, folder: RunFolder) -> None:
         self._progress.start()
 
     def log(self, step: int, metrics: Metrics) -> None:
-        self._progress.update(self._task, completed=step)
+        losses = [f"loss {value:.3g}" for name, value in metrics.items() if name.endswith("/loss")]
+        self._progress.update(self._task, completed=step, description="  ".join(["warm-up", *losses]))
+        if self._progress.disable and time.monotonic() - self._last_line >= _WARM_UP_S:
+            self._last_line = time.monotonic()
+            show(self._console, "  ".join([f"warm-up {step}/{self._steps}", *losses]))
 
     def close(self) -> None:
         self._progress.stop()

@@ -2,45 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from math import inf, isfinite
+from math import inf, isfinite, nan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from marl.evaluation.evaluate import EXACT, counts
+from marl.errors import Writing
+from marl.evaluation.evaluate import EXACT, LEGAL_MASS, counts
 from marl.metrics.summaries import held_out_measures
 from marl.runs.links import expect_no_link
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _BARS = "▁▂▃▄▅▆▇█"
-_DEFAULTS = ("eval/nashconv", "eval/optimal", "eval/random/win", "eval/minimax/draw", "eval/legal_mass")
+_MOST_PANELS = 12
+_FEW = 50
+"""Most points of a curve that are marked one by one; a single one would not be seen otherwise."""
 Curve = Sequence[tuple[int, float]]
 """(step, value) of a metric."""
+Row = Mapping[str, Any]
+PICTURES = (".pdf", ".png", ".svg")
+"""Endings of the names of pictures that can be drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A metric at one step."""
+
+    step: int
+    value: float
+    low: float | None = None
+    high: float | None = None
+    """Bounds of its interval, where it has one."""
+    counts: bool = True
+    """False for an exact figure with too little legal mass."""
 
 
 def plot(runs: Sequence[Path], metrics: Sequence[str], out: Path | None) -> str:
-    """Draw a PNG with a panel per metric and a line per run; return the first curve in text and the file's name.
+    """Draw a panel per metric and a line per run; return the main curve in text and the file's name.
 
     Raises:
-        ScenarioError: if a folder holds no run, or no run has the metric; names those there are.
+        ScenarioError: if a folder holds no run, no run has the metric, or pictures of this ending cannot be drawn.
+        FolderError: if the picture cannot be written.
     """
-    rows = {run.resolve().name: _rows(run) for run in runs}
-    known = sorted({name for lines in rows.values() for row in lines for name in row if name != "step"})
-    defaults = [name for name in _DEFAULTS if name in known] + held_out_measures(known)
-    chosen = list(metrics) or defaults or known[:4]
+    if out is not None and out.suffix not in PICTURES:
+        raise ScenarioError(f"--out {out}: no such format {out.suffix!r}; choices: {', '.join(PICTURES)}")
+    rows = {name: _rows(run) for name, run in _names(runs).items()}
+    names = list(dict.fromkeys(name for lines in rows.values() for row in lines for name in row if name != "step"))
+    chosen, left_out = (list(metrics), []) if metrics else _default_metrics(rows.values(), names)
     for name in chosen:
-        if name not in known:
-            raise ScenarioError(f"--metric {name}: not in these runs; they have: {', '.join(known) or 'nothing yet'}")
-    curves = {name: {run: curve for run, lines in rows.items() if (curve := _curve(lines, name))} for name in chosen}
-    curves = {name: drawn for name, drawn in curves.items() if drawn}
-    if not curves:
+        if name not in names:
+            known = ", ".join(sorted(names)) or "nothing yet"
+            raise ScenarioError(f"--metric {name}: not in these runs; they have: {known}")
+    if not chosen:
         raise ScenarioError(f"{runs[0]}: nothing to plot yet")
+    curves = {name: {run: _curve(lines, name) for run, lines in rows.items()} for name in chosen}
     file = out or expect_no_link(runs[0], "curves.png")
     draw(file, curves)
-    name, first = next(iter(curves.items()))
-    return f"{name}\n{chart(next(iter(first.values())))}\n{file}"
+    return "\n".join([*_in_text(curves), *_omitted(left_out), str(file)])
+
+
+def _names(runs: Sequence[Path]) -> dict[str, Path]:
+    """Return a name for each run: its folder's, or its whole path where several folders are called alike."""
+    folders = {run.resolve(): run for run in runs}
+    often = Counter(folder.name for folder in folders)
+    return {folder.name if often[folder.name] == 1 else str(run): run for folder, run in folders.items()}
 
 
 def _rows(run: Path) -> list[dict[str, Any]]:
@@ -49,9 +81,50 @@ def _rows(run: Path) -> list[dict[str, Any]]:
     return list(RunFolder(run).rows())
 
 
-def _curve(rows: Sequence[dict[str, Any]], name: str) -> Curve:
-    """Return the steps in which the metric was measured; of an exact figure, only those with enough legal mass."""
-    return [(row["step"], row[name]) for row in rows if name in row and (name not in EXACT or counts(row))]
+def _default_metrics(runs: Iterable[Sequence[Row]], names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return what a person looks at first, and what of it is too much for one picture.
+
+    That is success with its intervals, what agents are paid, losses, and exact figures.
+    """
+    paid = {name for rows in runs for row in rows for name, value in row.items() if value}
+    chosen = held_out_measures(names)
+    chosen += [name for name in names if name.startswith("eval/") and name.endswith(("/win", "/draw"))]
+    chosen = [name for name in chosen if name.count("/") == 2]
+    chosen += [name for name in names if name.startswith("episode/return/") and name in paid]
+    chosen += [name for name in names if name.startswith("policy/") and name.endswith("/loss")]
+    chosen += [name for name in (*EXACT, "eval/legal_mass") if name in names]
+    chosen = chosen or list(names)[:4]
+    return chosen[:_MOST_PANELS], chosen[_MOST_PANELS:]
+
+
+def _curve(rows: Sequence[Row], name: str) -> list[Point]:
+    """Return the steps in which the metric was measured."""
+    return [
+        Point(
+            row["step"],
+            row[name],
+            row.get(f"{name}_low"),
+            row.get(f"{name}_high"),
+            counts=name not in EXACT or counts(row),
+        )
+        for row in rows
+        if name in row
+    ]
+
+
+def _in_text(curves: Mapping[str, Mapping[str, Sequence[Point]]]) -> Iterator[str]:
+    """Yield the first evaluation, else the first curve, drawn in text, with a remark where it does not count."""
+    name = next((name for name in curves if name.startswith("eval/")), next(iter(curves)))
+    points = next(filter(None, curves[name].values()))
+    yield name
+    yield chart([(point.step, point.value) for point in points])
+    if low := sum(not point.counts for point in points):
+        yield f"{low} of {len(points)} do not count: legal mass below {LEGAL_MASS}"
+
+
+def _omitted(names: Sequence[str]) -> Iterator[str]:
+    if names:
+        yield f"not drawn, name them by --metric: {', '.join(names)}"
 
 
 def spark(values: Sequence[float], width: int) -> str:
@@ -103,36 +176,73 @@ def _cell(fill: float) -> str:
     return _BARS[min(7, int(fill * 8))] if 0 < fill < inf else " "
 
 
-def draw(path: Path, curves: Mapping[str, Mapping[str, Curve]]) -> None:
-    """Write a PNG with a panel per metric and a line per run; `curves`: metric -> run -> curve."""
+def draw(path: Path, curves: Mapping[str, Mapping[str, Sequence[Point]]]) -> None:
+    """Write a picture with a panel per metric and a line per run; `curves`: metric -> run -> curve.
+
+    Raises:
+        FolderError: if it cannot be written.
+    """
     import matplotlib as mpl
 
-    mpl.use("Agg")
-    columns = min(2, len(curves))
-    rows = -(-len(curves) // columns)
     # Names are no formulas: a `$` in one of them would be an error, or drawn as mathematics.
-    with mpl.rc_context({"text.parse_math": False, "text.usetex": False}):
-        _draw(path, curves, rows, columns)
+    with mpl.rc_context({"text.parse_math": False, "text.usetex": False}), Writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture(curves).savefig(path, dpi=130, bbox_inches="tight")
 
 
-def _draw(path: Path, curves: Mapping[str, Mapping[str, Curve]], rows: int, columns: int) -> None:
-    from matplotlib import pyplot
+def picture(curves: Mapping[str, Mapping[str, Sequence[Point]]]) -> Figure:
+    """Return the figure of `curves` (metric -> run -> curve). A run has one colour in all panels, and one legend."""
+    from matplotlib.figure import Figure
 
-    figure, axes = pyplot.subplots(rows, columns, figsize=(6.5 * columns, 3.6 * rows), squeeze=False)
-    for axis, (metric, runs) in zip(axes.flat, curves.items(), strict=False):
-        _panel(axis, metric, runs)
-    for axis in list(axes.flat)[len(curves) :]:
+    columns = min(len(curves), 2 if len(curves) <= 4 else 3)
+    rows = -(-len(curves) // columns)
+    figure = Figure(figsize=(6.5 * columns, 3.6 * rows))
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    runs = dict.fromkeys(run for by_run in curves.values() for run in by_run)
+    colours = {run: f"C{index % 10}" for index, run in enumerate(runs)}
+    for axis, (metric, by_run) in zip(axes, curves.items(), strict=False):
+        _panel(axis, metric, by_run, colours)
+    for axis in axes[len(curves) :]:
         axis.set_visible(False)
     figure.tight_layout()
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    _legend(figure, curves, colours)
+    return figure
 
 
-def _panel(axis: Any, metric: str, runs: Mapping[str, Curve]) -> None:
-    for run, curve in runs.items():
-        axis.plot([step for step, _ in curve], [value for _, value in curve], label=run, linewidth=1.4)
+def _panel(axis: Any, metric: str, by_run: Mapping[str, Sequence[Point]], colours: Mapping[str, str]) -> None:
+    for run, points in by_run.items():
+        _line(axis, points, colours[run])
     axis.set_title(metric, fontsize=10)
     axis.set_xlabel("step")
     axis.grid(alpha=0.25)
-    if len(runs) > 1:
-        axis.legend(fontsize=8)
+    if metric == "eval/legal_mass":
+        axis.set_ylim(0, 1.02)  # else the last per mille would fill the panel
+
+
+def _line(axis: Any, points: Sequence[Point], colour: str) -> None:
+    """Draw a curve with its intervals; what does not count is hollow and dashed."""
+    steps = [point.step for point in points]
+    hollow = [point.step for point in points if not point.counts]
+    if hollow:
+        axis.plot(steps, [point.value for point in points], color=colour, linewidth=1, linestyle="--", alpha=0.6)
+        values = [point.value for point in points if not point.counts]
+        axis.plot(hollow, values, color=colour, linestyle="", marker="o", mfc="white", markersize=4)
+    sound = [point.value if point.counts else nan for point in points]
+    axis.plot(steps, sound, color=colour, linewidth=1.4, marker="o" if len(points) <= _FEW else None, markersize=3)
+    bounded = [(point.step, point.low, point.high) for point in points if point.low is not None]
+    if bounded:
+        axis.fill_between(*zip(*bounded, strict=True), color=colour, alpha=0.15, linewidth=0)
+
+
+def _legend(figure: Figure, curves: Mapping[str, Mapping[str, Sequence[Point]]], colours: Mapping[str, str]) -> None:
+    """Add one legend for all panels, below them; none for a single run of which everything counts."""
+    from matplotlib.lines import Line2D
+
+    lines = [Line2D([], [], color=colour, label=run) for run, colour in colours.items()] if len(colours) > 1 else []
+    points = [point for by_run in curves.values() for curve in by_run.values() for point in curve]
+    if not all(point.counts for point in points):
+        label = f"does not count: legal mass below {LEGAL_MASS}"
+        lines.append(Line2D([], [], color="gray", linestyle="--", marker="o", mfc="white", markersize=4, label=label))
+    if lines:
+        below, columns = (0.5, 0), min(4, len(lines))
+        figure.legend(handles=lines, loc="upper center", bbox_to_anchor=below, ncols=columns, fontsize=9, frameon=False)

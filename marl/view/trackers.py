@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from marl.errors import Writing
 from marl.text import well_formed
@@ -27,6 +27,7 @@ class EventFiles(Monitor):
 
     _folder: Path
     _writer: RecordWriter
+    name = "event files"
 
     def begin(self, folder: RunFolder) -> None:
         from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[attr-defined]
@@ -65,17 +66,22 @@ class EventFiles(Monitor):
 class Tracker(Monitor):
     """Client of wandb, mlflow or trackio, which gets the metrics under the run folder's name.
 
+    Whatever the client raises later, as without a network, ends the tracking alone.
+
     Raises:
         ValueError: if it is not installed.
     """
+
+    dispensable: ClassVar[tuple[type[Exception], ...]] = (Exception,)
 
     def __init__(self, name: str) -> None:
         self._name = name
         try:
             self._library = importlib.import_module(name)
         except ModuleNotFoundError as error:
-            raise ValueError(f"track: {name!r} is not installed; pip install 'marl[tracking]'") from error
+            raise ValueError(f"track: {name!r} is not installed; pip install 'marl-llm[tracking]'") from error
         self._run: Any = None
+        self.name = f"tracker {name}"
 
     def begin(self, folder: RunFolder) -> None:
         settings = folder.scenario().model_dump(mode="json")

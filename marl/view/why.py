@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from marl.config import cut
 from marl.graph import Trajectory
 from marl.judging.records import StepRecord, TurnRecord
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
-from marl.text import read_json
 from marl.types import Turn, TurnId
+from marl.view.verdicts import readers_of, scores_of
 
 _SHOWN_PEERS = 8
 _TEXT = 200
@@ -72,24 +73,11 @@ def _header(turn: Turn, step: int) -> Iterator[str]:
 
 
 def _readers(turn: Turn, trajectory: Trajectory) -> Iterator[str]:
-    """Yield the scores that verifiers and raters gave the turn: its readers whose answers are JSON with `scores`."""
-    for reader in (t for t in trajectory.turns if trajectory.graph.has_edge(turn.id, t.id) and t.agent != turn.agent):
-        for name, score in _scores(reader).items():
-            yield f"  scored {name} = {score:g} by {reader.agent} (turn {reader.id[1]})"
-
-
-def _scores(turn: Turn) -> dict[str, float]:
-    if turn.completion.token_ids or not turn.completion.text.startswith("{"):
-        return {}
-    try:
-        answer = read_json(turn.completion.text)
-    except ValueError:
-        # A model behind an endpoint may say anything.
-        return {}
-    scores = answer.get("scores") if isinstance(answer, dict) else None
-    if not isinstance(scores, dict):
-        return {}
-    return {name: score for name, score in scores.items() if isinstance(score, float) or type(score) is int}
+    """Yield the scores that verifiers and raters gave the turn."""
+    for reader in readers_of(turn, trajectory):
+        for score in scores_of(reader):
+            reason = f": {cut(score.why, _TEXT)}" if score.why else ""
+            yield f"  scored {score.name} = {score.value:g} by {reader.agent} (turn {reader.id[1]}){reason}"
 
 
 def _reason(home: RunFolder, turn: Turn) -> str:

@@ -26,7 +26,7 @@ from credit.validation.report import method_table
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "tests" / "bench"
 READMES = ("README.md", "tests/bench/README.md", "credit/README.md", "games/README.md", "scenarios/README.md")
-_BLOCK = re.compile(r"(<!-- figures (\w+) -->\n).*?(\n<!-- end of figures -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- figures (\w+) -->\n).*?\n?(<!-- end of figures -->)", re.DOTALL)
 DASH, MINUS = "\u2013", "\u2212"
 _BUSY = 1.5
 """Load of two cores before a measurement from which other work is mentioned."""
@@ -118,7 +118,7 @@ def rendered(name: str) -> str:
 
 def written(text: str) -> str:
     """Return a README with its figures as they are in the result files."""
-    return _BLOCK.sub(lambda found: found[1] + rendered(found[2]) + found[3], text)
+    return _BLOCK.sub(lambda found: f"{found[1]}{rendered(found[2])}\n{found[3]}", text)
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ from marl.training.warm_up import corpus, lesson, random_play
 
 GAMES_OF = {
     **{"kuhn": "kuhn_self_play", "nim": "nim_self_play", "tic_tac_toe": "tic_tac_toe_self_play"},
-    "pspo_nim": "pspo_nim",
+    **{name: name for name in ("pspo_nim", "kuhn_frozen_opponent", "kuhn_two_policies", "taboo")},
 }
 TEAMS = (
     *("team_arithmetic", "train_solver_only", "train_solver_only_adapters", "train_solver_only_shared"),
@@ -49,6 +49,7 @@ TEAMS = (
         "carry_chain",
         "dapo",
     ),
+    *("absolute_zero", "best_of_n", "chain", "debate_judged", "mae", "mixture_of_agents"),
     *("ppo_team", "dpo_pairs", "sft_best", "prime", "recipes/iterative_dpo"),
 )
 TASKS = GAMES_OF | {Path(name).name: name for name in TEAMS}
@@ -56,6 +57,8 @@ RLHF = ("rlhf_1_sft", "rlhf_2_reward", "rlhf_3_ppo")
 LEARNT = ("loss", "accuracy", "held_out_accuracy", "prm_loss", "prm_accuracy")
 GAMES = 1000
 BEFORE = ("eval/random/win", "eval/minimax/draw")
+RETURNS = ("eval/value/player_0", "eval/random/mean")
+"""Expected returns that tell how a game's learner does: exact, or in episodes against random play."""
 RUNS = ROOT / "runs" / "learning"
 
 
@@ -83,6 +86,15 @@ def played(run: Path, task: str) -> dict[str, float]:
         for kind in kinds:
             names = (kind, f"{kind}_low", f"{kind}_high")
             figures |= {f"{opponent}/{name}": found[f"eval/{opponent}/{name}"] for name in names}
+    return figures
+
+
+def returns(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return expected returns before training and at the end."""
+    figures = {}
+    for name in RETURNS:
+        curve = [row[name] for row in rows if name in row]
+        figures |= {f"{name}/start": curve[0], f"{name}/end": curve[-1]} if curve else {}
     return figures
 
 
@@ -166,7 +178,7 @@ def learn(task: str, seed: int, budget: float, overrides: list[str]) -> dict[str
             figures |= {f"{name}/{key}": round(value, 4) for key, value in exact(name, rows).items()}
     if "eval/held_out/episodes" in rows[0]:
         figures |= {name: round(value, 4) for name, value in held_out(rows).items()}
-    figures |= {name: round(value, 4) for name, value in learnt(rows).items()}
+    figures |= {name: round(value, 4) for name, value in (returns(rows) | learnt(rows)).items()}
     before = {f"before/{key[5:]}": value for key, value in rows[0].items() if key in BEFORE}
     return figures | {key: round(value, 4) for key, value in (before | played(run, task)).items()}
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,31 +17,12 @@ from jsonschema import Draft202012Validator
 from paths import ROOT
 
 import marl
-from marl.commands import cli
 from marl.graph import read_trajectories
 from marl.parts import GROUPS, names
 
 KUHN = ROOT / "scenarios" / "kuhn_self_play.yaml"
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
 SCHEMA_LINE = "# yaml-language-server: $schema=.schema.json"
-
-Command = tuple[int, str, str]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """`run("check", file)`: (exit status, stdout, stderr) of the command in this process."""
-
-    def command(*words: object, typed: str = "") -> Command:
-        monkeypatch.setattr(sys, "argv", ["marl", *map(str, words)])
-        monkeypatch.setattr(sys, "path", [*sys.path])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return command
 
 
 def python(*words: object) -> subprocess.CompletedProcess[str]:
@@ -51,7 +33,7 @@ def python(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_check_says_what_a_scenario_trains(run: Any) -> None:
-    assert run("check", KUHN) == (0, f"{KUHN}: fine; game kuhn_poker, trains actor\n", "")
+    assert run("check", "--quick", KUHN) == (0, f"{KUHN}: fine; game kuhn_poker, trains actor\n", "")
 
 
 def test_check_notes_what_is_no_error_but_rarely_meant(run: Any) -> None:
@@ -65,17 +47,17 @@ def test_check_notes_what_is_no_error_but_rarely_meant(run: Any) -> None:
 
 def test_check_notes_kinds_that_were_renamed_and_other_commands_warn_of_them_in_one_line(run: Any) -> None:
     message = "kind 'leave_one_out' of baselines is now called 'rloo'\n"
-    status, out, _ = run("check", KUHN, "credit.baseline=leave_one_out")
+    status, out, _ = run("check", "--quick", KUHN, "credit.baseline=leave_one_out")
     assert (status, out.splitlines(keepends=True)[1:]) == (0, [f"note: {message}"])
     done = python("-m", "marl", "play", KUHN, "credit.baseline=leave_one_out", "--random")
     assert (done.returncode, done.stderr) == (0, f"marl: {message}")
 
 
-def test_check_loads_no_heavy_library() -> None:
+def test_a_quick_check_loads_no_heavy_library() -> None:
     code = f"""
 import sys
 from marl.commands.cli import main
-sys.argv = ["marl", "check", {str(KUHN)!r}]
+sys.argv = ["marl", "check", "--quick", {str(KUHN)!r}]
 try:
     main()
 except SystemExit as left:
@@ -84,6 +66,10 @@ print([name for name in ("torch", "transformers", "vllm", "ray", "tokenizers", "
 """
     done = python("-c", code)
     assert done.stdout.split("\n")[1] == "[]", done.stderr
+
+
+def test_the_version_is_that_of_the_installed_package(run: Any) -> None:
+    assert run("--version") == (0, f"marl {version('marl-llm')}\n", "")
 
 
 def test_the_module_is_the_command() -> None:
@@ -115,7 +101,14 @@ def test_a_broken_scenario_is_a_message_and_status_2_and_no_traceback() -> None:
         (["train", KUHN, "schedule.steps=0"], "schedule.steps: must be greater than 0 (got 0)"),
         (["play", KUHN, "--random", "--as", "player_2"], "--as player_2: no such seat; did you mean 'player_1'"),
         (["play", KUHN, "--random", "--episodes", "0"], "Invalid value for"),
-        (["eval", "no_such_run"], "no_such_run: no run here (no scenario.yaml)"),
+        (["eval", "no_such_run"], "no_such_run: no run and no scenario; choices: "),
+        (["play", KUHN.with_name("khn_self_play.yaml")], "did you mean 'kuhn_self_play.yaml'"),
+        (["eval", ROOT], f"{ROOT}: no run here (no scenario.yaml)"),
+        (["eval", KUHN, "--best"], f"--best names a checkpoint, and {KUHN} is no run"),
+        (["eval", KUHN, "--step", "3"], f"--step 3 names a checkpoint, and {KUHN} is no run"),
+        (["eval", KUHN, "--out", "figures.csv"], "--out figures.csv: no such format '.csv'; choices: .json"),
+        (["play", KUHN, "--random", "--seed", "-1"], "Invalid value for '--seed'"),
+        (["show", "no_such_run"], "no_such_run: no run here (no scenario.yaml)"),
         (["rerun", "no_such_batch"], "no_such_batch: no kept batch here"),
         (["plot", "no_such_run"], "no_such_run"),
         (
@@ -137,7 +130,9 @@ def test_what_cannot_be_done_is_said_with_status_2(run: Any, words: list[object]
 
 
 def test_overrides_reach_any_depth(run: Any) -> None:
-    status, said, _ = run("check", KUHN, "game={kind: nim}", "evaluate={}", "policies.actor.learner.magnet=null")
+    status, said, _ = run(
+        "check", "--quick", KUHN, "game={kind: nim}", "evaluate={}", "policies.actor.learner.magnet=null"
+    )
     assert (status, said) == (0, f"{KUHN}: fine; game nim, trains actor\n")
     scenario = marl.load(
         KUHN, ["game.illegal.retry=2", "evaluate.against.random=7", "roles.player.sampling.stop=['!']"]
@@ -229,8 +224,8 @@ assert "torch" not in sys.modules
 """
     done = python("-c", code)
     assert done.stderr == ""
-    assert "player_0 (player)  card " in done.stdout
-    assert "returns {'player_0': " in done.stdout
+    assert "player_0  role player, policy actor, version 0\n    asked      card " in done.stdout
+    assert re.search(r"  reward       [+-]\d outcome to player_0: ", done.stdout)
 
 
 def test_play_random_writes_many_episodes_and_sums_them_up(run: Any, tmp_path: Path) -> None:
@@ -239,6 +234,12 @@ def test_play_random_writes_many_episodes_and_sums_them_up(run: Any, tmp_path: P
     assert status == 0
     assert "50 episodes, " in said
     assert len(list(read_trajectories(out))) == 50
+
+
+def test_a_seed_decides_deals_and_answers_of_random_players(run: Any) -> None:
+    said = {seed: run("play", KUHN, "--random", "--episodes", 3, "--seed", seed)[1] for seed in (3, 4)}
+    assert said[3] == run("play", KUHN, "--random", "--episodes", 3, "--seed", 3)[1]
+    assert said[3] != said[4]
 
 
 def test_a_person_plays_a_seat_by_typing_moves(run: Any, tmp_path: Path) -> None:

@@ -4,31 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from real_runs import Desk
 
-from marl.commands import cli
 from marl.runs.run_folder import RunFolder
 from marl.training.rejudge import Rejudge, ranges
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """`run("credit", folder)`: (exit status, stdout, stderr) of the command in this process."""
-
-    def command(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["marl", *map(str, words)])
-        monkeypatch.setattr(sys, "path", [*sys.path])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return command
 
 
 @pytest.fixture
@@ -71,6 +54,14 @@ def test_options_may_come_first_and_the_command_may_be_named(run: Any, whole: De
     assert plain[0] == 0
     assert run("credit", "--with", "flow", whole.run) == plain
     assert run("credit", "judge", whole.run, "--with", "flow") == plain
+
+
+def test_a_rule_with_settings_is_written_in_yaml_as_it_stands_under_assign(run: Any, whole: Desk) -> None:
+    status, said, _ = run("credit", whole.run, "--with", "{kind: flow, decay: .5}")
+    whole_rule = run("credit", whole.run, "--with", "{assign: {kind: flow, decay: .5}}")[1]
+    assert status == 0
+    assert said.splitlines()[3:] == whole_rule.splitlines()[3:]
+    assert said.splitlines()[3:] != run("credit", whole.run, "--with", "flow")[1].splitlines()[3:]
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".csv"])
@@ -125,6 +116,11 @@ def test_help_shows_the_default_command(run: Any) -> None:
     [
         (["credit", "no_such_run"], "no_such_run: no run here (no scenario.yaml)"),
         (["credit", "RUN", "--with", "flwo"], "credit.assign.kind: unknown kind 'flwo'; did you mean 'flow'"),
+        (
+            ["credit", "RUN", "--with", "{kind: flow, decya: .5}"],
+            "unknown field 'decya'; did you mean 'decay'? choices: ",
+        ),
+        (["credit", "RUN", "--with", "{kind: flwo}"], "credit.assign.kind: unknown kind 'flwo'; did you mean 'flow'"),
         (["credit", "RUN", "--step", "99"], "--step 99: no trajectories of this step were recorded; there are: STEPS"),
         (["credit", "RUN", "--step", "0"], "Invalid value for '--step'"),
         (["credit", "RUN", "--step", "1-3"], "Invalid value for '--step'"),

@@ -16,8 +16,9 @@ from pydantic import BaseModel
 import marl
 from marl.commands import cli, consent
 from marl.parts import GROUPS, find, names
+from marl.places import FILE_FIELDS
 from marl.scenario.schema import Scenario
-from marl.scenario.trust import FILE_FIELDS, MODEL_FIELDS, Folder, is_installed, reaches
+from marl.scenario.trust import MODEL_FIELDS, Folder, is_installed, reaches
 
 NIM: Mapping[str, Any] = {
     "game": "nim",
@@ -169,7 +170,7 @@ def test_at_a_terminal_the_user_is_asked_once(home: Home, typed: str, status: in
 
 def test_a_file_elsewhere_is_not_read_without_consent(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     (home.other / "words.txt").write_text("zyzzyva\n")
-    file = home.write(game={"kind": "taboo", "file": "words.txt"})
+    file = home.write(game={"kind": "taboo", "file": "../other/words.txt"})
     assert home.run("check", file) == 2
     said = capsys.readouterr().err
     assert f"reads {home.other / 'words.txt'} (game.file)" in said
@@ -259,11 +260,15 @@ def test_variables_go_to_other_machines_only_with_consent(
     assert ("environment variable" in str(reach)) == (key != {"key_env": None})
 
 
-def test_check_lists_what_needs_no_consent_too(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_lists_what_needs_no_consent_too(
+    home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home.own / "wandb.py").touch()  # as if it were installed
+    monkeypatch.syspath_prepend(home.own)
     (home.own / "prompt.jinja2").write_text("{{ observation }}")
     roles = {"player": {**NIM["roles"]["player"], "prompt": {"file": str(home.own / "prompt.jinja2")}}}
     policies = {"actor": {**NIM["policies"]["actor"], "model": "someone/model"}}
-    assert home.run("check", home.write(roles=roles, policies=policies, track=["wandb"])) == 0
+    assert home.run("check", "--quick", home.write(roles=roles, policies=policies, track=["wandb"])) == 0
     assert capsys.readouterr().out.splitlines()[-4:] == [
         "It reaches beyond its own text:",
         f"  reads {home.own / 'prompt.jinja2'} (roles.player.prompt.file)",

@@ -92,6 +92,7 @@ def known() -> list[KnownAnswer]:
     return list(known_answers((0,)))
 
 
+@pytest.mark.slow
 def test_every_known_answer_is_recovered_but_for_two_rules_that_do_pay_for_going_on(known: list[KnownAnswer]) -> None:
     missed = {(answer.case, answer.method) for answer in known if not answer.recovered}
     assert missed == {("stopping bias", "process (prime_paper)"), ("stopping bias", "process (decoupled)")}
@@ -106,6 +107,7 @@ def test_a_fact_is_missed_by_one_wrong_number() -> None:
     assert not KnownAnswer("case", "rule", (1.0,), (float("nan"),), 1e-9).recovered
 
 
+@pytest.mark.slow
 def test_the_report_names_what_was_missed_and_where_it_was_measured(
     rows: dict[str, MethodResult], known: list[KnownAnswer], tmp_path: Path
 ) -> None:

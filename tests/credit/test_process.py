@@ -196,14 +196,23 @@ def test_decoupled_with_one_turn_is_gdpo_and_a_loud_reward_does_not_drown_a_quie
     assert advantages == pytest.approx([-1.0954451, -0.5477226, 1.0954451, 0.5477226], abs=1e-6)
 
 
-def test_decoupled_compares_rewards_to_go_of_turns_and_outcomes_of_episodes() -> None:
-    # To go: [3, 2], [3], [3, 3, 3]: mean 17/6, deviations 1/6 five times and -5/6: spread .4082483.
-    # Outcomes 1, 0, 1: mean 2/3, spread .5773503: .5773503 and -1.1547005.
-    step, off, right, wrong = (1 / 6) / 0.4082483, (-5 / 6) / 0.4082483, 0.5773503, -1.1547005
-    sums = [step + right, off + right, step + wrong, *[step + right] * 3]
+def test_decoupled_compares_rewards_to_go_of_nth_turns_and_outcomes_of_episodes() -> None:
+    # To go: [3, 2], [3], [3, 3, 3]: first turns are alike, second ones are -.5 and .5 from their mean, the only third
+    # one has no peer; the spread of all six is .4082483. Outcomes 1, 0, 1: mean 2/3, spread .5773503.
+    half, right, wrong = 0.5 / 0.4082483, 0.5773503, -1.1547005
+    sums = [right, -half + right, wrong, right, half + right, right]
     expected = [(x - fmean(sums)) / stdev(sums) for x in sums]
     advantages = rows(three(), combine="decoupled", epsilon=0.0)
     assert [x for row in advantages for x in row] == pytest.approx(expected, abs=1e-5)
+
+
+def test_decoupled_credits_no_turn_for_its_place_in_the_episode() -> None:
+    # What comes later earns less in every episode; only the first episode's second turn is better than its peers.
+    played = [paid(f"e{i}", "aaa", {0: 0.3, 1: 0.3 + (i == 0), 2: 0.3}) for i in range(4)]
+    third = [row[2] for row in rows(played, combine="decoupled")]
+    assert third == pytest.approx([0.0] * 4, abs=1e-9)
+    best, *others = rows(played, combine="decoupled")
+    assert best[1] > 1 > 0 > max(row[1] for row in others)
 
 
 COMPARING = ["prime_paper", "prime_released", "decoupled"]
@@ -212,10 +221,20 @@ COMPARING = ["prime_paper", "prime_released", "decoupled"]
 @pytest.mark.parametrize("combine", COMPARING)
 @pytest.mark.parametrize("value", [0.1, 0.3, 0.7])
 def test_a_constant_group_gets_exactly_0(combine: str, value: float) -> None:
-    played = [paid(f"e{i}", "aa", {0: value, 1: value}, [("a", value, 1)]) for i in range(5)]
-    if combine == "decoupled":  # rewards to go differ within an episode, so only one turn is alike everywhere
-        played = [paid(f"e{i}", "a", {0: value}, [("a", value, 0)]) for i in range(5)]
-    assert {x for row in rows(played, combine=combine, discount=0.0) for x in row} == {0.0}
+    alike = [paid(f"e{i}", "aa", {0: value, 1: value}, [("a", value, 1)]) for i in range(5)]
+    assert {x for row in rows(alike, combine=combine, discount=0.0) for x in row} == {0.0}
+    differ = [paid(f"f{i}", "a", {0: value}, [("a", float(i > 0), 0)], start="t") for i in range(3)]
+    assert {x for row in rows([*alike, *differ], combine=combine, discount=0.0)[:5] for x in row} == {0.0}
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.9, 1.0])
+def test_decoupled_gives_turns_of_equal_episodes_0_though_later_ones_have_less_to_come(discount: float) -> None:
+    equal = [paid(f"e{i}", "aaa", {0: 0.1, 1: 0.3, 2: 0.7}, [("a", 0.1, 2)]) for i in range(5)]
+    assert {x for row in rows(equal, combine="decoupled", discount=discount) for x in row} == {0.0}
+    other = [paid(f"f{i}", "aa", {0: float(i)}, start="t") for i in range(3)]
+    judged = rows([*equal, *other], combine="decoupled", discount=discount)
+    assert {x for row in judged[:5] for x in row} == {0.0}
+    assert any(x for row in judged[5:] for x in row)
 
 
 @pytest.mark.parametrize("combine", COMPARING)

@@ -98,7 +98,7 @@ def test_folders_hold_all_of_it(base: Any, name: str, tmp_path: Path) -> None:
     source = team(*base)[name]
     weights = moved(source, 3)
     folder = saved(source, weights, tmp_path / "adapter")
-    again = replace(source, adapter=source.adapter.model_copy(update={"path": str(folder)}))
+    again = replace(source, adapter=source.adapter.model_copy(update={"path": folder}))
     assert not list(again.adapter.missing())
     assert bits(adapter_tensors(again.model())) == bits(weights)
     sampler = serving(source)

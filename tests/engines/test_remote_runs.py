@@ -143,6 +143,16 @@ def test_too_many_skipped_answers_end_the_run(tmp_path: Path) -> None:
             marl.train(validate(data), tmp_path / "run")
 
 
+def test_a_run_that_skips_answers_says_why_and_records_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(*after(3, sends(b"out of order", 500))) as server:
+        assert marl.train(validate(scenario(server, on_failure="skip")), tmp_path / "run")
+    cause = f"{server.url} gave no answer in 2 tries; the last: HTTP 500: 'out of order'"
+    assert f"policy 'mate' gave no answer (aborted): {cause}" in " ".join(capsys.readouterr().out.split())
+    [*played] = read_trajectories(tmp_path / "run" / "trajectories" / "000003.jsonl.zst")
+    reasons = {turn.completion.reason for episode in played for turn in episode.turns if turn.agent == "player_1"}
+    assert reasons == {cause}
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [

@@ -137,6 +137,8 @@ def test_what_the_model_says_is_a_reward_of_the_team_and_a_process_reward_of_the
 ) -> None:
     monkeypatch.setenv("MARL_CACHE", str(made))
     scenario = small("train_solver_only", "checkpoint.trajectories=1", steps=1).model_dump(mode="json")
+    for name in ("planner", "solver", "critic"):  # what they say does not matter here
+        scenario["policies"][name]["model"]["warm_up"] |= {"steps": 4, "episodes": 32}
     scenario["game"]["stages"].append({"role": "rater", "verifies": "solver", "scores": ["reward"]})
     scenario["game"]["rewards"] = {"solver": {"liked": "own.reward"}}
     scenario["seats"]["rater"] = "rater"

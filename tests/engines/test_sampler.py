@@ -91,13 +91,13 @@ def test_forced_tokens_outside_the_sampled_set_have_no_probability(bytewise: Pre
 
 
 def test_a_request_says_the_same_whatever_its_neighbours(bytewise: PretrainedSource) -> None:
-    requests = uneven(200, 32)
+    requests = uneven(100, 24)
     crowd = answers(engine(bytewise, slots=64), requests)
     few = answers(engine(bytewise, slots=3), requests)
     backwards = answers(engine(bytewise, slots=17), requests[::-1])[::-1]
     alone_engine = engine(bytewise, slots=1)
-    alone = [answers(alone_engine, [request])[0] for request in requests[:50]]
-    pairs = [*zip(crowd, few, strict=True), *zip(crowd, backwards, strict=True), *zip(crowd[:50], alone, strict=True)]
+    alone = [answers(alone_engine, [request])[0] for request in requests[:30]]
+    pairs = [*zip(crowd, few, strict=True), *zip(crowd, backwards, strict=True), *zip(crowd[:30], alone, strict=True)]
     assert sum(one.token_ids == other.token_ids for one, other in pairs) >= 0.999 * len(pairs)
 
 

@@ -102,11 +102,11 @@ def test_minimax_never_loses_to_random_moves_and_draws_with_itself() -> None:
 
 def test_random_play_of_tic_tac_toe_has_its_known_value_within_its_own_interval() -> None:
     # By enumeration of the whole tree: +0.296825 to the first player (585/945 - 303/945 by enumeration, 120/945 draws).
-    metrics = contest(Random(), "random", "tic_tac_toe", 3000).metrics("m")
+    metrics = contest(Random(), "random", "tic_tac_toe", 1600).metrics("m")
     assert metrics["m/player_0/mean_low"] < 0.296825 < metrics["m/player_0/mean_high"]
     assert metrics["m/player_1/mean_low"] < -0.296825 < metrics["m/player_1/mean_high"]
-    assert metrics["m/episodes"] == 3000
-    assert metrics["m/player_0/mean_high"] - metrics["m/player_0/mean_low"] < 0.1
+    assert metrics["m/episodes"] == 1600
+    assert metrics["m/player_0/mean_high"] - metrics["m/player_0/mean_low"] < 0.13
 
 
 def test_uniform_play_of_kuhn_poker_against_its_equilibrium_loses() -> None:

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from command_line import run_marl
+from paths import SCENARIOS
 
-from marl.commands import cli
 from marl.evaluation.graders import _other_golds, check_graders
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
@@ -24,7 +22,7 @@ def scenario(checks: dict[str, Any], game: str = "quiz:Quiz") -> dict[str, Any]:
         "roles": {"solver": {"kind": "player", "policy": "actor"}, "checker": {"kind": "player", "policy": "judge"}},
         "policies": {
             "actor": {"model": {"kind": "tiny"}, "learner": "grpo"},
-            "judge": {"engine": {"kind": "verifiers", "checks": checks}},
+            "judge": {"engine": {"kind": "verifiers", "checks": checks, "workers": 1}},
         },
         "schedule": {"steps": 1, "groups": 1, "group_size": 2},
     }
@@ -52,7 +50,7 @@ def test_fair_graders_pass_and_checks_of_form_need_not_tell_right_from_wrong() -
 def test_a_grader_that_cannot_be_trusted_is_named_with_what_it_did(accepts: str, complaint: str) -> None:
     lenient = {"kind": "quiz:Lenient", "accepts": accepts}
     with pytest.raises(ValueError, match=r"policies\.judge\.engine\.checks\.mine: 'quiz:Lenient' " + complaint):
-        check_graders(checked({"mine": lenient, "right": "numeric"}), problems=2)
+        check_graders(checked({"mine": lenient}), problems=2)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +67,7 @@ def test_a_grader_that_cannot_be_trusted_is_named_with_what_it_did(accepts: str,
 def test_a_grader_whose_reasons_tell_of_the_right_answer_is_named(says: str, complaint: str) -> None:
     talkative = {"kind": "quiz:Talkative", "says": says}
     with pytest.raises(ValueError, match=r"policies\.judge\.engine\.checks\.mine: 'quiz:Talkative' " + complaint):
-        check_graders(checked({"mine": talkative, "right": "numeric"}), problems=2)
+        check_graders(checked({"mine": talkative}), problems=2)
 
 
 @pytest.mark.parametrize("says", ["", "no", "'{answer}' is wrong", "not the answer to {question}"])
@@ -100,17 +98,14 @@ def test_a_game_without_problems_leaves_nothing_to_try() -> None:
 
 
 def test_the_command_line_refuses_bad_graders_with_status_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def check(checks: dict[str, Any]) -> int:
-        (tmp_path / "quiz.yaml").write_text(yaml.safe_dump(scenario(checks)))
-        monkeypatch.setattr(sys, "argv", ["marl", "check", str(tmp_path / "quiz.yaml"), "--graders"])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        return int(left.value.code or 0)
+    def check(grader: str) -> tuple[int, str, str]:
+        file = SCENARIOS / "solver_critic.yaml"
+        override = f"policies.checker.engine.checks.correct={grader}"
+        return run_marl(monkeypatch, capsys, "check", file, override, "policies.checker.engine.workers=1", "--graders")
 
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    assert check({"right": "numeric"}) == 0
-    assert "graders: 20 verdicts as they must be" in capsys.readouterr().out
-    assert check({"mine": {"kind": "quiz:Lenient", "accepts": "gold gibberish"}}) == 2
-    assert "accepts gibberish for problem 'sum-0'" in capsys.readouterr().err
+    status, said, _ = check("exact")
+    assert (status, "graders: 20 verdicts as they must be" in said) == (0, True)
+    status, _, complaint = check("{kind: quiz:Lenient, accepts: gold gibberish}")
+    assert (status, "accepts gibberish for problem" in complaint) == (2, True)

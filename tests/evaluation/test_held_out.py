@@ -90,8 +90,14 @@ def test_the_same_starts_are_played_with_the_same_seeds_every_time_and_again_gre
     assert {request.state.split()[1] for request in requests} == {"12", "13", "14", "15", "16", "17"}
     assert {request.sampling.temperature for request in requests} == {0.0, 1.0}
     assert (first["eval/held_out/episodes"], first["eval/held_out_greedy/episodes"]) == (6.0, 6.0)
+    assert [t.id for t in evaluator.played] == [f"held_out.{i}" for i in range(6)]
+    assert {turn.request.sampling.temperature for t in evaluator.played for turn in t.turns} == {1.0}
     assert {"eval/held_out/return/solver", "eval/held_out/role/critic/illegal"} < first.keys()
     assert laid.tokens == {"eval": 2 * len(requests)}
+
+
+def test_without_held_out_starts_no_episodes_of_an_evaluation_are_kept() -> None:
+    assert Evaluator(checked(evaluate={}), table(Quiz(), FunctionEngine(random_move))).played == ()
 
 
 def test_evaluation_changes_nothing_of_the_training(tmp_path: Path) -> None:
@@ -213,6 +219,8 @@ def test_a_measure_that_the_game_does_not_have_ends_the_run_before_it_begins(tmp
     assert lines(tmp_path) == []
 
 
+FIGURES = sorted(f"{seat}{figure}" for seat in ("", "critic/", "solver/") for figure in ("draw", "loss", "mean", "win"))
+RANDOM = ", ".join(f"eval/random/{figure}" for figure in FIGURES)
 WRONG = {
     "held_out: 7": "evaluate.held_out: 7, but game 'quiz_game:Quiz' holds 6 starts out of training",
     "held_out: null": "evaluate.keep_best: nothing measures 'eval/held_out/success'; nothing is evaluated; give "
@@ -221,11 +229,12 @@ WRONG = {
     "so; give evaluate.held_out",
     "{keep_best: null, patience: 2}": "evaluate.patience: 2, but nothing says what is best; give evaluate.keep_best",
     "keep_best: eval/held_out_greedy/success": "evaluate.keep_best: nothing measures 'eval/held_out_greedy/success'; "
-    "choices below eval/held_out",
-    "keep_best: policy/solver/loss": "evaluate.keep_best: nothing measures 'policy/solver/loss'; choices below "
-    "eval/held_out",
+    "did you mean 'eval/held_out/...'? choices: eval/held_out/...",
+    "keep_best: policy/solver/loss": "evaluate.keep_best: nothing measures 'policy/solver/loss'; choices: "
+    "eval/held_out/...",
     "{keep_best: eval/nash/mean, against: {random: 3}}": "evaluate.keep_best: nothing measures 'eval/nash/mean'; "
-    "choices below eval/held_out, eval/random",
+    "did you mean 'eval/random/mean' or 'eval/random/solver/mean' or 'eval/random/critic/mean'? choices: "
+    f"eval/held_out/..., {RANDOM}",
 }
 
 

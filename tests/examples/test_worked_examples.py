@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import subprocess
 import sys
+import tomllib
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -20,9 +23,10 @@ import marl
 from marl.graph import read_trajectories
 from marl.runs.judgements import read_judgement
 from marl.scenario.load import validate
-from marl.types import Metrics
+from marl.types import Case, Metrics, Problem
 
 EXAMPLES = [block for block in BLOCKS if block.document == "CONTRIBUTING.md" and block.module]
+SCENARIOS = [block for block in BLOCKS if block.document == "CONTRIBUTING.md" and block.language == "yaml"]
 LOSSES = [block for block in BLOCKS if block.module == "my_loss"]
 STEPS = 3
 
@@ -55,10 +59,12 @@ def train(**changes: Any) -> tuple[Path, list[Metrics]]:
     return run, rows
 
 
-def test_there_are_five_examples_of_at_most_25_lines() -> None:
-    modules = [block.module for block in EXAMPLES]
-    assert modules == ["my_game", "my_credit", "my_loss", "my_engine", "my_experience"]
-    assert all(len(block.text.splitlines()) <= 25 for block in EXAMPLES)
+def test_there_is_an_example_of_each_kind_of_part_in_at_most_30_lines() -> None:
+    modules = ["my_game", "my_environment", "my_role", "my_verifier", "my_credit", "my_loss", "my_engine"]
+    assert [block.module for block in EXAMPLES] == [*modules, "my_experience"]
+    assert all(len(block.text.splitlines()) <= 30 for block in EXAMPLES)
+    named = "".join(block.text for block in SCENARIOS)
+    assert all(f"{block.module}:" in named for block in EXAMPLES), "a scenario on the page uses each of them"
 
 
 def test_the_loss_in_the_readme_of_trainers_has_at_most_15_lines() -> None:
@@ -84,6 +90,49 @@ def test_the_game_passes_pettingzoos_checks_and_is_played_and_learned() -> None:
             assert trajectory.returns.get("ann", 0.0) == float(moves[0] == moves[1])
             met[moves[0] == moves[1]] += 1
     assert all(met.values())
+
+
+def test_the_environment_passes_pettingzoos_checks_and_is_played_against_itself() -> None:
+    settings = importlib.import_module("my_environment").RockPaperScissorsConfig
+    api_test(settings().build(), num_cycles=40)
+    game = settings().build()
+    for answers, won in ((("rock", "paper"), -1.0), (("rock", "scissors"), 1.0), (("rock", "rock"), 0.0)):
+        game.reset(seed=0)
+        for answer in answers:
+            game.step(answer)
+        assert game.rewards == {"left": won, "right": -won}
+
+    kind = {"kind": "my_environment:RockPaperScissorsConfig", "illegal": {"retry": 1}}
+    run, _ = train(game=kind, seats={"left": "player", "right": "player"})
+    played = list(read_trajectories(run / "trajectories" / "000001.jsonl.zst"))
+    agents = {turn.id: turn.agent for trajectory in played for turn in trajectory.turns}
+    heard = {(agents[a], agents[b]) for trajectory in played for a, b in trajectory.graph.edges}
+    assert heard <= {("left", "left"), ("right", "right")}, "neither sees the other's hand"
+    assert {trajectory.returns.get("left", 0.0) for trajectory in played} >= {-1.0, 1.0}
+
+
+def test_the_role_reads_what_is_shouted_and_is_learned_by() -> None:
+    role = importlib.import_module("my_role").Shouter(policy="actor")
+    legal = ("cafe", "park")
+    assert role.parse("No, not the CAFE ... the PARK it is", legal) == "park"
+    assert role.parse("the park", legal) is None
+    assert role.parse("HOME", legal) is None
+    assert all(role.parse(role.phrase(move), legal) == move for move in legal)
+
+    shouter = {"kind": "my_role:Shouter", "policy": "actor", "sampling": {"max_tokens": 6}, "tone": "SHOUT"}
+    seats = {"ann": "player", "bob": "player"}
+    run, _ = train(game={"kind": "my_game:MeetConfig"}, seats=seats, roles={"player": shouter})
+    turns = [turn for t in read_trajectories(run / "trajectories" / "000001.jsonl.zst") for turn in t.turns]
+    assert {turn.action for turn in turns} >= {"cafe", "park"}
+    assert all(turn.action.upper() in turn.completion.text for turn in turns if turn.action)
+
+
+def test_the_verifier_scores_by_distance_and_tells_nobody_the_answer() -> None:
+    close = importlib.import_module("my_verifier").Close(reach=4)
+    problem = Problem("3 + 4", "3 + 4", "7")
+    verdicts = {answer: close(Case(problem, "", answer)) for answer in ("7", "6", "9", "30", "six", None)}
+    assert [verdict.score for verdict in verdicts.values()] == [1.0, 0.75, 0.5, 0.0, 0.0, 0.0]
+    assert {verdict.why for verdict in verdicts.values()} == {"", "no number"}
 
 
 def test_the_credit_rule_shares_every_return_equally() -> None:
@@ -146,10 +195,46 @@ def test_the_experience_leaves_out_episodes_with_unreadable_answers() -> None:
     assert max(row["clean_play/left_out"] for row in rows[1:]) > 0
 
 
-def test_the_scenario_with_all_five_trains() -> None:
-    (block,) = (block for block in BLOCKS if block.document == "CONTRIBUTING.md" and block.language == "yaml")
+@pytest.mark.parametrize("block", SCENARIOS, ids=lambda block: str(block.line))
+def test_the_scenarios_of_the_page_train(block: Block) -> None:
     scenario = yaml.safe_load(block.text)
-    kinds = json.dumps(scenario)
-    assert all(f"{example.module}:" in kinds for example in EXAMPLES)
-    scenario["schedule"]["steps"] = 2
+    scenario["schedule"] |= {"steps": 1, "groups": 4}
+    scenario["policies"]["actor"]["model"]["warm_up"] = {"steps": 25, "episodes": 64, "lr": 2e-2}
     assert marl.train(validate(scenario), "run")
+    if "my_verifier" in block.text:
+        (trajectory, *_) = read_trajectories(Path("run/trajectories/000001.jsonl.zst"))
+        scores = json.loads(trajectory.turns[-1].action or "")["scores"]
+        assert trajectory.returns.get("solver", 0.0) == scores["close"]
+
+
+@pytest.mark.slow
+def test_installed_as_the_package_that_the_page_shows_they_have_short_names(tmp_path: Path) -> None:
+    (package,) = (block for block in BLOCKS if block.document == "CONTRIBUTING.md" and "[project]" in block.text)
+    (tmp_path / "pyproject.toml").write_text(package.text)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, "--target", "site", "."], check=True)
+    groups = tomllib.loads(package.text)["project"]["entry-points"].values()
+    short = {place: kind for group in groups for kind, place in group.items()}
+    assert {place.partition(":")[0] for place in short} == {block.module for block in EXAMPLES}
+
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    for block in SCENARIOS:
+        text = block.text
+        for place, kind in short.items():
+            text = text.replace(place, kind)
+        assert "my_" not in text
+        (elsewhere / "own.yaml").write_text(text)
+        command = [sys.executable, "-m", "marl", "train", "own.yaml", "schedule.steps=1", "--overwrite", "--out", "run"]
+        done = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    listed = subprocess.run(
+        [sys.executable, "-m", "marl", "list"],
+        cwd=elsewhere,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert all(f" {kind} " in listed.stdout for kind in short.values())

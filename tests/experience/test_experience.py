@@ -84,8 +84,36 @@ def test_a_recording_that_cannot_be_told_again_is_refused(tmp_path: Path) -> Non
     strangers = table(GAME, {"new": Scorer()}, dealer=PlayerRole(policy="new"))
     with pytest.raises(ValueError, match="no role 'player' here; roles: dealer"):
         RecordedEpisodes(path=tmp_path / "t.zst").build().gather(0, lambda _: [deal("a", GAME)], strangers)
-    recording(tmp_path / "long.zst", 20, player=PlayerRole(policy="actor", history="append"))
-    with pytest.raises(ValueError, match="history: append"):
-        RecordedEpisodes(path=tmp_path / "long.zst").build().gather(
-            0, lambda _: [deal(f"{i}", GAME) for i in range(20)], learner()
-        )
+
+
+def test_a_prompt_that_continues_holds_the_tokens_of_the_model_that_learns(tmp_path: Path) -> None:
+    old = recording(tmp_path / "long.zst", 60, player=PlayerRole(policy="actor", history="append"))
+    scorer = Scorer()
+    laid = table(GAME, {"new": scorer}, player=PlayerRole(policy="new", history="append"))
+    deals = [deal(f"new {i}", GAME) for i in range(60)]
+    new = RecordedEpisodes(path=tmp_path / "long.zst").build().gather(0, lambda _: deals, laid)
+    assert any(turn.action is None for game in old for turn in game.turns if turn.nth == 0)
+    asked = list(scorer.requests.values())
+    continued = [request for request in asked if request.continues]
+    assert len(continued) > 20
+    assert {request.continues for request in continued} <= {
+        (9, *(request.forced or "").encode()) for request in asked if request.forced != "[fold]"
+    }
+    for past, game in zip(old, new, strict=True):
+        for turn in game.turns:
+            assert bool(turn.completion.token_ids) == (turn.action not in (None, "fold"))
+            assert turn.completion.text == past.turns[turn.id[1]].completion.text
+
+
+def test_what_goes_on_from_a_text_that_was_too_long_is_left_out(tmp_path: Path) -> None:
+    class Short(Scorer):
+        def _answer(self, request: Request) -> Completion | Failure:
+            return Failure("overflow", "too long") if request.forced == "[check]" else super()._answer(request)
+
+    recording(tmp_path / "long.zst", 60, player=PlayerRole(policy="actor", history="append"))
+    laid = table(GAME, {"new": Short()}, player=PlayerRole(policy="new", history="append"))
+    deals = [deal(f"new {i}", GAME) for i in range(60)]
+    games = RecordedEpisodes(path=tmp_path / "long.zst").build().gather(0, lambda _: deals, laid)
+    after = [turn for game in games for turn in game.turns if turn.nth > 0 and game.turns[0].action == "check"]
+    assert after
+    assert not any(turn.completion.token_ids for turn in after if turn.agent == "player_0")

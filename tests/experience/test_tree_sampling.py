@@ -373,7 +373,7 @@ class Gamble(TextGame):
         return dict.fromkeys(self.agents, 0.5 if self.said[1] == "safe" else float(action == "heads"))
 
 
-@pytest.mark.parametrize("candidates", [2, 4])
+@pytest.mark.parametrize("candidates", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_what_is_learnt_is_the_gradient_of_what_is_paid(candidates: int) -> None:
     """E[R d log pi / d logit], by hand: to gamble pays as much as to play safe, so uniform players have nothing to
     learn there, nor from letters. After a gamble it is 1/4 for heads; taking off the mean of K leaves (K - 1) / K."""

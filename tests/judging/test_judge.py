@@ -1,5 +1,6 @@
 """One step judged by a scenario's rules, and what learners get of it."""
 
+import math
 from dataclasses import replace
 from statistics import correlation
 from typing import Any, ClassVar
@@ -12,7 +13,7 @@ from credit.assign.outcome import Outcome
 from games.stopping import StoppingConfig
 from games.tic_tac_toe import TicTacToeConfig
 from marl.graph import Trajectory
-from marl.judging.judge import Judge, Judgement
+from marl.judging.judge import CreditError, Judge, Judgement
 from marl.protocols import AssignConfig, BaselineConfig, Evidence
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import CreditConfig
@@ -209,3 +210,79 @@ def test_the_state_of_rules_beside_survives() -> None:
     before(evidence(*beside()[:1]))
     after.load_state_dict(before.state_dict())
     assert after(evidence(*beside()[1:])) == whole(evidence(*beside()[1:]))
+
+
+# --- rules of one's own that go wrong ----------------------------------------------------------------------------
+
+
+class Result(AssignConfig):
+    """Returns whatever it holds."""
+
+    kind: str = "result"
+    result: Any = None
+
+    def __call__(self, evidence: Evidence) -> Credit:
+        return self.result
+
+
+class ComparedResult(BaselineConfig):
+    """Returns whatever it holds in place of credit and figures."""
+
+    kind: str = "compared"
+    result: Any = None
+
+    def __call__(self, evidence: Evidence, earned: Credit) -> tuple[Credit, Metrics]:
+        return self.result
+
+
+TURN, NAN = ("e", 0), float("nan")
+UNUSABLE = {
+    "nothing": (None, "returned NoneType; it must return a mapping from the ids of turns to Advantage"),
+    "a list": ([Advantage(1.0)], "returned list"),
+    "a stranger": ({"e": Advantage(1.0)}, "judged 'e', which is the id of no turn of this step, such as ('e', 0)"),
+    "a number": ({TURN: 0.5}, "gave turn ('e', 0) 0.5; it must be an Advantage"),
+    "nan": ({TURN: Advantage(NAN)}, "gave turn ('e', 0) nan, though all rewards and readings are finite"),
+    "nan tokens": ({TURN: Advantage(1.0, (NAN,))}, "gave turn ('e', 0) 1, though all rewards and readings are finite"),
+    "inf target": ({TURN: Advantage(1.0, (), (float("inf"),))}, "though all rewards and readings are finite"),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_a_rule_whose_result_cannot_be_used_is_named(name: str) -> None:
+    result, message = UNUSABLE[name]
+    t = episode("e", "ab", [("a", 1.0, 1)], seats={"a": "x", "b": "y"})
+    with pytest.raises(CreditError) as caught:
+        judge(assign=Result(result=result))(evidence(t))
+    assert str(caught.value).startswith("credit.assign: 'result' ")
+    assert message in str(caught.value)
+    with pytest.raises(CreditError) as caught:
+        judge(roles={"x": {**PLAIN, "baseline": ComparedResult(result=result if result is None else (result, {}))}})(
+            evidence(t)
+        )
+    assert str(caught.value).startswith("credit.roles.x.baseline: 'compared' ")
+    assert message in str(caught.value)
+
+
+def test_numbers_that_were_not_finite_before_are_left_to_the_learner_which_names_their_turns() -> None:
+    t = episode("e", "ab", [("a", NAN, 1)])
+    assert math.isnan(judge()(evidence(t)).credit["e", 0].value)
+    whole = episode("e", "ab", [("a", 1.0, 1)])
+    read = Evidence([whole], "a_game", {TURN: Reading((-1.0,), values=(NAN,))})
+    assert math.isnan(judge(assign=Result(result={TURN: Advantage(NAN)}))(read).credit[TURN].value)
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        ({}, 0.0),
+        ({TURN: Advantage(0.0)}, 0.0),
+        ({TURN: Advantage(0.5)}, 0.5),
+        ({TURN: Advantage(0.0, (1.0, -1.0)), ("e", 2): Advantage(-0.1)}, 1.0),
+    ],
+    ids=["nothing", "zero", "one of two", "both"],
+)
+def test_the_share_of_turns_from_which_something_can_be_learnt_is_reported(result: Credit, expected: float) -> None:
+    t = episode("e", "abav", [("a", 1.0, 1)], seats={"a": "x", "b": "y", "v": "verifier"})
+    judgement = judge(assign=Result(result=result))(Evidence([t], "a_game", rules=frozenset({"verifier"})))
+    figures = {name: value for name, value in judgement.metrics.items() if name.endswith("/nonzero")}
+    assert figures == {"credit/x/nonzero": expected, "credit/y/nonzero": 0.0}

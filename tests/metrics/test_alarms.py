@@ -20,10 +20,11 @@ from marl.engines.scripted import Random
 from marl.metrics.alarms import AlarmMonitor, Collapse
 from marl.metrics.collapse import collapse_figures, most_common_move
 from marl.metrics.summaries import summarize
+from marl.protocols import AssignConfig, Evidence
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, validate
 from marl.scenario.schema import Alarms, Scenario, Thresholds
-from marl.types import Completion, Turn, Usage
+from marl.types import Completion, Credit, Turn, Usage
 from marl.view.closing_report import closing_report
 from marl.view.console import PlainLines
 
@@ -209,6 +210,48 @@ def test_a_role_inherits_what_its_own_thresholds_leave_out() -> None:
     assert Alarms.model_validate(settings.model_dump(mode="json")) == settings
 
 
+def test_credit_that_is_0_though_returns_differ_names_its_rule() -> None:
+    watch = AlarmMonitor(alarms(patience=3), {"solver": True}, {"solver": "my_rule / group"})
+    row = {"role/solver/turns": 64.0, "role/solver/reward_std": 0.4}
+    steps = [watch(row | {"credit/solver/nonzero": share})[1] for share in (0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0)]
+    messages = [[alarm.message("") for alarm in raised] for raised in steps]
+    assert messages == [[]] * 5 + [
+        [
+            "ALARM role solver: its credit (my_rule / group) is 0 or missing in all of 64 turns a step, though its "
+            "returns differ (credit <= 0) for 3 steps"
+        ],
+        [],
+    ]
+
+
+def test_credit_that_is_0_because_all_returns_are_equal_is_one_alarm_and_not_two() -> None:
+    watch = AlarmMonitor(alarms(patience=2), {"solver": True})
+    row = {"role/solver/turns": 64.0, "role/solver/reward_std": 0.0, "credit/solver/nonzero": 0.0}
+    assert [alarm.kind for _ in range(4) for alarm in watch(row)[1]] == ["reward"]
+    for settings, learns in ((alarms(reward=None), True), (alarms(), False)):
+        off = AlarmMonitor(settings, {"solver": learns})
+        assert not any(off(row | {"role/solver/reward_std": 1.0})[1] for _ in range(30))
+
+
+def test_a_role_that_is_paid_only_by_credit_is_not_said_to_have_nothing_to_learn_from() -> None:
+    row = {"role/first/turns": 64.0, "role/first/reward_std": 0.0, "credit/first/nonzero": 0.9}
+    watch = AlarmMonitor(alarms(patience=2), {"first": True})
+    assert not any(watch(row)[1] for _ in range(9)), "a reward flows back to it"
+    assert [alarm.kind for _ in range(4) for alarm in watch(row | {"role/first/reward/own": 1.0})[1]] == ["reward"]
+
+
+def test_a_policy_that_gets_no_sample_in_so_many_updates_is_named() -> None:
+    watch = AlarmMonitor(alarms(patience=2), {}, policies=["actor"])
+    updates: list[dict[str, float]] = [{"policy/actor/samples": 8.0}, {}, {"policy/actor/samples": 0.0}]
+    assert [watch(row) for row in updates] == [({}, [])] * 3
+    assert watch({}) == ({}, []), "it was not its turn to learn"
+    holding, [alarm] = watch({"policy/actor/samples": 0.0})
+    assert holding == {"alarm/actor/samples": 1.0}
+    assert alarm.message("") == "ALARM policy actor: gets no sample to learn from (samples <= 0) for 2 updates"
+    assert watch({"policy/actor/samples": 3.0}) == ({"alarm/actor/samples": 0.0}, [])
+    assert AlarmMonitor(None, {}, policies=["actor"])(updates[2]) == ({}, [])
+
+
 # --- runs ------------------------------------------------------------------------------------------------------------
 
 JUMPY = {"turns": 1, "patience": 2, "constant": 0.5}
@@ -262,6 +305,24 @@ def test_a_critic_that_is_paid_for_saying_yes_collapses_and_the_alarm_catches_ex
     shouted = [line for line in voice.messages if line.startswith("ALARM")]
     assert shouted[0].startswith("ALARM role critic: says 'yes' in ")
     assert not [line for line in shouted if "role solver" in line]
+
+
+class Silent(AssignConfig):
+    """Judges no turn."""
+
+    kind: str = "silent"
+
+    def __call__(self, evidence: Evidence) -> Credit:
+        return {}
+
+
+def test_a_rule_that_judges_nothing_is_an_alarm_of_the_run(tmp_path: Path) -> None:
+    voice = RecordingMonitor()
+    silent = f"{__name__}:Silent"
+    assert trained(tmp_path, quiz(alarms={"turns": 1, "patience": 3}, credit={"assign": {"kind": silent}}), voice)
+    shouted = [line for line in voice.messages if "(credit <= 0)" in line or "(samples <= 0)" in line]
+    assert any(line.startswith("ALARM role solver: its credit (") and "silent" in line.lower() for line in shouted)
+    assert any(line.startswith("ALARM policy solver: gets no sample") for line in shouted)
 
 
 def checked(**settings: Any) -> Scenario:

@@ -8,7 +8,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from marl.models.pretrained import PretrainedSource
 from marl.models.tiny import Tiny
-from marl.models.tiny_build import build_tiny, make_tokenizer, words_of
+from marl.models.tiny_build import build_tiny, make_tokenizer
+from marl.models.word_tokenizer import words_of
 
 KUHN = "card Q . betting check bet . moves [fold] [call]"
 

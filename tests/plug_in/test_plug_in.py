@@ -149,7 +149,7 @@ def test_a_part_beside_the_command_is_found_by_import_path(tmp_path: Path) -> No
 def test_installed_parts_are_listed_checked_and_in_the_schema(tmp_path: Path, installed: Path) -> None:
     (tmp_path / "coins.yaml").write_text(named(COINS))
     checked = command("-m", "marl", "check", tmp_path / "coins.yaml", path=installed)
-    assert checked.stdout.endswith("fine; game matching_coins, trains learner\n"), checked.stderr
+    assert "fine; game matching_coins, trains learner\n" in checked.stdout, checked.stderr
     listed = command("-m", "marl", "list", path=installed).stdout
     for line in (line for line in ENTRY_POINTS.split("\n") if " = " in line):
         assert f" {line.split(' = ')[0]} " in listed
@@ -338,4 +338,4 @@ def test_a_verifier_beside_the_command_is_found_by_the_process_that_runs_it(tmp_
         "import marl.commands.cli; marl.commands.cli.main()"
     )
     done = command("-c", code, cwd=tmp_path)
-    assert done.stdout.endswith("spelling.yaml: graders: 16 verdicts as they must be\n"), done.stderr
+    assert "spelling.yaml: graders: 16 verdicts as they must be\n" in done.stdout, done.stderr

@@ -1,5 +1,6 @@
 """Checkpoints that are cut short, folders that cannot be written, disks that are full."""
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from real_runs import Desk, Kill, contents, outcome, rows
+from safetensors.torch import load_file, save_file
 
 FILES = ["state/state.safetensors", "state/state.json", "policies/actor/model.safetensors"]
 FILES += ["policies/actor/tokenizer.json", "policies/actor/config.json", "manifest.json"]
@@ -72,6 +74,52 @@ def test_without_a_whole_checkpoint_every_one_is_named_and_nothing_changes(half)
     assert outcome(half.run) == before
 
 
+def zeroed(file: Path) -> None:
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+def reshaped(file: Path) -> None:
+    """Whole, in equal length, with a checksum to match: only the tensors' shapes are others."""
+    tensors = load_file(file)
+    name = next(name for name, tensor in tensors.items() if tensor.dim() == 2 and tensor.shape[0] != tensor.shape[1])
+    save_file(tensors | {name: tensors[name].T.contiguous()}, file)
+    record = file.parents[1] / "manifest.json"
+    manifest = json.loads(record.read_text())
+    manifest["sha256"]["state/state.safetensors"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    manifest["files"]["state/state.safetensors"] = file.stat().st_size
+    record.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [(zeroed, "state/state.safetensors has '"), (reshaped, "state/state.safetensors has '/learners/actor/")],
+)
+def test_a_state_of_zeros_or_of_other_shapes_sends_auto_back_and_says_which_tensor(damage, message, whole, half):
+    damage(half.run / "checkpoints" / "000006" / "state" / "state.safetensors")
+    assert half.train("--resume", "auto") == 0
+    said = half.said()
+    assert f"WARNING: checkpoint {half.run}/checkpoints/000006 is damaged: {message}" in said
+    assert "; written was F32[" in said
+    assert "going on from step 3" in said
+    assert rows(half.run) == rows(whole.run)
+
+
+def test_a_line_of_garbage_in_the_rows_is_named_with_its_file(half):
+    lines = (half.run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    lines[2] = f"{'#' * (len(lines[2]) - 1)}\n"
+    (half.run / "metrics.jsonl").write_text("".join(lines))
+    before = outcome_but_rows(half.run)
+    assert half.train("--resume", "auto") == 1
+    said = half.said()
+    assert f"{half.run}/metrics.jsonl, line 3: no row of metrics" in said
+    assert "Traceback" not in said
+    assert outcome_but_rows(half.run) == before
+
+
+def outcome_but_rows(run: Path) -> dict[str, bytes]:
+    return contents(run, "checkpoints", "trajectories")
+
+
 @pytest.mark.parametrize("name", FILES[:-1])
 def test_one_flipped_bit_sends_auto_back_to_the_checkpoint_before(name, whole, half):
     file = half.run / "checkpoints" / "000006" / name
@@ -91,7 +139,7 @@ def without_checksums(run: Path) -> None:
     """Make the checkpoints what they were before they had checksums."""
     for file in run.glob("checkpoints/*/manifest.json"):
         manifest = json.loads(file.read_text())
-        del manifest["sha256"]
+        del manifest["sha256"], manifest["tensors"], manifest["unmeasured"]
         file.write_text(json.dumps(manifest))
 
 

@@ -17,7 +17,7 @@ import marl
 from marl.errors import FolderError
 from marl.judging.records import StepRecord
 from marl.runs import checkpoint
-from marl.runs.checkpoint import CheckpointError, Retention
+from marl.runs.checkpoint import CheckpointError, Moment, Retention
 from marl.runs.failed_updates import read_kept
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, validate
@@ -44,7 +44,7 @@ def save(home: RunFolder, step: int) -> Path:
 
     state = {"weights": torch.arange(100.0)}
     keep = Retention(newest=9)
-    return checkpoint.write(home.checkpoints, step, state, policies, metrics_bytes=home.settled_rows(), retention=keep)
+    return checkpoint.write(home.checkpoints, Moment(step, home.settled_rows()), state, policies, keep)
 
 
 def secret(run: RunFolder) -> Path:

@@ -37,7 +37,8 @@ def test_it_resumes_from_its_checkpoint_and_does_what_it_did_then(run: Path) -> 
     after = rows(run)
     assert after[2] == before[2], "what was there is left alone"
     for step in (3, 4):
-        assert after[step] == pytest.approx(before[step], rel=1e-3, abs=1e-5), "another processor may round otherwise"
+        told = {name: after[step][name] for name in before[step]}  # there may be new figures
+        assert told == pytest.approx(before[step], rel=1e-3, abs=1e-5), "another processor may round otherwise"
 
 
 def test_its_episodes_are_judged_again(run: Path) -> None:

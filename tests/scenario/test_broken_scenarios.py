@@ -28,11 +28,11 @@ TYPOS = {
     "gamee={}": "gamee: unknown field 'gamee'; did you mean 'game'? choices: alarms, checkpoint, credit, evaluate, "
     "experience, game, policies, roles, schedule, seats, track",
     "schedule.stepz=5": "schedule.stepz: unknown field 'stepz'; did you mean 'steps'? choices: deadline_s, group_size, "
-    "groups, max_drops, on_error, rotate_seats, seed, steps, threads, worker_delay",
+    "groups, max_drops, max_turns, on_error, rotate_seats, seed, steps, threads, worker_delay",
     "game.illega=1": "game.illega: unknown field 'illega'; did you mean 'illegal'? choices: illegal, kind",
     "game.illegal.thn=x": "game.illegal.thn: unknown field 'thn'; did you mean 'then'? choices: penalty, retry, then",
     "roles.player.sampling.temprature=1": "roles.player.sampling.temprature: unknown field 'temprature'; did you mean "
-    "'temperature'? choices: max_tokens, stop, temperature, top_k, top_p",
+    "'temperature'? choices: max_tokens, stop, temperature, thinking_tokens, top_k, top_p",
     f"{LEARNER}.magnet.coeficient=1": f"{LEARNER}.magnet.coeficient: unknown field 'coeficient'; did you mean "
     "'coefficient'? choices: clamp, coefficient, estimator, final, horizon, refresh, target",
     "policies.actor.engine={kind: transformers, slot: 1}": "policies.actor.engine.slot: unknown field 'slot'; did you "
@@ -53,7 +53,8 @@ KINDS = {
     "game=3": f"game: must be a mapping with `kind:`; choices: {GAMES} (got 3)",
     "game.kind=3": f"game.kind: must be a name, got 3; choices: {GAMES}",
     "game.kind=no.such:Thing": "game.kind: kind 'no.such:Thing': no module 'no' to import",
-    "game.kind=yaml:nothing": "game.kind: kind 'yaml:nothing': module 'yaml' has no 'nothing'",
+    "game.kind=yaml:nothing": "game.kind: kind 'yaml:nothing': module 'yaml' has no 'nothing'; 'yaml' is "
+    + str(Path(yaml.__file__).parent),
     "game.kind=yaml:dump": "game.kind: kind 'yaml:dump' is no part of games: it must be a subclass of its settings, "
     "GameConfig",
     "game.kind=roles.answering:PlayerRole": "game.kind: kind 'roles.answering:PlayerRole' is no part of games: it must "
@@ -101,7 +102,7 @@ VALUES = {
     "expected 'end of print statement'. (line 1) (got '{{ observation')",
     "roles.player.prompt='{{ observatio }}'": "roles.player.prompt: the template uses 'observatio', which does not "
     "exist; did you mean 'observation'? choices: agent, attempt, before, continued, heard, last, legal, mine, "
-    "observation, tools (got '{{ observatio }}')",
+    "observation, rules, tools (got '{{ observatio }}')",
 }
 FITS = {
     "seats={player_0: player}": "seats.player_1: missing: game 'kuhn_poker' has the agents player_0, player_1",
@@ -126,14 +127,20 @@ FITS = {
     "roles.player.sampling.top_k=5": f"roles.player.sampling: top_p 1 and top_k 5 {CUT_OFF}",
     "roles.player.history=append": "roles.player.history: 'append', but exact evaluation asks each question alone; use "
     "'fresh'",
+    "evaluate.keep_best=eval/nashcon": "evaluate.keep_best: nothing measures 'eval/nashcon'; did you mean "
+    "'eval/nashconv' or 'eval/legal_mass'? choices: eval/legal_mass, eval/nashconv, eval/value/player_0, "
+    "eval/value/player_1",
+    "roles.player.sampling.stop=['.', '']": "roles.player.sampling.stop: '' ends every answer before its first token; "
+    "remove it",
     "evaluate.against.rando=10": "evaluate.against.rando: no such opponent in game 'kuhn_poker'; did you mean "
     "'random'? choices: nash, random",
     "evaluate.optimal=true": "evaluate.optimal: game 'kuhn_poker' does not know its optimal moves; measure `against` "
     "instead",
     "game={kind: tic_tac_toe}": "evaluate.nashconv: game 'tic_tac_toe' does not export its deals; measure `against` "
     "instead",
-    "experience={kind: recorded, path: /no/such.jsonl.zst}": "experience.path: no such file: /no/such.jsonl.zst; `marl "
-    "play SCENARIO --out FILE` writes one",
+    "experience={kind: recorded, path: /no/such.jsonl.zst}": "experience.path: no such file: /no/such.jsonl.zst; runs "
+    "write them as trajectories/STEP.jsonl.zst, and `marl play SCENARIO experience=rollouts --episodes 100 --out "
+    "/no/such.jsonl.zst` writes one",
     "policies.actor.model=/no/such/model": "policies.actor.model.path: '/no/such/model': there is no such folder",
 }
 OVERRIDES = {

@@ -46,15 +46,20 @@ def test_the_steps_of_rlhf_are_three() -> None:
     assert [file.stem for file in RLHF] == ["rlhf_1_sft", "rlhf_2_reward", "rlhf_3_ppo"]
 
 
-def test_a_step_that_comes_too_early_says_which_is_missing() -> None:
+def test_a_step_that_comes_too_early_says_which_is_missing(here: Path) -> None:
     with pytest.raises(ScenarioError) as caught:
         marl.load(RLHF[2])
-    output = str(caught.value)
-    assert (
-        "policies.solver.model.no run in 'runs/rlhf_1_sft'; train it first: marl train SCENARIO --out runs/rlhf_1_sft"
-        in output
-    )
-    assert "policies.reward_model.engine.path: no run in 'runs/rlhf_2_reward'; train it first" in output
+    runs = here / "runs"
+    assert str(caught.value).splitlines()[1:] == [
+        f"  policies.solver.model.run: no run in '{runs}/rlhf_1_sft'; "
+        f"train it first: marl train SCENARIO --out {runs}/rlhf_1_sft",
+        f"    (run: rlhf_1_sft is relative to {runs}, where `marl train` puts runs; "
+        "a folder elsewhere is written with a slash)",
+        f"  policies.reward_model.engine.path: no run in '{runs}/rlhf_2_reward'; "
+        f"train it first: marl train SCENARIO --out {runs}/rlhf_2_reward",
+        f"    (run: rlhf_2_reward is relative to {runs}, where `marl train` puts runs; "
+        "a folder elsewhere is written with a slash)",
+    ]
 
 
 def test_rlhf_runs_end_to_end_on_its_own_output_folders() -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import networkx as nx
 import pytest
+import yaml
+from command_line import run_marl
 from small_teams import SCENARIOS, TEAMS, small
 
 import marl
-from marl.commands import cli
 from marl.engines.workers.settings import Verifiers
+from marl.evaluation.dry_run import dry_run
 from marl.graph import read_trajectories
+from marl.protocols import VerifierConfig
+from marl.scenario.schema import Scenario
+from marl.view.plan import plan
 
 WORKFLOWS = {"absolute_zero", "best_of_n", "chain", "debate", "mae", "mixture_of_agents", "r_zero", "sage"}
 WORKFLOWS |= {"solver_critic", "team_arithmetic", "train_solver_only"}
@@ -28,21 +32,46 @@ def test_the_workflows_of_the_literature_are_committed() -> None:
     assert set(TEAMS) >= WORKFLOWS
 
 
-@pytest.mark.parametrize("name", TEAMS)
+def different_graders() -> list[str]:
+    """Scenarios of which no two have the same problems and the same checks; all others are like one of them."""
+    chosen: dict[str, str] = {}
+    for name in TEAMS:
+        data = yaml.safe_load((SCENARIOS / f"{name}.yaml").read_text())
+        engines = [policy.get("engine") for policy in data["policies"].values()]
+        chosen.setdefault(str([data["game"]["task"], engines]), name)
+    return list(chosen.values())
+
+
+def checks_of(scenario: Scenario) -> dict[str, VerifierConfig]:
+    engines = {name: policy.engine for name, policy in scenario.policies.items()}
+    return {
+        f"{policy}.{name}": check
+        for policy, engine in engines.items()
+        if isinstance(engine, Verifiers)
+        for name, check in engine.checks.items()
+    }
+
+
+@pytest.mark.parametrize("name", different_graders())
 def test_the_graders_of_every_team_pass_check(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = SCENARIOS / f"{name}.yaml"
-    monkeypatch.setattr(sys, "argv", ["marl", "check", str(file), "--graders"])
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    output = capsys.readouterr()
-    assert (left.value.code or 0, output.err) == (0, "")
-    engines = [policy.engine for policy in marl.load(file).policies.values()]
-    checks = sum(len(engine.checks) for engine in engines if isinstance(engine, Verifiers))
-    # Nothing, gibberish, the right answer and another problem's, for each of five problems.
-    assert output.out.splitlines()[1] == f"{file}: graders: {checks * 5 * 4} verdicts as they must be"
+    assert run_marl(monkeypatch, capsys, "check", "--quick", file, "--graders") == (
+        0,
+        # Nothing, gibberish, the right answer and another problem's, for each of five problems.
+        f"{file}: fine; game team, trains {', '.join(n for n, p in marl.load(file).policies.items() if p.learner)}\n"
+        f"{file}: graders: {len(checks_of(marl.load(file))) * 5 * 4} verdicts as they must be\n",
+        "",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", sorted(SCENARIOS.glob("*.yaml")), ids=lambda file: file.stem)
+def test_random_play_of_every_scenario_shows_nothing_wrong(file: Path) -> None:
+    run = dry_run(marl.load(file))
+    assert (list(run.problems()), list(run.notes())) == ([], [])
+    assert plan(run).count(" reads first") == len(run.prompt_tokens), "every model's prompt is shown"
 
 
 @pytest.mark.slow

@@ -1,7 +1,9 @@
 """Kuhn poker as it should not be."""
 
 import random
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from games.kuhn_poker import KuhnPoker, KuhnPokerConfig
@@ -74,4 +76,30 @@ class LateGame(KuhnPoker):
         LateGame.dealt += 1
         if LateGame.dealt > 40 + 5 * 32 + 20:
             raise ZeroDivisionError("the pot has gone")
+        return super().deal(rng, options)
+
+
+class Waiting(KuhnPokerConfig):
+    """Does not go on at its `nth` deal as long as a file `halt` exists, beside which it then writes `halted`."""
+
+    kind: str = "fragile_games:Waiting"
+    folder: str
+    nth: int
+
+    def build(self) -> KuhnPoker:
+        return WaitingGame(self)
+
+
+class WaitingGame(KuhnPoker):
+    dealt = 0
+
+    def __init__(self, settings: Waiting) -> None:
+        super().__init__(settings.illegal)
+        self.folder, self.nth = Path(settings.folder), settings.nth
+
+    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+        WaitingGame.dealt += 1
+        while WaitingGame.dealt == self.nth and (self.folder / "halt").exists():
+            (self.folder / "halted").touch()
+            time.sleep(0.01)
         return super().deal(rng, options)

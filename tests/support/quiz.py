@@ -47,10 +47,12 @@ class Talkative(VerifierConfig):
 
 
 class Crash(VerifierConfig):
-    """Looks at form, and dies."""
+    """Looks at form, and dies of an empty answer."""
 
     kind: str = "crash"
     grades = False
 
     def __call__(self, case: Case) -> Verdict:
-        os._exit(1)
+        if not case.answer:
+            os._exit(1)
+        return Verdict(1.0)

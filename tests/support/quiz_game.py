@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 from real_runs import rows, tiny
@@ -94,14 +94,14 @@ def policies(**changes: dict[str, Any]) -> dict[str, Any]:
     return {name: policy | changes.get(name, {}) for name, policy in quiz()["policies"].items()}
 
 
-class RecordingMonitor:
+class RecordingMonitor(Monitor):
     """A monitor that records messages, and stops the run as if by a crash after a step."""
+
+    dispensable: ClassVar[tuple[type[Exception], ...]] = ()
 
     def __init__(self, crash_after: int = -1) -> None:
         self.messages: list[str] = []
         self._crash_after = crash_after
-
-    def begin(self, folder: object) -> None: ...
 
     def log(self, step: int, metrics: Metrics) -> None:
         if step == self._crash_after:
@@ -109,8 +109,6 @@ class RecordingMonitor:
 
     def say(self, message: str) -> None:
         self.messages.append(message)
-
-    def close(self) -> None: ...
 
 
 def trained(folder: Path, scenario: dict[str, Any], *monitors: Monitor, resume: str | None = None) -> bool:

@@ -8,12 +8,15 @@ import re
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import model_validator
+
 from marl.errors import RunError
-from marl.protocols import ToolConfig, VerifierConfig
+from marl.protocols import ToolConfig, UnjudgedError, VerifierConfig
 from marl.types import Case, Verdict
 
 
@@ -96,8 +99,60 @@ class Says(VerifierConfig):
         Path(self.file).write_text(str(os.getpid()))
         return 1.0
 
+    def _first_waits(self, rest: str) -> float:
+        """Write its process's number and wait, the first time that it is asked; then return the score."""
+        if not Path(self.file).exists():
+            Path(self.file).write_text(str(os.getpid()))
+            time.sleep(300)
+        return float(rest)
+
+    def _always_waits(self, rest: str) -> float:
+        with Path(self.file).open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        time.sleep(300)
+        return 1.0
+
+    def _compute(self, rest: str) -> float:
+        until = time.process_time() + float(rest)
+        while time.process_time() < until:
+            pass
+        return 1.0
+
+    def _fill_and_wait(self, rest: str) -> float:
+        held = b"x" * (int(rest) << 20)
+        return self._always_waits(rest) + len(held)
+
+    def _computing_child(self, rest: str) -> float:
+        subprocess.run([sys.executable, "-S", "-c", "while True: pass"])
+        return 1.0
+
+    def _cannot_tell(self, rest: str) -> float:
+        with Path(self.file).open("a") as file:
+            file.write("x")
+        raise UnjudgedError("the service is down")
+
     def _secret(self, rest: str) -> float:
         return float("A_SECRET_KEY" in os.environ)
+
+
+class SlowToLoad(VerifierConfig):
+    """Verifier of which the first few processes write their numbers while they load, and wait."""
+
+    kind: str = "slow_to_load"
+    file: str = ""
+    waiting: int = 0
+
+    @model_validator(mode="after")
+    def _wait(self) -> SlowToLoad:
+        if Path(sys.argv[0]).name == "process.py":
+            with Path(self.file).open("a+") as file:
+                file.write(f"{os.getpid()}\n")
+            if len(Path(self.file).read_text().split()) <= self.waiting:
+                time.sleep(300)
+        return self
+
+    def __call__(self, case: Case) -> Verdict:
+        return Verdict(1.0)
 
 
 class Broken(VerifierConfig):
@@ -127,3 +182,29 @@ class Shout(ToolConfig):
         if arguments["text"] == "much":
             return "x" * 2**21
         return arguments["text"].upper()
+
+
+class Waits(ToolConfig):
+    """Tool that writes its process's number and waits."""
+
+    kind: str = "waits"
+    file: str = ""
+
+    def __call__(self, arguments: Mapping[str, Any]) -> str:
+        with Path(self.file).open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        time.sleep(300)
+        return ""
+
+
+class Unsure(VerifierConfig):
+    """Verifier that cannot tell about some problems, or about any as soon as a file is there."""
+
+    kind: str = "unsure"
+    percent: int = 0
+    file: str = ""
+
+    def __call__(self, case: Case) -> Verdict:
+        if zlib.crc32(case.problem.key.encode()) % 100 < self.percent or (self.file and Path(self.file).exists()):
+            raise UnjudgedError("the service is down")
+        return Verdict(float(case.answer == "yes"))

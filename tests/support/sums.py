@@ -21,6 +21,10 @@ class Sums(TaskConfig):
 
     kind: str = "sums:Sums"
 
+    @property
+    def posing(self) -> str:
+        return "two numbers with + between them"
+
     def build(self) -> Tasks:
         return self
 

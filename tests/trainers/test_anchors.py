@@ -1,7 +1,13 @@
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
-from learning_samples import Plan, TinySource, context, make, same, weights
+from learning_samples import Plan, TinySource, context, first_step, make, same, weights
+from transformers import AutoModelForCausalLM
 
+from marl.models.weights import copy_weights
 from trainers.optim.optimizer import learning_rate
 from trainers.optim.regularizers import annealed
 from trainers.settings.optimisation import Anchor
@@ -83,3 +89,43 @@ def test_anchors_take_no_part_in_gradients():
     assert all(not p.requires_grad and p.grad is None for p in module.parameters())
     assert not module.training
     assert isinstance(module, torch.nn.Module)
+
+
+@dataclass
+class PartlyFrozen(TinySource):
+    """The tiny model, of which all but the embeddings learn."""
+
+    def model(self) -> Any:
+        model = super().model()
+        model.get_input_embeddings().requires_grad_(False)
+        return model
+
+
+ANCHORS = [{"reference": Anchor(coefficient=0.1)}, {"magnet": Anchor(coefficient=0.1, refresh=2)}]
+
+
+@pytest.mark.parametrize("anchors", ANCHORS, ids=["fixed", "refreshed"])
+def test_a_partly_frozen_model_that_is_no_adapter_is_held_close_to_what_it_was(anchors: dict[str, Anchor]) -> None:
+    (name,) = anchors
+    learner = Grpo(lr=1e-2, **anchors).build(context(source=PartlyFrozen()))
+    whole = Grpo(lr=1e-2, **anchors).build(context())
+    learner.update(make(Plan()))
+    whole.update(make(Plan()))
+    metrics, gradients = first_step(learner, make(Plan(), seed=1))
+    assert metrics[f"kl_{name}"] > 1e-4, "the anchor must not move with the policy"
+    assert gradients.keys() == dict(whole.publish()).keys() - {"model.embed_tokens.weight"}
+    embeddings = dict(learner.publish())["model.embed_tokens.weight"]
+    assert torch.equal(embeddings, TinySource().model().get_input_embeddings().weight)
+
+
+def test_a_partly_frozen_model_is_published_saved_and_restored_whole(tmp_path: Path) -> None:
+    learner = Grpo(lr=1e-2).build(context(source=PartlyFrozen()))
+    learner.update(make(Plan()))
+    sampler = TinySource().model()
+    copy_weights(sampler, learner.publish())
+    learner.save(tmp_path)
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path)
+    other = Grpo(lr=1e-2).build(context(source=PartlyFrozen()))
+    other.load_state_dict(learner.state_dict())
+    for model in (sampler, saved, other.model):
+        assert same({name: p.detach() for name, p in model.named_parameters()}, weights(learner))

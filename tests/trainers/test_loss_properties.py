@@ -22,6 +22,7 @@ from trainers.losses.policy import (
     sequence_surrogate,
     value_loss,
 )
+from trainers.settings.policy_gradient import Grpo
 
 CLIP = (0.2, 0.28)
 LOSSES = {
@@ -167,6 +168,16 @@ def test_an_overflow_that_counts_is_not_hidden(name):
     assert LOSSES[name](single(200, -1)).item() == math.inf
 
 
+@pytest.mark.parametrize("loss", ["clip", "gspo", "gspo_token", "sequence", "gmpo"])
+@pytest.mark.parametrize(("gap", "expected"), [(200.0, math.exp(3)), (3.5, math.exp(3)), (2.5, math.exp(2.5))])
+def test_log_ratios_of_tokens_and_of_rows_are_clamped_where_a_limit_is_given(loss, gap, expected):
+    part = Grpo(loss=loss, max_log_ratio=3.0).policy_loss
+    case = single(gap, -1.0)
+    value, gradient = value_and_gradient(lambda c: part(c.logprobs, c.old, c.advantages, c.mask)[0].sum(), case)
+    assert value.item() == pytest.approx(expected, rel=1e-5)
+    assert gradient.item() == (0.0 if gap > 3 else pytest.approx(expected, rel=1e-5))
+
+
 @pytest.mark.parametrize("name", POLICY)
 def test_a_token_without_an_advantage_teaches_nothing_however_unlikely_it_is(name):
     impossible = replace(single(0, 0.0), logprobs=torch.tensor([[-math.inf]]))
@@ -181,6 +192,34 @@ def test_an_unclipped_value_loss_is_half_the_square():
     expected = torch.nn.functional.mse_loss(case.logprobs, case.anchor, reduction="none") / 2
     torch.testing.assert_close(loss, torch.where(MASK, expected, 0.0))
     assert not clipped.any()
+
+
+def test_every_value_within_the_clip_has_the_gradient_of_the_square_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values, old, targets = torch.randn(3, 4, 5000, generator=generator)
+    every, clip = torch.ones(4, 5000, dtype=torch.bool), 0.5
+
+    leaf = values.double().requires_grad_()  # the formula, as written, in float64
+    near = leaf.clamp(old.double() - clip, old.double() + clip)
+    squares = torch.maximum((leaf - targets.double()) ** 2, (near - targets.double()) ** 2)
+    (squares.sum() / 2).backward()
+
+    ours = values.clone().requires_grad_()
+    loss, clipped = value_loss(ours, targets, old, every, clip)
+    loss.sum().backward()
+    assert ours.grad is not None
+    assert leaf.grad is not None
+    torch.testing.assert_close(ours.grad.double(), leaf.grad, rtol=1e-5, atol=1e-5)
+    assert not (clipped & ((values - old).abs() < clip)).any()
+
+
+@pytest.mark.parametrize("side", [1.0, -1.0])
+def test_a_value_on_the_edge_of_the_clip_still_learns(side: float) -> None:
+    value = torch.tensor([[0.25 + side * 0.5]], requires_grad=True)
+    every = torch.ones(1, 1, dtype=torch.bool)
+    value_loss(value, torch.tensor([[3 * side]]), torch.tensor([[0.25]]), every, 0.5)[0].sum().backward()
+    assert value.grad is not None
+    assert value.grad.item() == 0.25 + side * 0.5 - 3 * side
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -1,10 +1,13 @@
+import inspect
 import math
 from itertools import product
 
 import pytest
 import torch
+from loss_samples import drawn
 
-from trainers.losses.aggregation import Totals, masked_sum, row_scale
+from trainers import functions
+from trainers.losses.aggregation import Totals, aggregate, masked_sum, row_scale
 from trainers.losses.penalties import entropy, exact_kl, sampled_kl, sampler_kl
 from trainers.losses.policy import clipped_surrogate
 
@@ -159,3 +162,28 @@ def test_impossible_tokens_add_nothing_to_kl_and_entropy():
     assert logits.grad.isfinite().all()
     assert exact_kl(logprobs, torch.zeros(3).log_softmax(0)).isfinite()
     assert exact_kl(torch.tensor([0.5, math.nan]), torch.zeros(2)).isnan(), "but what is not a number stays visible"
+
+
+MODES = ("token_mean", "token_sum", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_aggregate_is_the_loss_of_a_whole_minibatch(mode: str) -> None:
+    agg_loss = pytest.importorskip("verl.trainer.ppo.core_algos").agg_loss
+    case = drawn()
+    norm = 9 if mode.endswith("norm") else None
+    expected = agg_loss(case.hidden(0.0).logprobs, case.mask.double(), mode.replace("_", "-"), loss_scale_factor=norm)
+    for poison in (0.0, math.nan):
+        torch.testing.assert_close(aggregate(case.hidden(poison).logprobs, case.mask, mode, norm), expected)
+    assert aggregate(case.logprobs, torch.zeros_like(case.mask), mode, norm) == 0
+
+
+def test_every_plain_function_takes_its_mask_after_all_numbers_of_tokens() -> None:
+    for name in functions.__all__:
+        arguments = list(inspect.signature(getattr(functions, name)).parameters)
+        tensors = [argument for argument in arguments if argument.endswith("_BT")]
+        assert arguments[: len(tensors)] == tensors, name
+        if tensors:
+            assert tensors[-1] == "mask_BT", name
+        if "advantages_BT" in tensors and "old_BT" in tensors:
+            assert tensors == ["logprobs_BT", "old_BT", "advantages_BT", "mask_BT"], name

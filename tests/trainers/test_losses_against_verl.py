@@ -33,9 +33,12 @@ NORM = 9
 SIZES = {"strategy": "fsdp", "rollout_n": 1, "use_dynamic_bsz": True}
 GAPS = (-19.9, -2.0, -0.3, -0.1, 0.0, 0.1, 0.2, 0.3, 1.0, 1.5, 8.0, 19.9)
 
+ROW_LIMIT = 10.0
+"""Greatest log-ratio of a row in verl's GSPO; the paper has none."""
+
 OURS = {
     "vanilla": lambda c: clipped_surrogate(c.logprobs, c.old, c.advantages, c.mask, CLIP, dual=3.0)[0],
-    "gspo": lambda c: gspo_token(c.logprobs, c.old, c.advantages, c.mask, CLIP)[0],
+    "gspo": lambda c: gspo_token(c.logprobs, c.old, c.advantages, c.mask, CLIP, ROW_LIMIT)[0],
     "cispo": lambda c: cispo(c.logprobs, c.old, c.advantages, c.mask, (1 - CLIP[0], 1 + CLIP[1]))[0],
     "sapo": lambda c: sapo(c.logprobs, c.old, c.advantages, c.mask, (1.0, 1.05)),
     "gpg": lambda c: reinforce(c.logprobs, c.advantages, c.mask),
@@ -75,8 +78,8 @@ def test_each_policy_loss_in_each_aggregation_is_that_of_verl(name, mode, dtype)
 @pytest.mark.parametrize("name", OURS)
 def test_ratios_from_e_to_the_minus_20_to_e_to_the_20_agree_with_verl(name):
     for gap, advantage in product(GAPS, (-1.5, 0.0, 2.0)):
-        if name == "gspo" and gap > 10:
-            continue  # verl clamps the row's log-ratio at 10; the paper does not
+        if name == "gspo" and gap < -ROW_LIMIT:
+            continue  # verl clamps a row's log-ratio from above alone
         case = single(gap, advantage)
         agree(lambda c: OURS[name](c).sum(), lambda c: verls(name, c, "seq_mean_token_mean"), case, still=True)
 
@@ -109,6 +112,17 @@ def test_gspo_of_rows_is_verls_where_a_row_has_one_advantage(dtype):
         lambda c: aggregated(gspo(c.logprobs, c.old, c.advantages, c.mask, CLIP)[0], c, "seq_mean_token_mean"),
         lambda c: verls("gspo", c, "seq_mean_token_mean"),
         drawn(dtype, rows=True),
+    )
+
+
+@pytest.mark.parametrize("gap", [9.0, 11.0, 30.0, 200.0])
+@pytest.mark.parametrize("advantage", [-1.5, 2.0])
+def test_the_clamp_of_a_rows_log_ratio_is_verls(gap, advantage):
+    agree(
+        lambda c: gspo(c.logprobs, c.old, c.advantages, c.mask, CLIP, ROW_LIMIT)[0].sum(),
+        lambda c: verls("gspo", c, "seq_mean_token_mean"),
+        single(gap, advantage),
+        still=True,
     )
 
 

@@ -1,6 +1,9 @@
 """Models that read packed sequences compute what they compute of each text alone, and learn the same from it."""
 
 import random
+import subprocess
+import sys
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +14,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MambaCon
 
 from marl.config import Sampling
 from trainers.batching.packing import PackingLimits, pack
-from trainers.batching.planner import BatchPlanner
+from trainers.batching.planner import MASK_BYTES, BatchPlan, BatchPlanner
 from trainers.batching.rows import Row
 from trainers.forward import attention
 from trainers.forward.attention import PrefixForest, attention_masks, has_dropout, packing_obstacle, skips_blocks
@@ -155,6 +158,62 @@ def test_the_layout_is_the_one_that_saves_more_than_it_costs():
     )
     ragged = [Row(row.prompt_ids, row.token_ids[: 1 + 3 * n]) for n, row in enumerate(group(64, 1, 8, 200))]
     assert planner.fastest(ragged).name == "shared"
+
+
+def grown(prompt: int, turns: int, answer: int = 16) -> list[Row]:
+    """Return rows whose prompts go on where the ones before ended, which only `shared` computes once."""
+    rng = random.Random(0)
+    tokens = tuple(rng.choices(range(40), k=prompt + turns * answer))
+    return [Row(tokens[: prompt + n * answer], tuple(rng.choices(range(40), k=answer))) for n in range(turns)]
+
+
+def mask_pairs(plan: BatchPlan) -> list[int]:
+    """Return the pairs of tokens in the masks of each micro-batch; 0 where there is none."""
+    layouts = [layout for _, layout in plan.batches]
+    packs = [layout.args[0] for layout in layouts if isinstance(layout, partial)]
+    return [pack.ids_LW.size * pack.ids_LW.shape[1] for pack in packs]
+
+
+@pytest.mark.parametrize("config", ["llama", "gemma2", "gpt2"])
+@pytest.mark.parametrize("prompt", [500, 4000, 16_000])
+def test_masks_of_the_chosen_layout_take_no_more_memory_than_the_texts_themselves(config: str, prompt: int) -> None:
+    model = model_of(CONFIGS[config])
+    planner = BatchPlanner(model, 32768, "auto")
+    for plan in (planner.plan(grown(prompt, 12)), planner.plan(grown(prompt, 12), "shared")):
+        assert plan.fits
+        assert max([0, *mask_pairs(plan)]) * attention.pair_bytes(model) <= MASK_BYTES
+    assert planner.plan(grown(16_000, 2)).name == planner.plan(grown(16_000, 2), "shared").name == "padded"
+    assert planner.plan(grown(500, 12), "shared").name == "shared"
+
+
+def test_a_wide_model_may_have_wide_masks_since_its_states_take_more() -> None:
+    wide = model_of(LlamaConfig(**{**SMALL, "hidden_size": 512}))
+    assert BatchPlanner(wide, 32768, "auto").plan(grown(8000, 6), "shared").name == "shared"
+    assert BatchPlanner(model_of(CONFIGS["llama"]), 32768, "auto").plan(grown(8000, 6), "shared").name == "padded"
+    # Whoever asks for a layout by name gets it.
+    assert BatchPlanner(model_of(CONFIGS["llama"]), 32768, "shared").plan(grown(8000, 6)).name == "shared"
+
+
+@pytest.mark.slow
+def test_long_prompts_take_no_more_memory_than_padded_ones() -> None:
+    peaks = {}
+    for packing in ("padded", "auto"):
+        code = PEAK.format(packing=packing)
+        said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+        peaks[packing] = int(said.stdout)
+    assert peaks["auto"] < 1.1 * peaks["padded"]
+
+
+PEAK = f"""
+import resource, sys
+sys.path[:0] = {sys.path!r}
+from learning_samples import context, sample
+from test_packed_inputs import grown
+from trainers.settings.policy_gradient import Grpo
+learner = Grpo(packing={{packing!r}}, fidelity=None).build(context(max_position_embeddings=20000))
+learner.update([sample(r.prompt_ids, r.token_ids, (-3.0,) * 16, turn=n) for n, r in enumerate(grown(10_000, 2))])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
 
 
 def test_predicted_flops_of_a_shared_prompt_are_those_counted_by_hand():

@@ -102,6 +102,18 @@ def test_wide_forests_are_cut_where_attention_over_them_costs_more_than_their_be
     assert shapes == {tokens: (1, 250), squares: (8, 40)}
 
 
+def test_masks_have_no_more_pairs_than_they_may_but_for_a_single_wide_text() -> None:
+    rng = random.Random(0)
+    texts = [tuple(rng.choices(range(9), k=rng.randint(1, 60))) for _ in range(80)]
+    for pairs in (50**2, 3 * 60**2, 10 * 60**2):
+        packs = pack(texts, alone(texts), PackingLimits(4096, tokens, pairs=pairs))
+        check(texts, alone(texts), packs)
+        for each in packs:
+            assert each.ids_LW.size * each.ids_LW.shape[1] <= pairs or len(each.ids_LW) == len(each.places) == 1
+    free = pack(texts, alone(texts), PackingLimits(4096, tokens))
+    assert len(free) < len(pack(texts, alone(texts), PackingLimits(4096, tokens, pairs=50**2)))
+
+
 def test_bundles_stay_together_and_share_within_and_among_themselves():
     group = [(1,) * 20 + (n,) for n in range(4)]
     pairs = [text + end for text in group for end in ((5, 6), (7, 8))]

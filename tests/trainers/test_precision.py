@@ -157,7 +157,8 @@ def test_a_missing_package_is_named_before_a_weight_is_loaded(monkeypatch: pytes
     monkeypatch.setattr(optimisation, "find_spec", lambda name: None if name == "bitsandbytes" else find_spec(name))
     kuhn = KUHN
     expected = (
-        r"policies\.actor\.learner\.optimizer: 'adamw_8bit' is one of the package bitsandbytes.* 'marl\[bitsandbytes\]'"
+        r"policies\.actor\.learner\.optimizer: 'adamw_8bit' is one of the package bitsandbytes.* "
+        r"'marl-llm\[bitsandbytes\]'"
     )
     with pytest.raises(ValueError, match=expected):
         marl.load(kuhn, ["policies.actor.learner.optimizer=adamw_8bit"])

@@ -119,10 +119,10 @@ OPTIONS = {
 }  # fmt: skip
 HAVE = {
     "clip": {"clip_low", "clip_high", "dual_clip", "max_log_ratio"},
-    "gspo": {"clip_low", "clip_high"},
-    "gspo_token": {"clip_low", "clip_high"},
-    "sequence": {"clip_low", "clip_high"},
-    "gmpo": {"clip_low", "clip_high"},
+    "gspo": {"clip_low", "clip_high", "max_log_ratio"},
+    "gspo_token": {"clip_low", "clip_high", "max_log_ratio"},
+    "sequence": {"clip_low", "clip_high", "max_log_ratio"},
+    "gmpo": {"clip_low", "clip_high", "max_log_ratio"},
     "cispo": {"ratio_low", "ratio_high"},
     "sapo": {"tau_positive", "tau_negative", "max_log_ratio"},
     "reinforce": set(),

@@ -20,6 +20,7 @@ from marl.models.chat_template import ChatTokenizer
 from marl.models.pretrained import Pretrained, PretrainedSource
 from marl.models.tiny import Tiny
 from marl.models.tiny_build import build_tiny
+from marl.models.word_tokenizer import BLANK
 from marl.protocols import LearnerContext
 from marl.types import Message, Request, Sample
 from trainers.batching.rows import totals_of
@@ -256,7 +257,8 @@ def test_an_answer_that_broke_off_is_rated_as_its_text_would_be(words: Pretraine
     cut = sample(whole.prompt_ids, whole.token_ids[:-1], (-1.0,) * 2, finish="length")
     assert chat_text(cut) == chat_text(whole) == whole.token_ids
     stopped = sample(whole.prompt_ids, whole.token_ids[:-1], (-1.0,) * 2, sampling=Sampling(stop=("surely",)))
-    assert chat_text(stopped) == (whole.token_ids[0], whole.token_ids[-1])
+    blank = words.tokenizer().convert_tokens_to_ids(BLANK)
+    assert chat_text(stopped) == (whole.token_ids[0], blank, whole.token_ids[-1]), "what was said before the stop text"
 
 
 def test_what_a_template_puts_before_an_answer_is_read_too(words: PretrainedSource) -> None:
@@ -266,7 +268,7 @@ def test_what_a_template_puts_before_an_answer_is_read_too(words: PretrainedSour
         "<eos> .{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
     )
     whole = answered(words, "is it so ?", "yes", 1.0)
-    assert tokenizer.decode(ChatText(tokenizer)(whole)) == "so yes <eos>."
+    assert tokenizer.decode(ChatText(tokenizer)(whole)) == "so yes <eos> ."
 
 
 def test_an_answer_that_spells_turns_is_rated_as_one_answer(bytewise: PretrainedSource) -> None:

@@ -85,6 +85,7 @@ def leaves(state: Any, place: str = "") -> Iterator[tuple[str, Any]]:
         yield place, state.tolist() if isinstance(state, torch.Tensor) else state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", LEARNT)
 def test_what_a_rule_has_learnt_survives_a_kill(rule: str, whole: Desk, resumed: Desk) -> None:
     before, after = learnt(whole, 2, rule), learnt(whole, 4, rule)

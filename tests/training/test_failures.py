@@ -126,7 +126,81 @@ def test_weights_that_explode_in_the_middle_of_an_update_are_caught_and_the_rest
     assert kept
     state = json.loads((Path(kept[1]) / "learner" / "state.json").read_text())
     assert state["minibatch"] > 0, "an earlier minibatch had been learnt from"
+    assert "To try: lower policies.actor.learner.lr (now 1e+30) or policies.actor.learner.max_norm (now 1), " in said
     assert ended_again(desk, kept[1]) == found[0].split(";")[0]
+
+
+def test_an_update_that_fails_right_after_a_resume_suspects_the_checkpoint_unless_it_failed_before(desk):
+    settings: dict[str, Any] = {"game": RICH, "checkpoint": {"every": 1, "keep": 1}}
+    assert desk.train(**settings) == 1
+    assert "To try: their advantages are not finite, so mend the reward or the credit rule" in desk.said()
+    done = len(rows(desk.run)) - 1
+    assert steps(desk) == [f"{done:06d}"], "the newest one before the failure, as without it"
+    assert desk.train("--resume", "auto", **settings) == 1
+    suspicion = f"This was the first update after going on from checkpoint {done:06d}. If it went well before, that"
+    assert suspicion not in desk.said()
+    shutil.rmtree(desk.run / "failed")
+    assert desk.train("--resume", "auto", **settings) == 1
+    assert suspicion in desk.said()
+
+
+@pytest.mark.parametrize("in_torch", [True, False])
+def test_memory_that_is_used_up_in_play_leaves_the_steps_done_and_says_what_to_lower(in_torch, desk):
+    experience = {"kind": "memory_hogs:HungryPlay", "torch": in_torch}
+    assert desk.train(experience=experience) == 1
+    said = desk.said()
+    assert "Traceback" not in said
+    assert "marl: out of memory (stage: play): lower policies.actor.engine.slots (now 256), " in said
+    assert "roles.player.sampling.max_tokens (now 6)" in said
+    assert "The steps done are kept: checkpoint 000003; to go on from it: --resume auto" in said
+    assert len(said.splitlines()[-1]) < 600
+    assert steps(desk)[-1] == "000003"
+
+
+def hungry(minibatches: int, after: int) -> dict[str, Any]:
+    """A learner that runs out of memory in the minibatch after `after`."""
+    loss = {"kind": "memory_hogs:HungryLoss", "after": after}
+    return {"kind": "grpo", "lr": 3e-3, "minibatches": minibatches, "loss": loss}
+
+
+def test_memory_that_is_used_up_before_an_update_has_changed_anything_leaves_the_steps_done(desk):
+    policies = {"actor": desk.scenario["policies"]["actor"] | {"learner": hungry(minibatches=1, after=2)}}
+    assert desk.train(policies=policies) == 1
+    said = desk.said()
+    assert "out of memory (stage: learn): lower policies.actor.learner.micro_tokens (now 32768), " in said
+    assert "or set gradient_checkpointing: true" in said
+    assert "The steps done are kept: checkpoint 000002" in said
+    assert len(rows(desk.run)) == 3
+
+
+def test_memory_that_is_used_up_in_the_middle_of_an_update_leaves_no_checkpoint_of_half_a_step(desk):
+    policies = {"actor": desk.scenario["policies"]["actor"] | {"learner": hungry(minibatches=2, after=5)}}
+    assert desk.train(policies=policies, checkpoint={"every": 1}) == 1
+    said = desk.said()
+    assert "Step 3 was broken off in the middle of its update; to go on from: checkpoint 000002" in said
+    assert steps(desk) == ["000001", "000002"]
+
+
+def test_credit_that_raises_leaves_the_steps_done_as_they_were_before_it_had_judged_the_next(desk, whole):
+    told = desk.path / "told"
+    scenario = {
+        "seats": {"player_0": "left", "player_1": "right"},
+        "roles": dict.fromkeys(("left", "right"), desk.scenario["roles"]["player"]),
+        "credit": {
+            "baseline": {"kind": "role_average"},  # has judged one role when the other's rule raises
+            "roles": {"right": {"assign": {"kind": "fragile_credit:Fussy", "file": str(told)}}},
+        },
+    }
+    told.touch()
+    assert desk.train(**scenario) == 0, desk.said()
+    undisturbed = rows(desk.run)
+    told.unlink()
+    assert desk.train("--overwrite", **scenario) == 1
+    assert "nobody has told me who deserves this" in (said := desk.said())
+    assert "The steps done are kept: checkpoint 000003" in said
+    told.touch()
+    assert desk.train("--resume", "auto", **scenario) == 0
+    assert rows(desk.run) == undisturbed
 
 
 def test_rerun_of_what_is_no_kept_batch_is_an_error(desk):
@@ -182,5 +256,5 @@ def test_a_tracker_that_is_not_installed_is_an_error_before_anything_is_made(tra
     if shutil.which(tracker):
         pytest.skip(f"{tracker} is installed")
     assert desk.train(track=[tracker]) == 2
-    assert f"track: '{tracker}' is not installed; pip install 'marl[tracking]'" in desk.said()
+    assert f"track: '{tracker}' is not installed; pip install 'marl-llm[tracking]'" in desk.said()
     assert not desk.run.exists()

@@ -23,26 +23,6 @@ def longer(desk: Desk) -> dict[str, object]:
     return desk.scenario["schedule"] | {"steps": 10, "groups": 4}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_one_signal_ends_the_run_after_its_step_with_a_checkpoint(number, whole, desk):
-    assert desk.train(kill=Kill("call", "Judge.__call__", 4, (number,))) == 130
-    assert [p.name for p in sorted((desk.run / "checkpoints").iterdir())] == ["000003", "000004"]
-    assert len(rows(desk.run)) == 5
-    said = desk.said()
-    assert "stopping after this step" in said
-    assert "stopped at step 4; go on with: marl train ... --resume auto" in said
-    assert desk.train("--resume", "auto") == 0
-    assert rows(desk.run) == rows(whole.run)
-
-
-def test_a_second_signal_stops_at_once_and_nothing_is_lost(whole, desk):
-    assert desk.train(kill=Kill("call", "Judge.__call__", 5, (signal.SIGINT, signal.SIGINT))) == 130
-    assert [p.name for p in (desk.run / "checkpoints").iterdir()] == ["000003"]
-    assert "--resume auto" in desk.said()
-    assert desk.train("--resume", "auto") == 0
-    assert outcome(desk.run) == outcome(whole.run)
-
-
 def test_ctrl_c_while_weights_are_loaded_stops_at_once(desk):
     assert desk.train(kill=Kill("call", "load_model", 1, (signal.SIGINT,))) == 130
     assert "Traceback" not in desk.said()

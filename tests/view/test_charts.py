@@ -1,12 +1,15 @@
 """Curves in text and as a picture."""
 
 import json
+import re
+from math import isnan
 from pathlib import Path
 
 import pytest
 
+from marl.errors import FolderError
 from marl.scenario.load import ScenarioError
-from marl.view.curves import chart, draw, plot, spark
+from marl.view.curves import Point, chart, draw, picture, plot, spark
 
 
 @pytest.mark.parametrize(
@@ -46,34 +49,110 @@ def run(folder: Path, *rows: dict[str, float]) -> Path:
     return folder
 
 
-def test_plot_writes_a_picture_and_draws_the_curve_in_text(tmp_path: Path) -> None:
-    rows = [{"step": i, "eval/nashconv": 1 / (i + 1), "eval/legal_mass": 1.0} for i in range(5)]
+def test_plot_writes_a_picture_and_draws_the_main_curve_in_text(tmp_path: Path) -> None:
+    rows = [{"step": i, "policy/a/loss": 2.0, "eval/nashconv": 1 / (i + 1), "eval/legal_mass": 1.0} for i in range(5)]
     first, second = run(tmp_path / "first", *rows), run(tmp_path / "second", *rows[:2])
     text = plot([first, second], [], None)
     assert text.startswith("eval/nashconv\n")
     assert (first / "curves.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert text.endswith(str(first / "curves.png"))
-    plot([second], ["eval/legal_mass"], tmp_path / "other.png")
-    assert (tmp_path / "other.png").is_file()
+
+
+def test_plot_makes_the_folders_of_its_picture_and_writes_the_format_of_its_name(tmp_path: Path) -> None:
+    folder = run(tmp_path / "r", {"step": 0, "eval/legal_mass": 1.0})
+    out = tmp_path / "deep" / "er" / "one.svg"
+    assert plot([folder], ["eval/legal_mass"], out).endswith(str(out))
+    assert out.read_text().startswith("<?xml")
+    with pytest.raises(FolderError, match=r"scenario\.yaml/x\.png cannot be written"):
+        plot([folder], [], folder / "scenario.yaml" / "x.png")
 
 
 def test_plot_says_what_there_is_to_draw(tmp_path: Path) -> None:
     folder = run(tmp_path / "r", {"step": 0, "eval/nashconv": 1.0})
     with pytest.raises(ScenarioError, match=r"--metric loss: not in these runs; they have: eval/nashconv"):
         plot([folder], ["loss"], None)
+    with pytest.raises(ScenarioError, match=r"--out x\.bmp: no such format '\.bmp'; choices: \.pdf, \.png, \.svg"):
+        plot([folder], [], Path("x.bmp"))
     with pytest.raises(ScenarioError, match="no run here"):
         plot([tmp_path], [], None)
     with pytest.raises(ScenarioError, match="nothing to plot yet"):
         plot([run(tmp_path / "empty")], [], None)
 
 
-def test_a_single_point_and_many_panels_are_drawn(tmp_path: Path) -> None:
-    draw(tmp_path / "c.png", {name: {"run": [(0, -1.0)]} for name in "abc"})
-    assert (tmp_path / "c.png").stat().st_size > 1000
+def test_success_returns_and_losses_come_first_then_exact_figures(tmp_path: Path) -> None:
+    row = {
+        "step": 1,
+        "policy/a/loss": 1.0,
+        "eval/nashconv": 1.0,
+        "time/step": 2.0,
+        "episode/return/judge": 0.0,
+        "episode/return/solver": 0.5,
+        "eval/held_out/success": 0.5,
+        "eval/held_out/success_low": 0.4,
+        "eval/held_out/success_high": 0.6,
+        "eval/held_out/episodes": 9.0,
+    }
+    out = tmp_path / "all.svg"
+    plot([run(tmp_path / "r", row)], [], out)
+    titles = re.findall("<!-- (.*/.*) -->", out.read_text())
+    assert titles == ["eval/held_out/success", "episode/return/solver", "policy/a/loss", "eval/nashconv"]
 
 
-def test_an_exact_figure_that_does_not_count_is_not_drawn(tmp_path: Path) -> None:
+def test_what_is_too_much_for_one_picture_is_named(tmp_path: Path) -> None:
+    row = {"step": 1} | {f"episode/return/agent_{i:02}": 1.0 for i in range(15)}
+    text = plot([run(tmp_path / "r", row)], [], tmp_path / "many.svg")
+    omitted = ", ".join(f"episode/return/agent_{i}" for i in (12, 13, 14))
+    assert f"not drawn, name them by --metric: {omitted}\n" in text
+
+
+def test_runs_whose_folders_are_called_alike_are_both_drawn(tmp_path: Path) -> None:
+    runs = [tmp_path / place / "run" for place in "ab"]
+    for folder in runs:
+        folder.parent.mkdir()
+        run(folder, {"step": 0, "x": 1.0})
+    plot(runs, ["x"], tmp_path / "both.svg")
+    assert all(f"<!-- {folder} -->" in (tmp_path / "both.svg").read_text() for folder in runs)
+
+
+def test_a_run_has_one_colour_in_all_panels_and_there_is_one_legend() -> None:
+    points = [Point(0, 1.0), Point(1, 2.0)]
+    figure = picture({"loss": {"a": [], "b": points}, "success": {"a": points, "b": points}})
+    (legend,) = figure.legends
+    colours = {line.get_label(): line.get_color() for line in legend.get_lines()}
+    assert colours.keys() == {"a", "b"}
+    first, second = ([line.get_color() for line in axis.lines if len(line.get_xdata())] for axis in figure.axes)
+    assert first == [colours["b"]]
+    assert second == [colours["a"], colours["b"]]
+    assert not any(axis.get_legend() for axis in figure.axes)
+
+
+def test_an_interval_is_a_band_around_its_curve() -> None:
+    figure = picture({"success": {"a": [Point(0, 0.5, 0.4, 0.7), Point(9, 0.6, 0.5, 0.8)]}})
+    (band,) = figure.axes[0].collections
+    corners = band.get_paths()[0].vertices
+    assert {(x, y) for x, y in corners} == {(0, 0.4), (0, 0.7), (9, 0.5), (9, 0.8)}
+    assert not figure.legends
+
+
+def test_an_exact_figure_that_does_not_count_is_drawn_hollow_and_dashed() -> None:
+    figure = picture({"eval/nashconv": {"a": [Point(0, 6.0, counts=False), Point(1, 0.5), Point(2, 0.4)]}})
+    dashed, hollow, sound = figure.axes[0].lines
+    assert (dashed.get_linestyle(), list(dashed.get_ydata())) == ("--", [6.0, 0.5, 0.4])
+    assert (hollow.get_markerfacecolor(), list(hollow.get_ydata())) == ("white", [6.0])
+    assert list(sound.get_ydata())[1:] == [0.5, 0.4]
+    assert isnan(sound.get_ydata()[0])
+    assert [line.get_label() for line in figure.legends[0].get_lines()] == ["does not count: legal mass below 0.98"]
+
+
+def test_the_text_says_how_many_evaluations_do_not_count(tmp_path: Path) -> None:
     rows = [{"step": i, "eval/nashconv": v, "eval/legal_mass": m} for i, (v, m) in enumerate([(0.5, 1.0), (6.0, 0.0)])]
     text = plot([run(tmp_path / "run", *rows)], ["eval/nashconv"], None)
-    assert "0.500" in text
-    assert "6.000" not in text
+    assert "6.000" in text
+    assert "1 of 2 do not count: legal mass below 0.98\n" in text
+
+
+def test_a_single_point_is_marked_and_many_panels_are_drawn(tmp_path: Path) -> None:
+    figure = picture({name: {"run": [Point(0, -1.0)]} for name in "abcde"})
+    assert [axis.lines[0].get_marker() for axis in figure.axes[:5]] == ["o"] * 5
+    draw(tmp_path / "c.png", {name: {"run": [Point(0, -1.0)]} for name in "abc"})
+    assert (tmp_path / "c.png").stat().st_size > 1000

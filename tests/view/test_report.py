@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from marl.runs import checkpoint
+from marl.runs.checkpoint import Moment, Retention
 from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import Evaluate
 from marl.view.closing_report import closing_report
@@ -30,6 +32,31 @@ def test_a_run_that_was_stopped_after_its_last_measurement_says_that_one(tmp_pat
     report = closing_report(folder(tmp_path, {0: 1.0, 60: 0.5}, 100), finished=False)
     assert "stopped at step 100" in report
     assert "NashConv 1.000 -> 0.500" in report
+
+
+def test_an_interrupted_run_says_at_which_step_its_figures_were_last_measured(tmp_path: Path) -> None:
+    report = closing_report(folder(tmp_path, {0: 1.0, 60: 0.5}, 100), finished=False)
+    assert "NashConv 1.000 -> 0.500 at step 60" in report
+
+
+def test_a_figure_that_was_measured_once_is_no_result_and_no_best(tmp_path: Path) -> None:
+    home = folder(tmp_path, {0: 0.917}, 3)
+    report = closing_report(home, finished=False, evaluate=Evaluate(nashconv=True, keep_best="eval/nashconv"))
+    assert "NashConv 0.917 at step 0, measured once: nothing to compare it with" in report
+    assert "->" not in report
+    assert "best" not in report
+    assert "█" not in report
+
+
+def test_a_run_that_was_stopped_names_the_checkpoint_that_there_is(tmp_path: Path) -> None:
+    home = folder(tmp_path, {}, 5)
+    assert "stopped at step 5, before the first checkpoint: --resume auto begins anew" in closing_report(home, False)
+    checkpoint.write(home.checkpoints, Moment(3, 10), {}, lambda path: path.mkdir(parents=True), Retention(1))
+    assert "stopped at step 5; go on from checkpoint 000003 (the steps after it are done again)" in closing_report(
+        home, False
+    )
+    home.metrics.write_text("")
+    assert "stopped before the first step\n" in closing_report(home, False)
 
 
 def test_a_figure_with_little_legal_mass_does_not_count(tmp_path: Path) -> None:

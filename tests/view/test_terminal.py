@@ -5,23 +5,23 @@ from __future__ import annotations
 import io
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bad_server import says, serving
+from command_line import run_marl
 from rich.console import Console
 
-from marl.commands.play import play, simulator_for
+from marl.commands.play import play
 from marl.config import Sampling
-from marl.engines.scripted import Human
+from marl.engines.scripted import Human, Random
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
+from marl.training.placement import make_simulator
 from marl.types import Message, Request
 from marl.view.console import LiveTable, PlainLines, WarmUpProgress, show
-from marl.view.curves import chart, draw, plot, spark
+from marl.view.curves import Point, chart, draw, plot, spark
 from marl.view.trackers import EventFiles
 
 NASTY = (
@@ -73,7 +73,7 @@ def test_the_warm_up_of_a_policy_with_an_odd_name_is_announced(capsys: pytest.Ca
 
 
 def kuhn(url: str) -> dict[str, Any]:
-    """Kuhn poker of an endpoint with a tiny model."""
+    """Kuhn poker of an endpoint with a pupil."""
     mate = {"kind": "openai", "base_url": url, "model": "m", "key_env": None, "timeout_s": 5.0}
     pupil = {"model": {"kind": "tiny"}, "learner": {"kind": "grpo"}}
     return {
@@ -85,14 +85,13 @@ def kuhn(url: str) -> dict[str, Any]:
     }
 
 
-def test_play_spells_out_what_a_model_says(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("MARL_CACHE", str(tmp_path))
+def test_play_spells_out_what_a_model_says(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(says(NASTY)) as server:
-        play(*simulator_for(validate(kuhn(server.url)), random=False), seat=None, episodes=2, out=None)
+        scenario = validate(kuhn(server.url))
+        engines = {"mate": scenario.policies["mate"].engine.build(None), "pupil": Random().build(None)}
+        play(scenario, make_simulator(scenario, engines), seat=None, episodes=2, out=None)
     out = capsys.readouterr().out
-    assert "no legal move in" in out
+    assert "no legal move could be read" in out
     assert not OBEYED.search(out)
 
 
@@ -128,7 +127,7 @@ def test_names_of_curves_are_no_formulas(odd_run: Path, tmp_path: Path) -> None:
         (other / name).write_bytes((odd_run / name).read_bytes())
     plot([odd_run, other], [], None)
     assert (odd_run / "curves.png").stat().st_size > 1000
-    draw(tmp_path / "x.png", {"$a_{": {"_$b^{": [(1, 1.0)], "$": [(1, 2.0)]}})
+    draw(tmp_path / "x.png", {"$a_{": {"_$b^{": [Point(1, 1.0)], "$": [Point(1, 2.0)]}})
 
 
 @pytest.mark.parametrize(
@@ -153,12 +152,12 @@ HOSTILE = 'schedule: {steps: 1, groups: 1, group_size: 1, "\\e[2J\\u202e[/]": 1}
 
 
 @pytest.mark.parametrize("command", ["check", "train", "play"])
-def test_errors_that_quote_a_scenario_are_text(command: str, tmp_path: Path) -> None:
+def test_errors_that_quote_a_scenario_are_text(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "odd.yaml"
     file.write_text(HOSTILE)
-    done = subprocess.run(
-        [sys.executable, "-m", "marl", command, str(file)], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 2
-    assert r"\x1b[2J\u202e[/]" in done.stderr
-    assert not OBEYED.search(done.stdout + done.stderr)
+    status, out, complaint = run_marl(monkeypatch, capsys, command, file)
+    assert status == 2
+    assert r"\x1b[2J\u202e[/]" in complaint
+    assert not OBEYED.search(out + complaint)

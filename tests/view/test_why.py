@@ -24,7 +24,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("why")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MARL_CACHE", str(folder / "cache"))
-        assert marl.train(small("team_arithmetic"), folder / "run")
+        assert marl.train(small("team_arithmetic", groups=2), folder / "run")
     return folder / "run"
 
 

@@ -11,6 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import isqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +34,20 @@ class PackingLimits:
     forest."""
     block: int = 1
     """Widths are multiples of it."""
+    pairs: int | None = None
+    """Pairs of tokens in the masks of one micro-batch, for attention that takes a mask of them; a single larger bundle
+    is let through. None: there is no such mask."""
 
     @property
     def room(self) -> int:
-        """Return `tokens`, rounded down to whole blocks."""
-        return max(1, self.tokens // self.block) * self.block
+        """Return the greatest width: `tokens`, or what `pairs` allow one sequence, rounded down to whole blocks."""
+        width = self.tokens if self.pairs is None else min(self.tokens, isqrt(self.pairs))
+        return max(1, width // self.block) * self.block
+
+    def most(self, width: int) -> int:
+        """Return how many sequences of that width may stand in a micro-batch."""
+        many = self.tokens // width if self.pairs is None else min(self.tokens // width, self.pairs // width**2)
+        return max(1, many)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +186,7 @@ def _stack(forests: list[_Forest], limits: PackingLimits) -> list[PackedBatch]:
     while forests:
         widest = -(-len(forests[0].ids) // limits.block) * limits.block
         width = max(widest, limits.room) if limits.long else widest
-        sequences, forests = _fill(forests, width, max(1, limits.room // width))
+        sequences, forests = _fill(forests, width, limits.most(width))
         batches.append(_lay_out(sequences, limits.block))
     return batches
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from marl.types import Sample
 from trainers.batching.batches import Batch
-from trainers.batching.rows import Row
+from trainers.batching.rows import Row, sampled_tokens
 
 if TYPE_CHECKING:
     from trainers.settings.preferences import Pairing, SampleSelection, Worth
@@ -87,7 +87,17 @@ def paired_rows(samples: Iterable[Sample], settings: Pairing) -> list[Row]:
         for number, entry in enumerate(contest.entries):
             for sample in entry:
                 facts = {"entry": float(number), "pairs": pairs}
-                rows.append(Row(sample.prompt_ids, sample.token_ids, unit=contest, facts=facts, samples=(sample,)))
+                mask = sampled_tokens(sample)
+                rows.append(
+                    Row(
+                        sample.prompt_ids,
+                        sample.token_ids,
+                        unit=contest,
+                        facts=facts,
+                        loss_mask=mask,
+                        samples=(sample,),
+                    )
+                )
                 pairs = 0.0
     return rows
 

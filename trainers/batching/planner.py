@@ -23,7 +23,7 @@ from trainers.forward.model_inputs import ended_inputs, packed_inputs, padded_in
 ATTENTION = 1.6
 """Time of a FLOP of attention, in FLOPs of matrix products (measured on a CPU)."""
 CAUSAL = 0.75
-"""Time of causal attention, as a share of attention over all pairs (measured on a CPU)."""
+"""Time of causal attention, as a share of attention over all pairs (measured on a CPU); of wide texts it is less."""
 MASK = 50.0
 """Time of a pair of tokens in an explicit mask (measured on a CPU)."""
 COPY = 4.0
@@ -32,6 +32,11 @@ PASS = {"cpu": 2e8, "cuda": 2e11}
 """Time of a further pass, however few tokens it has (measured on a CPU, estimated for accelerators)."""
 ROW = {"cpu": 1e6, "cuda": 3e9}
 """Time to pack a row: some 35 microseconds (measured on a CPU, estimated for accelerators)."""
+
+SAVED = 16
+"""Numbers that a layer keeps for its backward pass, in units of a token's hidden state (estimated)."""
+MASK_BYTES = 1 << 28
+"""Memory that masks over pairs of tokens may take where the rest of a micro-batch takes less."""
 
 Batches = list[tuple[list[Row], Layout]]
 
@@ -50,6 +55,8 @@ class CostModel:
         self._token = 2.0 * (sum(p.numel() for p in model.parameters()) - sum(tables.values()))
         self._pair = 4.0 * settings.num_hidden_layers * heads * head_size
         self._head = 2.0 * outer.numel()
+        self._saved = SAVED * settings.num_hidden_layers * settings.hidden_size * model.dtype.itemsize
+        self._pair_bytes = attention.pair_bytes(model)
         self._pass, self._row = PASS.get(kind, PASS["cuda"]), ROW.get(kind, ROW["cuda"])
 
     def worth_packing(self, cost: float, rows: int) -> bool:
@@ -58,14 +65,14 @@ class CostModel:
 
     def padded(self, chunks: Sequence[Sequence[Row]], ends: bool) -> tuple[float, float]:
         """Return FLOPs and time of a pass for each chunk, padded; with `ends`, identical texts are not merged."""
-        tokens = pairs = 0
+        tokens, pairs, timed = 0, 0, 0.0
         for chunk in chunks:
             texts = len(chunk) if ends else len({(row.prompt_ids, row.token_ids[:-1]) for row in chunk})
             width = _width(chunk) - (not ends)
             tokens, pairs = tokens + texts * width, pairs + texts * width**2
+            timed += texts * width**2 * (0.5 if self.sparse else _causal_share(width))
         base = self._base(tokens, chunks)
-        causal = 0.5 if self.sparse else CAUSAL
-        time = base + causal * ATTENTION * self._pair * pairs + self._pass * len(chunks)
+        time = base + ATTENTION * self._pair * timed + self._pass * len(chunks)
         return base + self._pair * pairs / 2, time
 
     def prompted(self, chunks: Sequence[Sequence[Row]]) -> tuple[float, float]:
@@ -93,6 +100,13 @@ class CostModel:
     def _base(self, tokens: int, chunks: Sequence[Sequence[Row]]) -> float:
         return self._token * tokens + self._head * sum(len(row.token_ids) for chunk in chunks for row in chunk)
 
+    def most_pairs(self, tokens: int) -> int | None:
+        """Return how many pairs the masks of a micro-batch may have; None where there are no masks of pairs.
+
+        Masks take at most the memory of all that a model keeps of so many `tokens` for the backward pass.
+        """
+        return None if self.sparse else int(max(MASK_BYTES, self._saved * tokens) / self._pair_bytes)
+
     def forests(self, widths: Ints) -> NDArray[np.float64]:
         """Return the costs, in tokens, of forests of these widths, each in a sequence of its own."""
         pairs = 0.0 if self.sparse else (ATTENTION * self._pair + MASK) / self._token
@@ -109,6 +123,8 @@ class BatchPlan:
     """FLOPs of a forward pass over all of them, the head at completion tokens included."""
     cost: float = 0.0
     """Expected time, as FLOPs of matrix products that would take as long."""
+    fits: bool = True
+    """False if its masks take more memory than they may."""
 
 
 class BatchPlanner:
@@ -142,7 +158,10 @@ class BatchPlanner:
             return BatchPlan("padded", self._padded_batches(rows, ends))
         if name == "prompted":
             return self.prompted(rows)
-        return self.fastest(rows, ends=ends) if name == "auto" else self.packed(rows, name, ends=ends)
+        if name == "auto":
+            return self.fastest(rows, ends=ends)
+        plan = self.packed(rows, name, ends=ends)
+        return plan if plan.fits else self.padded(rows, ends=ends)
 
     def collate(self, plan: BatchPlan) -> Iterator[tuple[list[Row], Batch]]:
         """Yield the batches of a plan."""
@@ -150,7 +169,7 @@ class BatchPlanner:
             yield chunk, collate(chunk, self._device, layout)
 
     def fastest(self, rows: Sequence[Row], *, ends: bool = False) -> BatchPlan:
-        """Return the layout with the least expected time, for models that can read all of them."""
+        """Return the layout with the least expected time that fits into memory, for models that can read any."""
         padded = self.padded(rows, ends=ends)
         if not self._costs.worth_packing(padded.cost, len(rows)):
             return padded
@@ -160,7 +179,7 @@ class BatchPlanner:
             plans = [padded, self.packed(rows, "shared", ends=ends)]
             if not ends and attention.keeps_cache(self._model) and all(row.unit is None for row in rows):
                 plans.append(self.prompted(rows))
-        return min(plans, key=lambda plan: plan.cost)
+        return min((plan for plan in plans if plan.fits), key=lambda plan: plan.cost)
 
     def prompted(self, rows: Sequence[Row]) -> BatchPlan:
         """Return a layout of distinct prompts in one pass, then completions in another; for rows without units."""
@@ -178,10 +197,13 @@ class BatchPlanner:
         bundles = [(index,) if row.unit is None else row.unit for index, row in enumerate(rows)]
         sparse = self._costs.sparse
         block = attention.BLOCK if sparse else 1
-        limits = PackingLimits(self._micro_tokens, self._costs.forests, long=sparse, block=block)
+        bounded = self._packing == "auto"
+        pairs = self._costs.most_pairs(min(self._micro_tokens, sum(map(len, texts)))) if bounded else None
+        limits = PackingLimits(self._micro_tokens, self._costs.forests, long=sparse, block=block, pairs=pairs)
         packs = pack(texts, bundles, limits, share=name == "shared")
         batches: Batches = [([rows[text] for text in each.places], partial(packed_inputs, each)) for each in packs]
-        return BatchPlan(name, batches, *self._costs.packed(packs, rows))
+        fits = pairs is None or all(each.ids_LW.size * each.ids_LW.shape[1] <= pairs for each in packs)
+        return BatchPlan(name, batches, *self._costs.packed(packs, rows), fits)
 
     def _padded_batches(self, rows: Sequence[Row], ends: bool) -> Batches:
         return [(chunk, ended_inputs if ends else padded_inputs) for chunk in by_length(rows, self._micro_tokens)]
@@ -217,6 +239,14 @@ def by_length(rows: Sequence[Row], micro_tokens: int) -> list[list[Row]]:
             many, widest = len(unit), _width(unit)
         chunks[-1] += sorted(unit, key=lambda row: row.length)
     return chunks
+
+
+def _causal_share(width: int) -> float:
+    """Return the time of causal attention over texts of so many tokens, as a share of that over all pairs.
+
+    Blocks above the diagonal are left out, which saves most where texts are many blocks wide (measured on a CPU).
+    """
+    return min(CAUSAL, 0.45 + 150 / max(width, 1))
 
 
 def _width(rows: Sequence[Row]) -> int:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from marl.config import Sampling
 from marl.types import Sample
@@ -48,6 +48,7 @@ def totals_of(rows: Sequence[Row]) -> Totals:
     columns, facts = (rows[0].columns, rows[0].facts) if rows else ({}, {})
     return Totals(
         samples=sum(row.count for row in rows if row.loss_tokens),
+        units=sum(unit[0].count for unit in units_of(rows) if any(row.loss_tokens for row in unit)),
         tokens=sum(row.count * row.loss_tokens for row in rows),
         columns={n: sum(row.count * sum(not math.isnan(v) for v in row.columns[n]) for row in rows) for n in columns},
         facts={name: sum(row.count * row.facts[name] for row in rows) for name in facts},
@@ -74,44 +75,89 @@ def distribution(sampling: Sampling) -> tuple[float, float, int]:
 
 def plain_rows(samples: Sequence[Sample], merge: bool) -> list[Row]:
     """Return rows for losses that need neither advantages nor the distribution that tokens were sampled from."""
-    groups = _groups(samples, lambda _: None, merge)
-    return [Row(g[0].prompt_ids, g[0].token_ids, count=len(g), samples=g) for g in groups]
+    groups = _merged([(sample,) for sample in samples], lambda sequence: sequence[0].imposed, merge)
+    return [
+        Row(g[0].prompt_ids, g[0].token_ids, count=len(g), loss_mask=sampled_tokens(g[0]), samples=g) for (g,) in groups
+    ]
 
 
-def policy_rows(samples: Sequence[Sample], old: str, merge: bool, by_row: bool = False) -> list[Row]:
+def sampled_tokens(sample: Sample) -> tuple[bool, ...] | None:
+    """Return a mask of the tokens that the policy chose, such as all but an imposed end of a thought; None: all."""
+    if not sample.imposed:
+        return None
+    return tuple(place not in sample.imposed for place in range(len(sample.token_ids)))
+
+
+def policy_rows(
+    samples: Sequence[Sample],
+    old: str,
+    merge: bool,
+    by_row: bool = False,
+    unit: str = "turn",
+    alike: Callable[[Sample], Hashable] = lambda _: None,
+) -> list[Row]:
     """Return rows for a policy gradient, with the columns `advantages`, `sampled` (the sampler's log-probabilities) and
     `old` (those in the ratio's denominator: of the `sampler`, or `read`).
 
     Samples of one sign merge exactly where the loss is linear in the advantage for one sign (zero goes with the
-    positive). Log-probabilities of merged samples differ only by float noise of about 1e-6, because the sampler's
-    batches differ: their mean is taken. `by_row`: the sign of a row's mean advantage must be equal, too.
+    positive). With `by_row` the signs of their mean advantages must be equal, too, and whatever `alike` returns. With
+    `unit` `episode`, an agent's turns of an episode are one unit of rows, and merge with those of another if all do.
     """
-    return [_policy_row(group, old) for group in _groups(samples, lambda sample: _merge_key(sample, by_row), merge)]
+
+    def key(sequence: Sequence[Sample]) -> Hashable:
+        return _sign_key(sequence) if by_row else None, tuple([(_merge_key(s), alike(s)) for s in sequence])
+
+    sequences = by_episode(samples) if unit == "episode" else [(sample,) for sample in samples]
+    rows: list[Row] = []
+    for number, turns in enumerate(_merged(sequences, key, merge)):
+        name = ("episode", number) if len(turns) > 1 else None
+        rows += [replace(_policy_row(group, old), unit=name) for group in turns]
+    return rows
 
 
-def _groups(samples: Sequence[Sample], key: Callable[[Sample], Hashable], merge: bool) -> list[tuple[Sample, ...]]:
-    """Return samples with equal tokens and `key`, in order of first appearance; those without tokens are left out."""
-    nonempty = [sample for sample in samples if sample.token_ids]
+def by_episode(samples: Iterable[Sample]) -> list[Sequence[Sample]]:
+    """Return the samples of each agent in each episode. A turn that forks share is of the one in which it was said."""
+    episodes: dict[Hashable, list[Sample]] = {}
+    for sample in samples:
+        episodes.setdefault((sample.id[0], sample.agent), []).append(sample)
+    return list(episodes.values())
+
+
+def _merged(
+    sequences: Iterable[Sequence[Sample]], key: Callable[[Sequence[Sample]], Hashable], merge: bool
+) -> list[list[tuple[Sample, ...]]]:
+    """Return sequences with equal tokens and `key` as one, in order of first appearance: for each of its turns, the
+    samples that share it. Samples without tokens are left out."""
+    nonempty = [left for sequence in sequences if (left := [sample for sample in sequence if sample.token_ids])]
     if not merge:
-        return [(sample,) for sample in nonempty]
-    groups: dict[Hashable, list[Sample]] = {}
-    for sample in nonempty:
-        groups.setdefault((sample.token_ids, sample.prompt_ids, key(sample)), []).append(sample)
-    return [tuple(group) for group in groups.values()]
+        return [[(sample,) for sample in sequence] for sequence in nonempty]
+    groups: dict[Hashable, list[Sequence[Sample]]] = {}
+    for sequence in nonempty:
+        tokens = tuple([(sample.token_ids, sample.prompt_ids) for sample in sequence])
+        groups.setdefault((tokens, key(sequence)), []).append(sequence)
+    return [list(zip(*group, strict=True)) for group in groups.values()]
 
 
-def _merge_key(sample: Sample, by_row: bool) -> Hashable:
+def _sign_key(sequence: Sequence[Sample]) -> Hashable:
+    """Return a key of its own for a sequence whose tokens differ in advantage: the sign of their mean could change."""
+    advantages = {a for s in sequence for a in s.advantage.tokens or (s.advantage.value,)}
+    return sequence[0].id if len(advantages) > 1 else None
+
+
+def _merge_key(sample: Sample) -> Hashable:
     """Return a key that is equal for samples whose losses add up to the loss of their summed advantages."""
     advantage, (first, last) = sample.advantage, sample.versions
     positive = tuple(a >= 0 for a in advantage.tokens) if advantage.tokens else advantage.value >= 0
     # Weights that changed within a completion may have changed at another token in the next sample.
     weights = first if first == last else sample.id
-    # Where tokens differ in advantage, the sign of their mean could change.
-    alone = sample.id if by_row and len(set(advantage.tokens)) > 1 else None
-    return positive, weights, distribution(sample.sampling), alone
+    return positive, weights, distribution(sample.sampling), sample.imposed
 
 
 def _policy_row(group: tuple[Sample, ...], old: str) -> Row:
+    """Return the row of merged samples.
+
+    Their log-probabilities differ by float noise only (about 1e-6, from other batches of the sampler); take the mean.
+    """
     first = group[0]
     sampled = mean_of([per_token(s, s.logprobs, "logprobs") for s in group])
     # Correctly rounded sums: the order of the samples does not matter.
@@ -124,7 +170,12 @@ def _policy_row(group: tuple[Sample, ...], old: str) -> Row:
         "sampled": sampled,
         "old": sampled if old == "sampler" else mean_of([_read_logprobs(s) for s in group]),
     }
-    return Row(first.prompt_ids, first.token_ids, first.sampling, len(group), columns=columns, samples=group)
+    return Row(
+        *(first.prompt_ids, first.token_ids, first.sampling, len(group)),
+        columns=columns,
+        loss_mask=sampled_tokens(first),
+        samples=group,
+    )
 
 
 def _read_logprobs(sample: Sample) -> Floats:

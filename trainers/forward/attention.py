@@ -78,9 +78,10 @@ def attention_masks(model: Any, forest: PrefixForest) -> Any:
 
 def _additive_mask(forest: PrefixForest, window: int | None, dtype: torch.dtype) -> Tensor:
     """Return [U, 1, S, S], 0 where a token sees another. (Boolean masks would be converted in every layer.)"""
-    depths_US, last_US = forest.depths_US, forest.last_US
+    depths_US, last_US = forest.depths_US.int(), forest.last_US
     here_S = torch.arange(last_US.shape[1], device=last_US.device)
-    hidden_USS = (here_S[:, None] < here_S) | (here_S[:, None] >= last_US[:, None])
+    hidden_USS = here_S[:, None] >= last_US[:, None]
+    hidden_USS |= here_S[:, None] < here_S
     if window is not None:
         hidden_USS |= depths_US[:, :, None] - depths_US[:, None] >= window
     mask_USS = torch.zeros(hidden_USS.shape, dtype=dtype, device=hidden_USS.device)
@@ -146,6 +147,17 @@ def packing_obstacle(model: Any) -> str:
         return f"it remembers in a way of its own ({', '.join([*odd, *(t.__name__ for t in layers)]) or 'a state'})"
     kind = model.config._attn_implementation
     return "" if kind in _MASKED else f"its attention is {kind!r}, known are {sorted(_MASKED)}"
+
+
+def pair_bytes(model: Any) -> float:
+    """Return the memory of one pair of tokens in the masks of packed sequences without FlexAttention, and while they
+    are made; with eager attention, in every layer's weights as well."""
+    settings, config = _settings(model), model.config.get_text_config(decoder=True)
+    kinds, size = len(set(settings.get("layer_types") or ["full_attention"])), model.dtype.itemsize
+    made = 2 if settings.get("sliding_window") is None else 6  # truth values, and a distance in 32 bits
+    eager = model.config._attn_implementation == "eager"
+    weights = 2 * size * config.num_hidden_layers * config.num_attention_heads if eager else 0
+    return kinds * size + made + weights
 
 
 def keeps_cache(model: Any) -> bool:

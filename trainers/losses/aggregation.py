@@ -16,7 +16,8 @@ class Totals:
     tokens: int
     """Tokens in the loss."""
     units: int = 0
-    """Units, such as pairs, each counted once."""
+    """Units of rows that are computed together, such as the turns of an episode, with at least one such token; of rows
+    alone, the samples."""
     columns: Mapping[str, int] = field(default_factory=dict)
     """Column -> number of tokens that have a value (are not NaN) in it."""
     facts: Mapping[str, float] = field(default_factory=dict)
@@ -42,6 +43,22 @@ def row_scale(aggregation: str, lengths_B: Tensor, totals: Totals, norm: int | N
         case "seq_mean_token_sum_norm" if norm:
             return ones_B / (totals.samples * norm)
     raise ValueError(f"aggregation={aggregation!r} with norm={norm} is not known")
+
+
+def aggregate(losses_BT: Tensor, mask_BT: Tensor, mode: str = "token_mean", norm: int | None = None) -> Tensor:
+    """Return [], one loss of a whole minibatch; 0 if no token is in it.
+
+    Args:
+        losses_BT: one for each token.
+        mask_BT: True at tokens that count. Rows without any are in no denominator.
+        mode: `token_mean`, `token_sum`, `seq_mean_token_sum`, `seq_mean_token_mean` or `seq_mean_token_sum_norm`.
+        norm: constant (tokens) that the last of them divides by.
+
+    Raises:
+        ValueError: for another mode, or a `norm` that is missing.
+    """
+    totals = Totals(samples=max(int(mask_BT.any(1).sum()), 1), tokens=max(int(mask_BT.sum()), 1))
+    return (row_scale(mode, mask_BT.sum(1), totals, norm) * masked_sum(losses_BT, mask_BT)).sum()
 
 
 def masked_sum(values_BT: Tensor, mask_BT: Tensor) -> Tensor:

@@ -44,34 +44,55 @@ def clipped_surrogate(
     return _surrogate(gap_BT, _masked(advantages_BT, mask_BT), clip, dual)
 
 
-def gspo(logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, clip: Range) -> Clipped:
+def gspo(
+    logprobs_BT: Tensor,
+    old_BT: Tensor,
+    advantages_BT: Tensor,
+    mask_BT: Tensor,
+    clip: Range,
+    limit: float | None = None,
+) -> Clipped:
     """Return loss_BT and clipped_BT of PPO's surrogate with the row's ratio exp(mean_t log r) (GSPO, 2507.18071).
 
-    A row's advantage is the mean of its tokens'.
+    A row's advantage is the mean of its tokens'. Its log-ratio is clamped to `limit` (nats), without gradient beyond
+    (verl: 10, above alone; the paper: none).
     """
     gap_B1 = masked_mean(difference(logprobs_BT, old_BT, mask_BT), mask_BT)[:, None]
-    return _row_surrogate(gap_B1, advantages_BT, mask_BT, clip)
+    return _row_surrogate(_clamped(gap_B1, limit), advantages_BT, mask_BT, clip)
 
 
-def gspo_token(logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, clip: Range) -> Clipped:
+def gspo_token(
+    logprobs_BT: Tensor,
+    old_BT: Tensor,
+    advantages_BT: Tensor,
+    mask_BT: Tensor,
+    clip: Range,
+    limit: float | None = None,
+) -> Clipped:
     """Return loss_BT and clipped_BT of PPO's surrogate whose ratio has the row's value and the token's gradient.
 
-    GSPO-token (2507.18071). Equal to `gspo` in value and gradient where all tokens of a row have one advantage.
+    GSPO-token (2507.18071). Equal to `gspo` in value and gradient where all tokens of a row have one advantage; `limit`
+    as there.
     """
     gap_BT = difference(logprobs_BT, old_BT, mask_BT)
     row_B1 = masked_mean(gap_BT.detach(), mask_BT)[:, None]
-    return _surrogate(row_B1 + (gap_BT - gap_BT.detach()), _masked(advantages_BT, mask_BT), clip)
+    return _surrogate(_clamped(row_B1 + (gap_BT - gap_BT.detach()), limit), _masked(advantages_BT, mask_BT), clip)
 
 
 def sequence_surrogate(
-    logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, clip: Range
+    logprobs_BT: Tensor,
+    old_BT: Tensor,
+    advantages_BT: Tensor,
+    mask_BT: Tensor,
+    clip: Range,
+    limit: float | None = None,
 ) -> Clipped:
     """Return loss_BT and clipped_BT of PPO's surrogate with the row's ratio Π_t r (RLOO, 2402.14740, as in TRL).
 
-    A row's advantage is the mean of its tokens'.
+    A row's advantage is the mean of its tokens'; `limit` as in `gspo`.
     """
     gap_B1 = masked_sum(difference(logprobs_BT, old_BT, mask_BT), mask_BT)[:, None]
-    return _row_surrogate(gap_B1, advantages_BT, mask_BT, clip)
+    return _row_surrogate(_clamped(gap_B1, limit), advantages_BT, mask_BT, clip)
 
 
 def cispo(logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, bounds: Range) -> Clipped:
@@ -94,15 +115,24 @@ def sapo(logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Te
     return -advantages_BT * (4 / tau_BT) * torch.sigmoid(tau_BT * (ratio_BT - 1))
 
 
-def gmpo(logprobs_BT: Tensor, old_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, clip: Range) -> Clipped:
+def gmpo(
+    logprobs_BT: Tensor,
+    old_BT: Tensor,
+    advantages_BT: Tensor,
+    mask_BT: Tensor,
+    clip: Range,
+    limit: float | None = None,
+) -> Clipped:
     """Return loss_BT = -A exp(mean_t log r) of the row, and clipped_BT (GMPO, 2507.20673).
 
-    A token's log r is clipped to [-low, high] on the side that PPO clips. A row's advantage is the mean of its tokens'.
+    A token's log r is clipped to [-low, high] on the side that PPO clips. A row's advantage is the mean of its tokens';
+    the mean of its log r is clamped to `limit`, as in `gspo`.
     """
     gap_BT = difference(logprobs_BT, old_BT, mask_BT)
     clipped_BT = _beyond(gap_BT.detach(), _masked(advantages_BT, mask_BT), -clip[0], clip[1])
     bounded_BT = torch.where(clipped_BT, gap_BT.detach().clamp(-clip[0], clip[1]), gap_BT)
-    return _row_surrogate(masked_mean(bounded_BT, mask_BT)[:, None], advantages_BT, mask_BT, UNBOUNDED)[0], clipped_BT
+    gap_B1 = _clamped(masked_mean(bounded_BT, mask_BT)[:, None], limit)
+    return _row_surrogate(gap_B1, advantages_BT, mask_BT, UNBOUNDED)[0], clipped_BT
 
 
 def value_loss(
@@ -111,12 +141,14 @@ def value_loss(
     """Return loss_BT = ½ max((v - R)², (v_near - R)²), and where the second term, without gradient, is the greater.
 
     v_near is v brought within `clip` of `old_BT` (as in OpenAI's `baselines`); without `clip`, the loss is ½ (v - R)².
+    v is bounded, not its distance from `old_BT`, which is rounded: within the bounds v_near is v itself.
     """
     square_BT = difference(values_BT, targets_BT, mask_BT).square()
     if clip is None:
         return square_BT / 2, torch.zeros_like(mask_BT)
     with torch.no_grad():
-        near_BT = widened(old_BT) + difference(values_BT, old_BT, mask_BT).clamp(-clip, clip)
+        old_BT = widened(old_BT)
+        near_BT = widened(values_BT).clamp(old_BT - clip, old_BT + clip)
         near_square_BT = difference(near_BT, targets_BT, mask_BT).square()
         clipped_BT = near_square_BT > square_BT
     return torch.where(clipped_BT, near_square_BT, square_BT) / 2, clipped_BT
@@ -130,6 +162,10 @@ def within(logprobs_BT: Tensor, old_BT: Tensor, limit: float) -> Tensor:
     """
     gap_BT = logprobs_BT.detach() - old_BT
     return torch.where(gap_BT.abs() > limit, old_BT + gap_BT.clamp(-limit, limit), logprobs_BT)
+
+
+def _clamped(gap: Tensor, limit: float | None) -> Tensor:
+    return gap if limit is None else gap.clamp(-limit, limit)
 
 
 def _masked(values_BT: Tensor, mask_BT: Tensor) -> Tensor:

@@ -129,10 +129,11 @@ class ActorCritic(Surrogate):
                 f"a critic learns from value targets, but credit gave none of {len(samples)} turns any, such as turn "
                 f"{samples[0].id}; choices: credit.assign: gae or chain_gae, credit.baseline: value"
             )
-        alike: dict[Floats, list[Sample]] = {}
-        for sample in samples:
-            alike.setdefault(sample.advantage.returns, []).append(sample)
-        return [self._add_targets(row) for group in alike.values() for row in super(ActorCritic, self).rows(group)]
+        return [self._add_targets(row) for row in super().rows(samples)]
+
+    def alike(self, sample: Sample) -> Floats:
+        """Return the value targets, which a row has once."""
+        return sample.advantage.returns
 
     def forward(self, model: nn.Module, batch: Batch) -> TokenOutputs:
         """Return the policy's outputs, during the warm-up without gradient, neither the policy's nor the values'."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 
 from marl.types import Metrics, Sample
 from trainers.batching.batches import Batch
-from trainers.batching.rows import Row, policy_rows
+from trainers.batching.rows import Row, by_episode, policy_rows, units_of
+from trainers.batching.sequences import Sequences
 from trainers.forward.token_outputs import OutputSpec, TokenOutputs, token_outputs
 from trainers.losses.aggregation import Totals, masked_sum, row_scale
 from trainers.losses.mismatch import geometric, icepop, mis, opsm, rejected, tis
@@ -27,7 +29,7 @@ class Surrogate(Objective):
     """Loss of one token: w L(r, A) + Σ_k β_k KL(π ‖ anchor_k) - c H: L is the settings' `loss`, w corrects a mismatch.
 
     Anchors and entropy are over the whole vocabulary at the sampling temperature, without top-p and top-k. A learner
-    with more to minimise adds to `policy_terms`.
+    with more to minimise adds to `policy_terms`. Losses, weights and means over sequences see those of `unit`.
     """
 
     parts = ("policy_loss",)
@@ -50,12 +52,21 @@ class Surrogate(Objective):
     def start(self, update: int) -> None:
         self._update, self._tokens, self._learned = update, 0, 0
 
+    def sample_units(self, samples: Sequence[Sample]) -> list[Sequence[Sample]]:
+        """Return the samples one by one, or an agent's of an episode together."""
+        return by_episode(samples) if self.settings.unit == "episode" else super().sample_units(samples)
+
+    def alike(self, sample: Sample) -> Hashable:
+        """Return what samples that merge have in common, other than what the policy's loss asks for."""
+        return None
+
     def rows(self, samples: Sequence[Sample]) -> list[Row]:
         """Return rows of samples with equal tokens and equal signs. Filtered samples are in no denominator either."""
         settings = self.settings
         whole = [s for s in samples if s.finish != "length"] if settings.filter_cut else samples
         by_row = self.loss.by_row or settings.opsm is not None
-        rows = policy_rows(whole, settings.old, settings.merge and self.loss.linear, by_row)
+        merge = settings.merge and self.loss.linear
+        rows = policy_rows(whole, settings.old, merge, by_row, settings.unit, self.alike)
         if settings.mismatch and settings.old == "read":
             rows = add_weights(rows, settings.mismatch)
         self._tokens += sum(len(sample.token_ids) for sample in samples)
@@ -72,11 +83,13 @@ class Surrogate(Objective):
     def policy_terms(self, outputs: TokenOutputs, batch: Batch, totals: Totals) -> LossTerms:
         """Return the policy's loss, with its penalties."""
         logprobs_BT, mask_BT, old_BT = outputs.logprobs_BT, batch.loss_mask_BT, batch.columns["old"]
-        policy_BT, clipped_BT = self._policy_loss(logprobs_BT, batch)
+        sequences = Sequences(batch)
+        policy_BT, clipped_BT = self._policy_loss(logprobs_BT, batch, sequences)
         corrected: tuple[Tensor, ...] = ()
-        if (weights_BT := self._weights(logprobs_BT.detach(), batch)) is not None:
+        if (weights_BT := self._weights(logprobs_BT.detach(), batch, sequences)) is not None:
             policy_BT, corrected = policy_BT * weights_BT, (weights_BT, (weights_BT == 0).float())
-        scale_B = row_scale(self.settings.aggregation, batch.lengths_B, totals, self.settings.norm)
+        whole = replace(totals, samples=totals.units)
+        scale_B = row_scale(self.settings.aggregation, sequences.lengths(), whole, self.settings.norm)
         policy_B = scale_B * masked_sum(policy_BT, mask_BT)
         kl: dict[str, Tensor] = {}
         for name, kl_BT in (outputs.anchors or {}).items():
@@ -112,26 +125,30 @@ class Surrogate(Objective):
         self.anchors.load_state_dict(state["anchors"], state["steered"]["anchors"])
         self.entropy_bonus.load_state_dict(state["steered"]["entropy"])
 
-    def _policy_loss(self, logprobs_BT: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _policy_loss(self, logprobs_BT: Tensor, batch: Batch, sequences: Sequences) -> tuple[Tensor, Tensor]:
         """Return [B, T], the loss of each token, not corrected for mismatch, and where a bound changed it."""
-        mask_BT = batch.loss_mask_BT
-        loss_BT = self.loss(logprobs_BT, batch.columns["old"], batch.columns["advantages"], mask_BT)
-        loss_BT, clipped_BT = loss_BT if isinstance(loss_BT, tuple) else (loss_BT, torch.zeros_like(mask_BT))
-        if loss_BT.shape != mask_BT.shape:
-            shapes = f"{list(loss_BT.shape)}, must be [B, T], here {list(mask_BT.shape)}"
+        columns = logprobs_BT, batch.columns["old"], batch.columns["advantages"], batch.loss_mask_BT
+        logprobs, old, advantages, mask = map(sequences.join, columns)
+        loss = self.loss(logprobs, old, advantages, mask)
+        loss, clipped = loss if isinstance(loss, tuple) else (loss, torch.zeros_like(mask))
+        if loss.shape != mask.shape:
+            shapes = f"{list(loss.shape)}, must be [B, T], here {list(mask.shape)}"
             raise ValueError(f"loss {self.loss.kind!r} returned a tensor of shape {shapes}")
-        return loss_BT, clipped_BT
+        return sequences.split(loss), sequences.split(clipped)
 
-    def _weights(self, logprobs_BT: Tensor, batch: Batch) -> Tensor | None:
+    def _weights(self, logprobs_BT: Tensor, batch: Batch, sequences: Sequences) -> Tensor | None:
         """Return [B, T], the mismatch's weights times the off-policy mask; None if there is neither."""
         mismatch, delta = self.settings.mismatch, self.settings.opsm
-        sampled_BT, mask_BT = batch.columns["sampled"], batch.loss_mask_BT
+        columns = logprobs_BT, batch.columns["sampled"], batch.columns["advantages"], batch.loss_mask_BT
         weights_BT = batch.columns.get("weights")
+        if delta is None and (weights_BT is not None or mismatch is None):
+            return weights_BT
+        logprobs, sampled, advantages, mask = map(sequences.join, columns)
         if mismatch and weights_BT is None:
-            weights_BT = mismatch_weights(mismatch, logprobs_BT, sampled_BT, mask_BT)
+            weights_BT = sequences.split(mismatch_weights(mismatch, logprobs, sampled, mask))
         if delta is None:
             return weights_BT
-        left_BT = opsm(logprobs_BT, sampled_BT, batch.columns["advantages"], mask_BT, delta)
+        left_BT = sequences.split(opsm(logprobs, sampled, advantages, mask, delta))
         return left_BT.float() if weights_BT is None else weights_BT * left_BT
 
     def _penalty(self, outputs: TokenOutputs, kl: Mapping[str, Tensor], mask_BT: Tensor) -> Tensor:
@@ -159,15 +176,24 @@ def add_weights(rows: Sequence[Row], settings: Mismatch) -> list[Row]:
 
     With `denominator: kept`, tokens of weight 0 are not in the loss, and rows without any other are left out.
     """
-    weighted = [replace(row, columns={**row.columns, "weights": _row_weights(row, settings)}) for row in rows]
+    weighted = [row for unit in units_of(rows) for row in _weighted(unit, settings)]
     if settings.denominator == "all":
         return weighted
-    masked = [replace(row, loss_mask=tuple(weight != 0 for weight in row.columns["weights"])) for row in weighted]
+    masked = [replace(row, loss_mask=_left_in_loss(row)) for row in weighted]
     return [row for row in masked if row.loss_tokens]
 
 
-def _row_weights(row: Row, settings: Mismatch) -> tuple[float, ...]:
-    old_1T, sampled_1T = (torch.tensor([row.columns[name]]) for name in ("old", "sampled"))
+def _left_in_loss(row: Row) -> tuple[bool, ...]:
+    """Return the mask of a row without its tokens of weight 0."""
+    mask = row.loss_mask or (True,) * len(row.token_ids)
+    return tuple(in_loss and weight != 0 for in_loss, weight in zip(mask, row.columns["weights"], strict=True))
+
+
+def _weighted(unit: Sequence[Row], settings: Mismatch) -> list[Row]:
+    """Return the rows of a unit, which is one sequence, with their weights."""
+    old_1T, sampled_1T = (torch.tensor([[*chain(*(row.columns[n] for row in unit))]]) for n in ("old", "sampled"))
     weights_1T = mismatch_weights(settings, old_1T, sampled_1T, torch.ones_like(old_1T, dtype=torch.bool))
     # Numbers that are not finite stay so: a weight of 0 would hide them from the error that names them.
-    return tuple(torch.where((old_1T - sampled_1T).isfinite(), weights_1T, torch.nan)[0].tolist())
+    weights = iter(torch.where((old_1T - sampled_1T).isfinite(), weights_1T, torch.nan)[0].tolist())
+    columns = [{**row.columns, "weights": tuple(islice(weights, len(row.token_ids)))} for row in unit]
+    return [replace(row, columns=each) for row, each in zip(unit, columns, strict=True)]

@@ -160,14 +160,14 @@ def learning_rate(settings: Optimisation, update: int, steps: int) -> float:
     return settings.lr
 
 
-def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors that learning changes: parameters, tied ones once, and saved buffers; of an adapter on a frozen
-    base, the adapter's alone."""
+def named_tensors(model: nn.Module, *, frozen: bool = False) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors that learning changes: parameters, tied ones once; saved buffers, too, if all parameters are
+    here. With `frozen`, parameters that do not learn as well."""
     parameters = dict(model.named_parameters())
-    trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
-    yield from ((name, parameter.detach()) for name, parameter in trained.items())
+    wanted = {name: parameter for name, parameter in parameters.items() if frozen or parameter.requires_grad}
+    yield from ((name, parameter.detach()) for name, parameter in wanted.items())
     buffers = dict(model.named_buffers())
-    if buffers and len(trained) == len(parameters):
+    if buffers and len(wanted) == len(parameters):
         yield from ((name, tensor) for name, tensor in model.state_dict().items() if name in buffers)
 
 

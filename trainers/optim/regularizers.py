@@ -92,7 +92,11 @@ def _initial_copy(model: nn.Module) -> nn.Module:
         return learnable_copy(model)
     from marl.models.lora import unadapted_base
 
-    return unadapted_base(model) or learnable_copy(model)
+    base = unadapted_base(model)
+    # A base that learns itself moves, and holds the very tensors of the policy.
+    if base is None or any(parameter.requires_grad for parameter in base.parameters()):
+        return learnable_copy(model)
+    return base
 
 
 def learnable_copy(model: nn.Module) -> nn.Module:

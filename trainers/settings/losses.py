@@ -20,8 +20,12 @@ class _Clipped(LossConfig):
 
     linear: ClassVar[bool] = True
     clip_low: PositiveFloat = 0.2
+    """Greatest distance of the ratio below 1; with `geometric_mean`, of its log (nats) below 0."""
     clip_high: PositiveFloat = 0.2
-    """Greatest distances of the ratio from 1, below and above; of `geometric_mean`, of its log (nats) from 0."""
+    """Greatest distance of the ratio above 1; with `geometric_mean`, of its log (nats) above 0."""
+    max_log_ratio: PositiveFloat | None = None
+    """Log-ratios (nats) of tokens, or of rows where the ratio is a row's, are clamped to it, without gradient beyond:
+    20 in verl and OpenRLHF, 10 in verl's GSPO. None: they are not."""
 
 
 class ClippedLoss(_Clipped):
@@ -30,8 +34,6 @@ class ClippedLoss(_Clipped):
     kind: str = "clip"
     dual_clip: float | None = Field(default=None, gt=1)
     """Greatest ratio of tokens with a negative advantage (verl: 3). None: there is none."""
-    max_log_ratio: PositiveFloat | None = None
-    """Log-ratios (nats) are clamped to it, without gradient beyond: 20 in verl and OpenRLHF. None: they are not."""
 
     def __call__(
         self, logprobs_BT: Tensor, old_logprobs_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor
@@ -55,7 +57,7 @@ class SequenceRatioLoss(_Clipped):
     def __call__(self, *tensors_BT: Tensor) -> tuple[Tensor, Tensor]:
         from trainers.losses.policy import gspo
 
-        return gspo(*tensors_BT, clip=(self.clip_low, self.clip_high))
+        return gspo(*tensors_BT, clip=(self.clip_low, self.clip_high), limit=self.max_log_ratio)
 
 
 class TokenSequenceRatioLoss(_Clipped):
@@ -68,7 +70,7 @@ class TokenSequenceRatioLoss(_Clipped):
     def __call__(self, *tensors_BT: Tensor) -> tuple[Tensor, Tensor]:
         from trainers.losses.policy import gspo_token
 
-        return gspo_token(*tensors_BT, clip=(self.clip_low, self.clip_high))
+        return gspo_token(*tensors_BT, clip=(self.clip_low, self.clip_high), limit=self.max_log_ratio)
 
 
 class SequenceProductLoss(_Clipped):
@@ -80,7 +82,7 @@ class SequenceProductLoss(_Clipped):
     def __call__(self, *tensors_BT: Tensor) -> tuple[Tensor, Tensor]:
         from trainers.losses.policy import sequence_surrogate
 
-        return sequence_surrogate(*tensors_BT, clip=(self.clip_low, self.clip_high))
+        return sequence_surrogate(*tensors_BT, clip=(self.clip_low, self.clip_high), limit=self.max_log_ratio)
 
 
 class ClippedWeightLoss(LossConfig):
@@ -89,8 +91,9 @@ class ClippedWeightLoss(LossConfig):
     kind: str = "clipped_weight"
     linear: ClassVar[bool] = True
     ratio_low: NonNegativeFloat = 0.0
+    """Least ratio, absolute; the default is CISPO's and ScaleRL's."""
     ratio_high: PositiveFloat = 5.0
-    """Least and greatest ratio, absolute; the defaults are CISPO's and ScaleRL's."""
+    """Greatest ratio, absolute; the default is CISPO's and ScaleRL's."""
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
@@ -110,8 +113,9 @@ class SigmoidGateLoss(LossConfig):
     kind: str = "sigmoid_gate"
     linear: ClassVar[bool] = True
     tau_positive: PositiveFloat = 1.0
+    """Temperature for advantages above 0."""
     tau_negative: PositiveFloat = 1.05
-    """Temperatures for advantages above 0 and for others."""
+    """Temperature for other advantages."""
     max_log_ratio: PositiveFloat | None = None
     """Log-ratios (nats) are clamped to it, without gradient beyond. None: they are not."""
 
@@ -135,7 +139,7 @@ class GeometricMeanLoss(_Clipped):
     def __call__(self, *tensors_BT: Tensor) -> tuple[Tensor, Tensor]:
         from trainers.losses.policy import gmpo
 
-        return gmpo(*tensors_BT, clip=(self.clip_low, self.clip_high))
+        return gmpo(*tensors_BT, clip=(self.clip_low, self.clip_high), limit=self.max_log_ratio)
 
 
 class PolicyGradientLoss(LossConfig):

@@ -32,8 +32,10 @@ class Fidelity(Config):
 class Anchor(Config):
     """Penalty on the KL divergence (nats a token) from the policy to a fixed or slowly moving copy of it."""
 
+    example = "coefficient: 0.01"
     coefficient: NonNegativeFloat
-    """With 0, and nothing that would change it, it is no part of the loss and only read by credit."""
+    """Factor of the KL in the loss. With 0, and nothing that would change it, it is no part of the loss and only read
+    by credit."""
     final: NonNegativeFloat | None = None
     """Coefficient of the run's last update, reached linearly. None: it stays."""
     target: PositiveFloat | None = None
@@ -43,9 +45,10 @@ class Anchor(Config):
     refresh: PositiveInt | None = None
     """Updates between copies of the current policy. None: the initial weights, for ever."""
     estimator: Estimator = "exact"
-    """Over the whole vocabulary, or from the sampled token: `k2`; `k3_is`, corrected by the ratio to the policy that
-    sampled; `k1+` and `k3+`, values of k1 and k3 with k2's gradient. All have the KL's gradient in expectation on fresh
-    samples (`k3_is` on older ones, too) but plain `k3`, whose gradient is that of KL(anchor ‖ policy)."""
+    """Estimate of the KL: over the whole vocabulary, or from the sampled token: `k2`; `k3_is`, corrected by the ratio
+    to the policy that sampled; `k1+` and `k3+`, values of k1 and k3 with k2's gradient. All have the KL's gradient in
+    expectation on fresh samples (`k3_is` on older ones, too) but plain `k3`, whose gradient is that of KL(anchor ‖
+    policy)."""
     clamp: PositiveFloat | None = None
     """Greatest estimate (nats) of one token, either sign, with no gradient beyond: 10 in verl and OpenRLHF."""
 
@@ -82,15 +85,20 @@ class Anchor(Config):
 class Optimisation(LearnerConfig):
     """Settings of every learner: how a loss becomes steps of AdamW."""
 
+    example = "lr: 1.0e-5"
     reads: ClassVar[frozenset[str]] = frozenset({"logprobs", "hidden"})
     lr: PositiveFloat = 1e-6
+    """Learning rate, at its height."""
     lr_end: NonNegativeFloat | None = None
-    """Of the run's last update; None ends at 0. Not with a constant schedule."""
+    """Learning rate of the run's last update. None: 0. Not with a constant schedule."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Course of the learning rate after `warm_up`."""
     warm_up: NonNegativeInt = 0
     """Updates over which the learning rate rises to `lr`."""
     betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of AdamW's averages of gradients and of their squares."""
     weight_decay: NonNegativeFloat = 0.0
+    """Share of each weight, times the learning rate, that is taken off it at every step."""
     max_norm: PositiveFloat = 1.0
     """Norm that longer gradients are clipped to."""
     optimizer: Literal["adamw", "adamw_8bit", "paged_adamw", "paged_adamw_8bit"] = "adamw"
@@ -101,9 +109,12 @@ class Optimisation(LearnerConfig):
     compile: bool = False
     """Run each layer through torch.compile (any lengths): a slow first update, then faster ones."""
     aggregation: Aggregation = "token_mean"
+    """Way in which losses of tokens become one: `token_mean`, `token_sum` over all tokens; or over the rows
+    (`seq_mean`) of each row's sum, mean, or sum divided by `norm`."""
     norm: PositiveInt | None = None
     """The constant (tokens) that `seq_mean_token_sum_norm` divides by."""
     epochs: PositiveInt = 1
+    """Times that each step's samples are learnt from."""
     minibatches: PositiveInt = 1
     """Optimizer steps that an epoch's samples are split into."""
     micro_tokens: PositiveInt = 32768
@@ -124,7 +135,7 @@ class Optimisation(LearnerConfig):
         if self.optimizer != "adamw" and find_spec("bitsandbytes") is None:
             yield (
                 f"optimizer: {self.optimizer!r} is one of the package bitsandbytes, which is not installed; "
-                "pip install 'marl[bitsandbytes]', or choose adamw"
+                "pip install 'marl-llm[bitsandbytes]', or choose adamw"
             )
 
     @model_validator(mode="after")

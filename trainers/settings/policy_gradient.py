@@ -31,6 +31,7 @@ Loss = Annotated[str | LossConfig, Part("losses", LossConfig, words=tuple(LOSSES
 class Mismatch(Config):
     """Weights of tokens, from the ratio π_old / μ: the learner's probability before the update over the sampler's."""
 
+    example = "kind: tis, high: 2.0"
     kind: Literal["tis", "mis", "icepop", "geometric", "reject"]
     """`tis` (Yao et al. 2025) clamps the ratio to bounds; `mis` (Liu et al. 2025) makes it 0 outside; `icepop`
     (Ring-1T, 2510.18855) does so token by token; `geometric` takes the token's ratio in rows whose geometric mean is
@@ -38,7 +39,10 @@ class Mismatch(Config):
     level: Literal["token", "sequence", "geometric"] | None = None
     """Ratio of `tis` and `mis`: the token's (default), the row's product, or its geometric mean."""
     low: NonNegativeFloat | None = None
+    """Least ratio within bounds. None: the kind's own."""
     high: PositiveFloat | None = None
+    """Greatest ratio within bounds; of `reject`, the greatest divergence (nats; with k1, the greatest ratio). None: the
+    kind's own."""
     divergence: Literal["k1", "k2", "k3"] | None = None
     """Measure of `reject` (default k3): k1 is the ratio (verl: its inverse); k2, k3 estimate KL(μ ‖ π_old)."""
     span: Literal["token", "sum", "mean", "max"] | None = None
@@ -69,12 +73,15 @@ class Mismatch(Config):
 class EntropyControl(Config):
     """Steers the coefficient of the entropy bonus from update to update (Skywork-OR1, 2505.22312; TRL)."""
 
+    example = "target: 0.3"
     target: PositiveFloat
     """Entropy (nats a token). The bonus is given while the last one measured was at or under it."""
     step: PositiveFloat = 0.005
-    """Up while the entropy is at or under the target, else down."""
+    """Change of the coefficient at each update: up while the entropy is at or under the target, else down."""
     low: NonNegativeFloat = 0.0
+    """Least coefficient."""
     high: PositiveFloat = 1.0
+    """Greatest coefficient."""
 
 
 class Grpo(Optimisation):
@@ -82,28 +89,37 @@ class Grpo(Optimisation):
 
     kind: str = "grpo"
     loss: Loss = "clip"
-    """A part (`marl list losses`), or a word, whose options are the next eight fields. Words for losses of a token:
-    PPO's `clip`; of a row: `gspo` (or `gspo_token`, for advantages that differ within a row), `sequence` (RLOO's
-    unnormalised ratio), `gmpo`; without losing gradients: `cispo`, `sapo`; without a ratio: `reinforce`."""
+    """Loss of the policy's tokens: a part (`marl list losses`), or a word, whose options are fields here. Words for
+    losses of a token: PPO's `clip`; of a row: `gspo` (or `gspo_token`, for advantages that differ within a row),
+    `sequence` (RLOO's unnormalised ratio), `gmpo`; without losing gradients: `cispo`, `sapo`; without a ratio:
+    `reinforce`."""
     clip_low: PositiveFloat | None = None
+    """Greatest distance of the ratio below 1: .2, for `gspo` 3e-4; of its log below 0 for `gmpo`: .4."""
     clip_high: PositiveFloat | None = None
-    """Distances of the ratio from 1: .2 and .2, for `gspo` 3e-4 and 4e-4; of its log from 0 for `gmpo`: .4 and .4."""
+    """Greatest distance of the ratio above 1: .2, for `gspo` 4e-4; of its log above 0 for `gmpo`: .4."""
     dual_clip: float | None = Field(default=None, gt=1)
     """Greatest ratio of tokens with a negative advantage (verl: 3). None: there is none."""
     ratio_low: NonNegativeFloat | None = None
+    """Least ratio of `cispo`, absolute: 0."""
     ratio_high: PositiveFloat | None = None
-    """Least and greatest ratio of `cispo`, absolute: 0 and 5."""
+    """Greatest ratio of `cispo`, absolute: 5."""
     tau_positive: PositiveFloat | None = None
+    """Temperature of `sapo` for advantages above 0: 1."""
     tau_negative: PositiveFloat | None = None
-    """Temperatures of `sapo` for advantages above 0 and for others: 1 and 1.05."""
+    """Temperature of `sapo` for other advantages: 1.05."""
     max_log_ratio: PositiveFloat | None = None
-    """Log-ratios (nats) are clamped to it, without gradient beyond: 20 in verl and OpenRLHF. None: they are not."""
+    """Log-ratios (nats) of tokens, or of rows where the ratio is a row's, are clamped to it, without gradient beyond:
+    20 in verl and OpenRLHF, 10 in verl's GSPO. None: they are not."""
+    unit: Literal["turn", "episode"] = "turn"
+    """Tokens that are one sequence: a turn's, or those of all turns of an agent in an episode (verl: the trajectory,
+    masked). Ratios of rows, `seq_mean` aggregations, `mismatch` and `opsm` are of sequences; minibatches do not part
+    them. An episode's turns are computed at once, so they take memory together."""
     filter_cut: bool = False
     """Leave completions that were cut off for their length out of the loss and its denominators (DAPO, 2503.14476)."""
     entropy: float = 0.0
     """Coefficient of the entropy bonus (nats, over the whole vocabulary), aggregated like the loss."""
     entropy_control: EntropyControl | None = None
-    """Steers the coefficient, from `entropy` on."""
+    """Steers the coefficient of the entropy bonus, from `entropy` on. None: it is constant."""
     old: Literal["sampler", "read"] = "sampler"
     """Log-probabilities in the ratio's denominator: the sampler's, or the learner's own before the update."""
     mismatch: Mismatch | None = None
@@ -113,13 +129,14 @@ class Grpo(Optimisation):
     """Rows of negative advantage whose mean of log μ - log π (nats) is greater are left out of the policy's loss
     (off-policy sequence masking, 2512.02556; 1e-4 in slime). None: they are not."""
     truncated: Literal["refuse", "recompute"] = "refuse"
-    """With top-p and top-k: refuse, or truncate the learner's own distribution likewise."""
+    """Consequence of sampling with top-p or top-k: refuse it, or truncate the learner's own distribution likewise."""
     reference: Anchor | None = None
-    """Usually frozen: the KL penalty of GRPO (2402.03300) and RLHF. Credit can read its log-probabilities."""
+    """KL anchor that is usually frozen: the penalty of GRPO (2402.03300) and RLHF. Credit can read its
+    log-probabilities."""
     magnet: Anchor | None = None
-    """Usually frozen and annealed: that of magnetic mirror descent (2206.05825)."""
+    """KL anchor that is usually frozen and annealed: that of magnetic mirror descent (2206.05825)."""
     proximal: Anchor | None = None
-    """Usually refreshed: the policy a few updates ago, which keeps self-play from cycling."""
+    """KL anchor that is usually refreshed: the policy a few updates ago, which keeps self-play from cycling."""
     fidelity: Fidelity | None = Fidelity()
 
     @property
@@ -207,6 +224,7 @@ class DrGrpo(Grpo):
     """Dr. GRPO (2503.20783): divides by the constant `norm`, the greatest length. Baseline: `group`, without scale."""
 
     kind: str = "dr_grpo"
+    example = "lr: 1.0e-5, norm: 256"
     aggregation: Aggregation = "seq_mean_token_sum_norm"
 
 
@@ -288,13 +306,15 @@ class CriticSettings(Config):
     adapter, a second adapter on the same base, which is held once. `trunk`: only a head on the policy's own last hidden
     states, which are computed anyway."""
     model: Pretrained | None = None
-    """Of a separate critic: other weights to start from, with the policy's tokenizer. None: the policy's own."""
+    """Other weights for a separate critic to start from, with the policy's tokenizer. None: the policy's own."""
     detach: bool = False
-    """Of a trunk: whether the values' gradient stops at the head, so that it never moves the policy."""
+    """Stop the values' gradient at a trunk's head, so that it never moves the policy."""
     lr: PositiveFloat | None = None
-    """Of the head and of a separate model, at the height of the schedule, which is the policy's. None: the policy's."""
+    """Learning rate of the head and of a separate model, at the height of the schedule, which is the policy's. None:
+    the policy's."""
     coefficient: PositiveFloat = 0.1
-    """Of the value loss beside the policy's. A separate critic barely notices: AdamW undoes constant factors."""
+    """Factor of the value loss, added to the policy's. A separate critic barely notices: AdamW undoes constant
+    factors."""
     clip: PositiveFloat | None = 0.5
     """Distance from the value read before the update beyond which the loss no longer falls (OpenAI's `baselines`; verl
     and OpenRLHF: 0.5). None: no such limit, and no values need to be read for the loss."""
@@ -325,6 +345,7 @@ class Ppo(Grpo):
     reads: ClassVar[frozenset[str]] = Grpo.reads | {"values"}
     credit_needs: ClassVar[frozenset[str]] = frozenset({"values"})
     critic: CriticSettings = CriticSettings()
+    """The model that estimates values, and how it learns."""
 
     def missing(self) -> Iterable[str]:
         """Yield a message if the critic's folder of weights is not there."""
@@ -358,7 +379,8 @@ class ImplicitRewardModel(Config):
     beta: PositiveFloat = 0.05
     """Factor of log-ratios to the frozen copy, which makes them rewards."""
     lr: PositiveFloat | None = None
-    """Of it, at the height of the schedule, which is the policy's. None: the policy's (PRIME's script: twice that)."""
+    """Learning rate of the reward model, at the height of the schedule, which is the policy's. None: the policy's
+    (PRIME's script: twice that)."""
     threshold: float = 0.5
     """Reward of an agent in an episode from which its turns are correct."""
 
@@ -375,6 +397,7 @@ class Prime(Grpo):
     kind: str = "prime"
     reads: ClassVar[frozenset[str]] = Grpo.reads | {"rewards"}
     prm: ImplicitRewardModel = ImplicitRewardModel()
+    """The implicit process reward model, and how it learns."""
 
     def build(self, context: LearnerContext) -> Learner:
         from trainers.learner import GradientLearner

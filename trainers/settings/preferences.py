@@ -63,13 +63,15 @@ class Dpo(Pairing):
 
     kind: str = "dpo"
     loss: Literal["sigmoid", "ipo", "hinge", "robust"] = "sigmoid"
-    """`sigmoid`: DPO (2305.18290), with `smoothing` cDPO. `robust`: 2403.00409. `ipo`: 2310.12036. `hinge`: SLiC."""
+    """Loss of a pair. `sigmoid`: DPO (2305.18290), with `smoothing` cDPO. `robust`: 2403.00409. `ipo`: 2310.12036.
+    `hinge`: SLiC."""
     beta: PositiveFloat = 0.1
     """Strength of the tie to the reference; IPO's tau."""
     smoothing: float = Field(default=0.0, ge=0, lt=0.5)
     """Share of pairs that are taken to be the wrong way round; of `sigmoid` and `robust`."""
     over: Literal["sum", "mean"] = "sum"
-    """Of a side's tokens. `mean` makes `sigmoid` TRL's `sigmoid_norm`, and `ipo` that of TRL 1.16 and its authors."""
+    """Sum or mean of the log-probabilities of a side's tokens. `mean` makes `sigmoid` TRL's `sigmoid_norm`, and `ipo`
+    that of TRL 1.16 and its authors."""
     nll: NonNegativeFloat = 0.0
     """Weight of imitating the better side: the mean -log p of its tokens (Iterative RPO, 2404.19733)."""
     refresh: PositiveInt | None = None
@@ -159,6 +161,7 @@ class Sft(Optimisation):
 
     kind: str = "sft"
     keep: SampleSelection | None = None
+    """Samples to imitate. None: all."""
     duplicates: bool = True
     """Count a completion that was sampled twice, twice."""
 

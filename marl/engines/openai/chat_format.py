@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from marl.text import read_json, well_formed
 from marl.types import Completion, Finish, Request, Usage
@@ -43,15 +43,26 @@ class _Choice(BaseModel):
 
 
 class _Tokens(BaseModel):
-    prompt_tokens: int = Field(0, ge=0, le=_MOST_TOKENS)
-    completion_tokens: int = Field(0, ge=0, le=_MOST_TOKENS)
+    prompt_tokens: int = Field(ge=0, le=_MOST_TOKENS)
+    completion_tokens: int = Field(ge=0, le=_MOST_TOKENS)
+
+
+def _reported_tokens(usage: Any) -> _Tokens | None:
+    """Return the tokens that a response reports; None where it does not in numbers that can be counted.
+
+    What an answer says does not depend on it.
+    """
+    try:
+        return _Tokens.model_validate(usage)
+    except ValidationError:
+        return None
 
 
 class ChatCompletion(BaseModel):
     """Body of a response, without the fields that are not needed."""
 
     choices: list[_Choice] = Field(min_length=1, max_length=_MOST)
-    usage: _Tokens | None = None
+    usage: Annotated[_Tokens | None, BeforeValidator(_reported_tokens)] = None
 
 
 def request_body(request: Request, settings: OpenAI) -> dict[str, Any]:

@@ -21,8 +21,11 @@ _HEADER_VALUE = re.compile(r"[!-~]+")
 class Price(Config):
     """Price of a million tokens, in any currency."""
 
+    example = "prompt: 0.5, completion: 1.5"
     prompt: NonNegativeFloat
+    """Price of a million tokens of prompts."""
     completion: NonNegativeFloat
+    """Price of a million tokens of completions."""
 
 
 class OpenAI(EngineConfig):
@@ -33,28 +36,32 @@ class OpenAI(EngineConfig):
     """
 
     kind: str = "openai"
+    example = 'base_url: "http://127.0.0.1:8000/v1", model: judge, key_env: null'
     token_level: ClassVar[bool] = False
     base_url: str
     """URL up to and without `/chat/completions`."""
     model: str = Field(min_length=1)
+    """Name of the model, as the endpoint knows it."""
     key_env: str | None = "OPENAI_API_KEY"
     """Name of the environment variable that holds the key; null sends none."""
     timeout_s: PositiveFloat = 60.0
-    """Of one attempt, from connecting to the last byte."""
+    """Longest time of one attempt, from connecting to the last byte, in seconds."""
     retries: int = Field(4, ge=0, le=30)
-    """After failed connections, late or broken answers, and HTTP 408, 409, 425, 429 and 5xx."""
+    """Further attempts after failed connections, late or broken answers, and HTTP 408, 409, 425, 429 and 5xx."""
     backoff_s: PositiveFloat = 0.5
-    """Pause before the first retry, doubled before each further one, less up to a half at random; longer where
-    `Retry-After` asks for it, but never longer than `timeout_s`."""
+    """Pause before the first retry, in seconds, doubled before each further one, less up to a half at random; longer
+    where `Retry-After` asks for it, but never longer than `timeout_s`."""
     concurrency: PositiveInt = 16
     """Requests in flight at once."""
     price: Price | None = None
+    """Price of a million tokens, which `budget` is counted by. None: costs are not counted."""
     budget: PositiveFloat | None = None
     """Highest cost of a run, in the currency of `price`; the run ends before it is exceeded."""
     on_failure: Literal["stop", "skip"] = "stop"
-    """After a request that was given up: end the run with a checkpoint, or take the turn as unreadable ..."""
+    """Consequence of a request that was given up: end the run with a checkpoint (`stop`), or take the turn as
+    unreadable (`skip`)."""
     max_failures: PositiveInt = 100
-    """... until this many were given up in a run."""
+    """Requests given up, with `on_failure: skip`, after which the run ends."""
     extra: dict[str, Any] = Field(default_factory=dict)
     """Fields of each request's body, added or replaced; null leaves a field out."""
 

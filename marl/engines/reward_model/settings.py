@@ -29,13 +29,15 @@ class RewardModelSettings(Config):
     are read from safetensors only, and code that comes with a model is never run.
     """
 
+    example = "path: models/reward"
     path: Annotated[Annotated[str, Tag("folder")] | Annotated[TrainedPolicy, Tag("run")], Discriminator(_path_kind)]
     """A folder; or the policy of an earlier run whose learner is `reward_model`, `{run: runs/x, policy: y}`."""
     dtype: Dtype = "float32"
+    """Precision of the weights."""
     device: str = "auto"
     """A torch device; `auto` is `cuda` where there is one, else `cpu`."""
     max_tokens: PositiveInt = 2048
-    """A longer text loses its beginning."""
+    """Most tokens of a text; a longer one loses its beginning."""
     micro_tokens: PositiveInt = 16384
     """Padded tokens in one forward pass."""
 

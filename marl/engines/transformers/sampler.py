@@ -13,6 +13,7 @@ from torch import Tensor
 from marl.engines.transformers.network import Network, score_texts
 from marl.engines.transformers.sampling import Shaping, draw, log_distribution
 from marl.engines.transformers.slots import SamplingJob, SlotCache, Slots
+from marl.engines.transformers.thoughts import ThoughtLimit
 from marl.models.chat_template import ChatTokenizer, Prompt
 from marl.protocols import SharedWeights
 from marl.types import Completion, Failure, Finish, Request, Ticket
@@ -68,7 +69,8 @@ class Sampler:
             tokens = f"{len(prompt.ids)} tokens of prompt" + (f" and {forced} of forced text" if forced else "")
             self._refused.append((ticket, Failure("overflow", f"{tokens}; the context holds {self.context}")))
         else:
-            job = SamplingJob(ticket, request, prompt, min(request.sampling.max_tokens, room))
+            limit = min(request.sampling.max_tokens, room)
+            job = SamplingJob(ticket, request, prompt, limit, ThoughtLimit.of(request, self.chat_tokenizer))
             heapq.heappush(self._queue, (ticket, job))
 
     @torch.inference_mode()
@@ -150,7 +152,11 @@ class Sampler:
         if self._shaping is None:
             self._shaping = Shaping.of([job.request.sampling for job in self._slots.jobs], self.network.device)
         uniforms_N = torch.from_numpy(self._slots.uniforms()).to(self.network.device)
-        tokens_N, logprobs_N = draw(log_distribution(logits_NV, self._shaping), uniforms_N)
+        logprobs_NV = log_distribution(logits_NV, self._shaping)
+        tokens_N, logprobs_N = draw(logprobs_NV, uniforms_N)
+        for row, job in enumerate(self._slots.jobs):
+            if job.thought is not None and (token := job.thought.next_token) is not None:
+                tokens_N[row], logprobs_N[row] = token, logprobs_NV[row, token]
         return self._finish_rows(tokens_N, logprobs_N)
 
     def _next_logits(self, rows: int) -> Tensor:
@@ -208,9 +214,11 @@ class Sampler:
         slots.record(sampled_N, logprobs)
         rows = len(slots.jobs)
         stopped_N = (sampled_N[:, None] == self._ends_E).any(1)
-        for row in [row for row, job in enumerate(slots.jobs) if job.request.sampling.stop]:
-            ids = slots.tokens_ST[row, : slots.counts_S[row]].tolist()
-            stopped_N[row] |= self.chat_tokenizer.reaches_stop(slots.jobs[row].request.sampling.stop, ids)
+        for row, job in enumerate(slots.jobs):
+            if job.thought is not None:
+                job.thought.follow(slots.ids(row))
+            if stop := job.request.sampling.stop:
+                stopped_N[row] |= self.chat_tokenizer.reaches_stop(stop, slots.ids(row))
         done = np.flatnonzero(stopped_N | (slots.counts_S[:rows] >= slots.limits_S[:rows])).tolist()
         answers = [self._answer(row, "stop" if stopped_N[row] else "length") for row in done]
         self._free(done)
@@ -221,11 +229,12 @@ class Sampler:
         job, count = slots.jobs[row], slots.counts_S[row]
         token_ids = tuple(slots.tokens_ST[row, :count].tolist())
         logprobs = tuple(slots.logprobs_ST[row, :count].tolist())
-        text = self.chat_tokenizer.text(token_ids)
+        text = self.chat_tokenizer.opening + self.chat_tokenizer.text(token_ids)
         if job.request.sampling.stop:
             text = self.chat_tokenizer.cut_at_stop(job.request.sampling.stop, text)
         versions = (job.version, self._version(job))
-        return job.ticket, Completion(text, job.prompt.ids, token_ids, logprobs, finish, versions)
+        imposed = tuple(job.thought.imposed) if job.thought else ()
+        return job.ticket, Completion(text, job.prompt.ids, token_ids, logprobs, finish, versions, imposed=imposed)
 
     def _version(self, job: SamplingJob) -> int:
         return self.policy_weights.versions[job.prompt.policy]

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
 from marl.engines.transformers.sampling import stream_keys, uniforms
+from marl.engines.transformers.thoughts import ThoughtLimit
 from marl.models.chat_template import Prompt
 from marl.types import Request, Ticket
 
@@ -142,6 +143,8 @@ class SamplingJob:
     prompt: Prompt
     limit: int
     """Most tokens of the completion."""
+    thought: ThoughtLimit | None = None
+    """Limit of its thoughts."""
     version: int = 0
     """Version of the weights that read the prompt."""
     logits_V: Tensor | None = None
@@ -187,6 +190,10 @@ class Slots:
         """Return the random number [N] that picks each row's next token."""
         rows = len(self.jobs)
         return uniforms(self.keys_S[:rows], self.counts_S[:rows])
+
+    def ids(self, row: int) -> list[int]:
+        """Return the tokens of a row's completion so far."""
+        return self.tokens_ST[row, : self.counts_S[row]].tolist()
 
     def record(self, tokens_N: NDArray[np.int64], logprobs_N: NDArray[np.float32]) -> None:
         """Append one token to every row."""

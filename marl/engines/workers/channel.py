@@ -19,6 +19,8 @@ class Channel:
 
     def __init__(self, stream: socket.socket) -> None:
         self._stream = stream
+        self._message = bytearray()
+        """Beginning of the message that is being received, length included."""
 
     def send(self, message: bytes, timeout_s: float | None = None) -> None:
         """Send a message.
@@ -34,15 +36,19 @@ class Channel:
         """Return a whole message of up to `limit` bytes, which has arrived within `timeout_s`.
 
         Raises:
-            TimeoutError: if it has not.
+            TimeoutError: if it has not; the next call waits for the rest of it.
             MessageTooLongError: if it is longer; nothing of it has been read.
             EOFError, OSError: if there is no other end any more.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
+        self._fill(_LENGTH.size, deadline)
+        (length,) = _LENGTH.unpack_from(self._message)
         if limit is not None and length > limit:
             raise MessageTooLongError(f"a message of {length:,} bytes; at most {limit:,} are read")
-        return self._read(length, deadline)
+        self._fill(_LENGTH.size + length, deadline)
+        message = bytes(self._message[_LENGTH.size :])
+        self._message.clear()
+        return message
 
     def is_quiet(self) -> bool:
         """Return True if there is nothing to read, not even the end of the stream."""
@@ -59,13 +65,12 @@ class Channel:
         """Close this end."""
         self._stream.close()
 
-    def _read(self, length: int, deadline: float | None) -> bytes:
-        message = bytearray()
-        while len(message) < length:
+    def _fill(self, length: int, deadline: float | None) -> None:
+        """Read until `length` bytes of the message are there."""
+        while len(self._message) < length:
             if deadline is not None:
                 self._stream.settimeout(max(deadline - time.monotonic(), 1e-6))
-            chunk = self._stream.recv(min(length - len(message), _CHUNK))
+            chunk = self._stream.recv(min(length - len(self._message), _CHUNK))
             if not chunk:
                 raise EOFError
-            message += chunk
-        return bytes(message)
+            self._message += chunk

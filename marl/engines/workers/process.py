@@ -1,9 +1,9 @@
 """Worker process: runs verifiers and tools, so that it can be killed. Started as `python -m THIS_MODULE FD MEMORY`.
 
 It speaks JSON over the socket FD. First it gets the parts, name -> [module, class, settings], loads and acknowledges
-them; then it answers one question at a time by `{"value": ...}` or `{"error": ..., "detail": ...}`, with `"fatal":
-true` if the fault is not the answer's but this machine's, such as a sandbox that does not work here. An exception's
-own message is the detail, as it may quote what whoever hears the error must not know. It ends with its parent.
+them; then it answers one question at a time by `{"value": ...}` or `{"error": ..., "detail": ..., "blame": ...}`. An
+exception's own message is the detail, as it may quote what whoever hears the error must not know. It ends with its
+parent.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ import sys
 from collections.abc import Mapping
 from functools import reduce
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
 from marl.engines.workers.channel import Channel
 from marl.errors import RunError
-from marl.protocols import ToolConfig, VerifierConfig
+from marl.protocols import ToolConfig, UnjudgedError, VerifierConfig
 from marl.text import well_formed
 from marl.types import Case
 
 CASE = TypeAdapter(Case)
 PartSpec = tuple[str, str, dict[str, Any]]
 """(module, class, settings) from which another process can build a part again."""
+Blame = Literal["answer", "machine", "setup"]
+"""Cause of an error: the answer, which failed then; this machine, so that the job is worth another try; or the part,
+which does not work here at all, such as a sandbox without the rights that it needs."""
 MAX_RESULT = 1 << 20
 """Bytes of a result."""
 _MAX_REASON, _MAX_DETAIL = 1000, 300
@@ -44,7 +47,7 @@ class RecordedError:
 
     name = ""
     detail = ""
-    fatal = False
+    blame: Blame = "answer"
 
     def __enter__(self) -> RecordedError:
         return self
@@ -52,13 +55,19 @@ class RecordedError:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
         if kind is None or not issubclass(kind, Exception):
             return False
-        self.name, self.fatal = kind.__name__, issubclass(kind, RunError)
+        self.name, self.blame = kind.__name__, _blame(kind)
         self.detail = well_formed(str(error)[:_MAX_DETAIL])
         return True
 
     def result(self) -> dict[str, Any]:
         """Return the exception as a result."""
-        return {"error": f"raised {self.name}", "detail": self.detail, "fatal": self.fatal}
+        return {"error": f"raised {self.name}", "detail": self.detail, "blame": self.blame}
+
+
+def _blame(kind: type[Exception]) -> Blame:
+    if issubclass(kind, UnjudgedError):
+        return "machine"
+    return "setup" if issubclass(kind, RunError) else "answer"
 
 
 def load_parts(specs: Mapping[str, PartSpec]) -> dict[str, VerifierConfig | ToolConfig]:

@@ -11,8 +11,10 @@ from pydantic import Field, PositiveFloat
 from pydantic_core import PydanticSerializationError
 
 from marl.config import cut
-from marl.engines.workers.pool import Job, JobResult, WorkerPool, spec_of
+from marl.engines.workers.jobs import Job, JobResult
+from marl.engines.workers.pool import WorkerPool
 from marl.engines.workers.process import CASE
+from marl.engines.workers.worker import spec_of
 from marl.parts import Part
 from marl.protocols import Engine, EngineConfig, ModelSource, ToolConfig, VerifierConfig, WorkerEngine
 from marl.protocols.tasks import case_of
@@ -29,7 +31,7 @@ class RuleConfig(EngineConfig):
     workers: int = Field(default=2, ge=1, le=1024)
     """Processes that work at once."""
     memory_gb: PositiveFloat = 4.0
-    """Address space of each process."""
+    """Address space of each process, in GiB."""
 
     @property
     @abstractmethod
@@ -72,8 +74,10 @@ class Verifiers(RuleConfig):
     """Checks an answer: `{"scores": {check: score}, "why": {check: reason}}`, a failed check scoring 0."""
 
     kind: str = "verifiers"
+    example = "checks: {correct: numeric}"
     parts_field: ClassVar[str] = "checks"
     checks: dict[str, Annotated[VerifierConfig, Part("verifiers", VerifierConfig)]] = Field(min_length=1)
+    """Name of a check -> the part that scores answers."""
 
     @property
     def parts(self) -> Mapping[str, VerifierConfig]:
@@ -92,8 +96,10 @@ class Tools(RuleConfig):
     """Answers calls of tools; one that fails says `error: ...`."""
 
     kind: str = "tools"
+    example = "tools: {calculate: calculator}"
     parts_field: ClassVar[str] = "tools"
     tools: dict[str, Annotated[ToolConfig, Part("tools", ToolConfig)]] = Field(min_length=1)
+    """Name of a tool, as roles call it -> the part that answers."""
 
     @property
     def parts(self) -> Mapping[str, ToolConfig]:
@@ -116,9 +122,7 @@ class Tools(RuleConfig):
 
     def text(self, results: Mapping[str, JobResult]) -> str:
         (result,) = results.values()
-        if not result.error:
-            return result.value
-        return f"error: {result.error}: {result.detail}" if result.detail else f"error: {result.error}"
+        return f"error: {result.why}" if result.error else result.value
 
 
 def encode_case(case: Case) -> str:
@@ -190,8 +194,13 @@ class RuleEngine(WorkerEngine):
         results = self._open[ticket]
         results[part] = result
         finished = {name: result for name, result in results.items() if result is not None}
-        if len(finished) == len(results):
-            del self._open[ticket]
+        if len(finished) < len(results):
+            return
+        del self._open[ticket]
+        unjudged = [f"{name} {result.why}" for name, result in finished.items() if result.blame == "machine"]
+        if unjudged:
+            self._answers.append((ticket, Failure("unjudged", "; ".join(unjudged))))
+        else:
             self._answer(ticket, self._rules.text(finished))
 
     def _answer(self, ticket: Ticket, text: str) -> None:

@@ -62,7 +62,8 @@ def test_a_planner_a_solver_and_its_verifier_speak_in_turn_and_the_graph_says_wh
 
 
 def test_agents_of_one_stage_are_asked_at_once_and_do_not_hear_each_other() -> None:
-    game = team({**SOLVE, "hears": ["solver"], "n": 3}, CHECK, measures={"agreement": "agreement(solver.move)"})
+    once = {"repeat": 2, "until": "true", "stages": [{**SOLVE, "hears": ["solver"], "n": 3}]}
+    game = team(once, CHECK, measures={"agreement": "agreement(solver.move)"})
     waiting: list[int] = []
     voice = FunctionEngine(lambda request: "4" if request.seed % 2 else "5")
     step = voice.step

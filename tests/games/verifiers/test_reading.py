@@ -375,10 +375,10 @@ MARKS = [
 def test_the_time_to_read_an_answer_grows_no_faster_than_the_text(read: str) -> None:
     check = ExactVerifier.model_validate({"read": read})
     for unit in MARKS:
-        for text in (unit * (40_000 // len(unit)), "The answer is " + unit * (40_000 // len(unit))):
-            started = time.perf_counter()
+        for text in (unit * (20_000 // len(unit)), "The answer is " + unit * (20_000 // len(unit))):
+            started = time.process_time()
             check(Case(Problem("p", "", "5"), text, text))
-            assert time.perf_counter() - started < 2, f"{unit!r} repeated"
+            assert time.process_time() - started < 0.5, f"{unit!r} repeated"
 
 
 @settings(max_examples=300, deadline=None)

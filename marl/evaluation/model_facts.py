@@ -1,0 +1,246 @@
+"""Facts of a model that are known without its weights: sizes, the tokens of a prompt, and bytes in memory."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from marl.models.adapter import Adapter
+from marl.models.pretrained import HeldModel, Pretrained
+from marl.models.tiny import Tiny
+from marl.runs.trained_model import Trained
+
+if TYPE_CHECKING:
+    from marl.protocols import ModelConfig
+    from marl.types import Request
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Name of a weight -> its shape."""
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_SPECIAL = 4
+"""Tokens of a tiny model's vocabulary beside its words."""
+_NOT_LINEAR = re.compile(r"(^|\.)(embed\w*|wte|wpe|lm_head)$")
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Facts of a model. None: unknown."""
+
+    description: str
+    weights: int | None
+    """Number of weights; of an adapter, those of its base left out."""
+    shared: int | None
+    """Number of an adapter's base's weights; 0 without an adapter."""
+    weight_bytes: int
+    """Bytes of one weight."""
+    cache_bytes: int | None
+    """Bytes of keys and values, for one token of one row."""
+    context: int | None
+    """Most tokens of a prompt and its answer."""
+    count: Callable[[Request], int] | None
+    """Return the number of tokens of a request's prompt. Raises ValueError if the chat template refuses it."""
+
+
+def facts_of(model: ModelConfig, texts: Collection[str]) -> ModelFacts:
+    """Return the facts of a model whose policies read and write `texts`."""
+    if isinstance(model, Adapter):
+        return _adapter_facts(model, texts)
+    if isinstance(model, Tiny):
+        return _tiny_facts(model, texts)
+    folder = folder_of(model)
+    config = _config(folder) if folder else {}
+    width = _BYTES[model.dtype] if isinstance(model, HeldModel) else 4
+    return ModelFacts(
+        description=_description(model),
+        weights=_size(_saved_shapes(folder)) if folder else None,
+        shared=0,
+        weight_bytes=width,
+        cache_bytes=_cache_bytes(config, width),
+        context=_context(config),
+        count=_folder_counter(folder) if folder else None,
+    )
+
+
+def _description(model: ModelConfig) -> str:
+    match model:
+        case Pretrained():
+            return model.path
+        case Trained():
+            return f"{model.policy} of {model.run}"
+    return model.kind
+
+
+def _tiny_facts(model: Tiny, texts: Collection[str]) -> ModelFacts:
+    width = _BYTES[model.dtype]
+    key_width = (model.kv_heads or model.heads) * (model.head_dim or model.hidden // model.heads)
+    return ModelFacts(
+        description=f"tiny {model.architecture}",
+        weights=_size(_shapes(model, texts)),
+        shared=0,
+        weight_bytes=width,
+        cache_bytes=2 * model.layers * key_width * width,
+        context=model.context,
+        count=_tiny_counter(model, texts),
+    )
+
+
+def _adapter_facts(adapter: Adapter, texts: Collection[str]) -> ModelFacts:
+    base, shapes = facts_of(adapter.base, texts), _shapes(adapter.base, texts)
+    return replace(
+        base,
+        description=f"adapter of rank {adapter.rank} on {base.description}",
+        weights=None if shapes is None else sum(_adapter_sizes(adapter, shapes)),
+        shared=base.weights,
+    )
+
+
+def _adapter_sizes(adapter: Adapter, shapes: Shapes) -> Iterator[int]:
+    """Yield the number of weights that an adapter adds to each layer that it adapts."""
+    for name, shape in shapes.items():
+        layer = name.removesuffix(".weight")
+        if len(shape) == 2 and _is_adapted(layer, adapter.targets):
+            yield adapter.rank * sum(shape) + (shape[0] if adapter.use_dora else 0)
+
+
+def _is_adapted(layer: str, targets: str | tuple[str, ...]) -> bool:
+    if targets == "all-linear":
+        return not _NOT_LINEAR.search(layer)
+    if isinstance(targets, str):
+        return re.fullmatch(targets, layer) is not None
+    return any(layer == target or layer.endswith(f".{target}") for target in targets)
+
+
+def folder_of(model: ModelConfig) -> Path | None:
+    """Return the folder of a model on this machine, the cache of the hub included; None if it is not there."""
+    if isinstance(model, Trained):
+        with suppress(ValueError):
+            return model.folder(publishes=True)
+    if not isinstance(model, Pretrained):
+        return None
+    folder = Path(model.path).expanduser()
+    if folder.is_dir():
+        return folder
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    with suppress(HFValidationError):  # no name on a hub
+        cached = try_to_load_from_cache(model.path, "config.json")
+        return Path(cached).parent if isinstance(cached, str) else None
+    return None
+
+
+# --- shapes ----------------------------------------------------------------------------------------------------------
+
+
+def _shapes(model: ModelConfig, texts: Collection[str]) -> Shapes | None:
+    """Return the shapes of a model's weights; None if they are not on this machine."""
+    if isinstance(model, Tiny):
+        return dict(tiny_shapes(model, _vocabulary(model, texts)))
+    folder = folder_of(model)
+    return _saved_shapes(folder) if folder else None
+
+
+def tiny_shapes(model: Tiny, vocabulary: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the name and the shape of each weight of a tiny model."""
+    hidden, inner = model.hidden, model.intermediate or 3 * model.hidden
+    width = model.head_dim or hidden // model.heads
+    queries, values = model.heads * width, (model.kv_heads or model.heads) * width
+    yield "model.embed_tokens.weight", (vocabulary, hidden)
+    for layer in (f"model.layers.{index}" for index in range(model.layers)):
+        for name, rows in (("q_proj", queries), ("k_proj", values), ("v_proj", values)):
+            yield f"{layer}.self_attn.{name}.weight", (rows, hidden)
+        yield f"{layer}.self_attn.o_proj.weight", (hidden, queries)
+        for name in ("q_norm", "k_norm") if model.architecture == "qwen3" else ():
+            yield f"{layer}.self_attn.{name}.weight", (width,)
+        for name in ("gate_proj", "up_proj"):
+            yield f"{layer}.mlp.{name}.weight", (inner, hidden)
+        yield f"{layer}.mlp.down_proj.weight", (hidden, inner)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            yield f"{layer}.{name}.weight", (hidden,)
+    yield "model.norm.weight", (hidden,)
+    if not model.tied:
+        yield "lm_head.weight", (vocabulary, hidden)
+
+
+def _size(shapes: Shapes | None) -> int | None:
+    return None if shapes is None else sum(map(math.prod, shapes.values()))
+
+
+def _saved_shapes(folder: Path) -> Shapes | None:
+    """Return the shapes in the safetensors files of a folder, whose headers alone are read."""
+    from safetensors import safe_open
+
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="np") as file:
+            shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    return shapes or None
+
+
+# --- a model's config.json -------------------------------------------------------------------------------------------
+
+
+def _config(folder: Path) -> Mapping[str, Any]:
+    with suppress(OSError, ValueError, RecursionError):
+        match json.loads((folder / "config.json").read_text(encoding="utf-8")):
+            case {"text_config": dict(config)} | dict(config):
+                return config
+    return {}
+
+
+def _cache_bytes(config: Mapping[str, Any], width: int) -> int | None:
+    match config:
+        case {"num_hidden_layers": int(layers), "hidden_size": int(hidden), "num_attention_heads": int(heads)}:
+            size = config.get("head_dim") or hidden // heads
+            return 2 * layers * (config.get("num_key_value_heads") or heads) * size * width
+    return None
+
+
+def _context(config: Mapping[str, Any]) -> int | None:
+    context = config.get("max_position_embeddings")
+    return context if isinstance(context, int) else None
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------------
+
+
+def _vocabulary(model: Tiny, texts: Collection[str]) -> int:
+    if model.vocabulary == "bytes":
+        return 256 + _SPECIAL - 1
+    from marl.models.word_tokenizer import words_of
+
+    return _SPECIAL + len(words_of({*texts, *(model.words or ())}))
+
+
+def _tiny_counter(model: Tiny, texts: Collection[str]) -> Callable[[Request], int]:
+    """Return a count of the tokens that a tiny model reads: those of its contents, and a mark of the answer."""
+    if model.vocabulary == "bytes":
+        return lambda request: len(_contents(request).encode()) + 1
+    from marl.models.word_tokenizer import word_tokenizer
+
+    tokenizer = word_tokenizer({*texts, *(model.words or ())}, ["?"], "?")
+    return lambda request: len(tokenizer.encode(_contents(request))) + 1
+
+
+def _contents(request: Request) -> str:
+    return "\n".join(message.content for message in request.messages if message.content)
+
+
+def _folder_counter(folder: Path) -> Callable[[Request], int] | None:
+    """Return a count of tokens by the tokenizer in a folder and its chat template; None if it cannot be read."""
+    if not (folder / "tokenizer.json").is_file():
+        return None
+    from transformers import PreTrainedTokenizerFast  # which, unlike AutoTokenizer, imports no torch
+    from transformers.utils import logging
+
+    from marl.models.chat_template import ChatTokenizer
+
+    logging.set_verbosity_error()
+    chat = ChatTokenizer(PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True), frozenset())
+    return lambda request: len(chat.prompt(request).ids)

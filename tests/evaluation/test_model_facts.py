@@ -1,0 +1,96 @@
+"""Facts of models without their weights, against the weights of models that are really made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from marl.config import Sampling
+from marl.evaluation.model_facts import facts_of, folder_of, tiny_shapes
+from marl.models.adapter import Adapter
+from marl.models.pretrained import Pretrained
+from marl.models.tiny import Tiny
+from marl.models.tiny_build import build_tiny
+from marl.types import Message, Request
+
+TEXTS = ("card J Q K . moves [check] [bet]", "is 47 + 38 right", "a b")
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"vocabulary": "bytes", "layers": 2, "tied": False},
+    {"architecture": "qwen3", "hidden": 48, "heads": 4, "kv_heads": 2, "head_dim": 16, "intermediate": 40},
+]
+
+
+def made(folder: Path, **settings: Any) -> tuple[Tiny, Path, Any]:
+    """Settings, folder and weights of a tiny model."""
+    tiny = Tiny(**settings)
+    build_tiny(tiny, folder, TEXTS)
+    return tiny, folder, AutoModelForCausalLM.from_pretrained(folder)
+
+
+def question(text: str) -> Request:
+    return Request("actor", (Message("user", text),), Sampling())
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=map(str, SETTINGS))
+def test_shapes_and_sizes_are_those_of_the_model_that_is_made(tmp_path: Path, settings: dict[str, Any]) -> None:
+    tiny, folder, model = made(tmp_path / "model", **settings)
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
+    assert dict(tiny_shapes(tiny, model.config.vocab_size)) == shapes
+    assert facts_of(tiny, TEXTS).weights == model.num_parameters()
+    assert facts_of(Pretrained(path=str(folder)), ()).weights == model.num_parameters()
+
+
+@pytest.mark.parametrize("targets", ["all-linear", ("q_proj", "down_proj"), r".*layers\.0\.mlp\.(up|gate)_proj"])
+@pytest.mark.parametrize("dora", [False, True], ids=["lora", "dora"])
+def test_the_size_of_an_adapter_is_that_of_pefts(tmp_path: Path, targets: str | tuple[str, ...], dora: bool) -> None:
+    tiny, folder, model = made(tmp_path / "model", layers=2)
+    names = targets if isinstance(targets, str) else list(targets)
+    peft = get_peft_model(model, LoraConfig(r=4, target_modules=names, use_dora=dora, task_type="CAUSAL_LM"))
+    trainable = sum(p.numel() for p in peft.parameters() if p.requires_grad)
+    for base in (tiny, Pretrained(path=str(folder))):
+        facts = facts_of(Adapter(base=base, rank=4, targets=targets, use_dora=dora), TEXTS)
+        assert (facts.weights, facts.shared) == (trainable, facts_of(base, TEXTS).weights)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=map(str, SETTINGS))
+def test_tokens_context_and_cache_are_those_of_the_model_that_is_made(tmp_path: Path, settings: dict[str, Any]) -> None:
+    tiny, folder, model = made(tmp_path / "model", **settings)
+    facts, saved = facts_of(tiny, TEXTS), facts_of(Pretrained(path=str(folder)), ())
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for text in TEXTS:
+        chat = [{"role": "user", "content": text}]
+        tokens = len(tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"])
+        assert facts.count
+        assert saved.count
+        assert facts.count(question(text)) == saved.count(question(text)) == tokens
+    keys = model(**tokenizer("a b", return_tensors="pt")).past_key_values.layers
+    held = sum(each.keys.nbytes + each.values.nbytes for each in keys) // len(tokenizer("a b").input_ids)
+    assert facts.cache_bytes == saved.cache_bytes == held
+    assert facts.context == saved.context == 512
+
+
+def test_half_precision_takes_half_the_bytes() -> None:
+    full, half = facts_of(Tiny(), TEXTS), facts_of(Tiny(dtype="bfloat16"), TEXTS)
+    assert (full.weight_bytes, half.weight_bytes) == (4, 2)
+    assert full.cache_bytes == 2 * (half.cache_bytes or 0)
+
+
+@pytest.mark.parametrize("name", ["someone/no-such-model", "../x/y/z", "a b", "--"])
+def test_nothing_is_known_of_a_model_that_is_not_on_this_machine(name: str) -> None:
+    model = Pretrained(path=name)
+    facts = facts_of(model, TEXTS)
+    assert folder_of(model) is None
+    assert (facts.description, facts.weights, facts.count, facts.context, facts.cache_bytes) == (name, *[None] * 4)
+
+
+def test_a_folder_with_a_broken_config_says_nothing_of_context_and_cache(tmp_path: Path) -> None:
+    _, folder, model = made(tmp_path / "model")
+    for text in ("{", "[1]", '{"max_position_embeddings": "many", "num_hidden_layers": 2}'):
+        (folder / "config.json").write_text(text)
+        facts = facts_of(Pretrained(path=str(folder)), ())
+        assert (facts.weights, facts.context, facts.cache_bytes) == (model.num_parameters(), None, None)

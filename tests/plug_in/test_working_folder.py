@@ -1,0 +1,110 @@
+"""Folders of the user's that are called like ours hide nothing, and are named where something cannot be found."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from paths import ROOT
+
+TRAP = "raise RuntimeError('the folder of the user hides ours')\n"
+NIM: dict[str, Any] = {
+    "game": {"kind": "nim"},
+    "seats": {"player_0": "player", "player_1": "player"},
+    "roles": {"player": {"kind": "player", "policy": "actor"}},
+    "policies": {"actor": {"model": {"kind": "tiny"}, "learner": {"kind": "grpo"}}},
+    "schedule": {"steps": 1, "groups": 1, "group_size": 2},
+}
+TEAM = NIM | {
+    "game": {
+        "kind": "team",
+        "task": {"kind": "arithmetic", "train": 4, "held_out": 2},
+        "stages": [
+            {"role": "solver", "examples": ["{{ answer }}"]},
+            {"role": "verifier", "verifies": "solver", "scores": ["correct"]},
+        ],
+        "rewards": {"solver": {"right": "own.correct"}},
+    },
+    "seats": {},
+    "roles": {"solver": {"kind": "solver", "policy": "actor"}, "verifier": {"kind": "verifier", "policy": "checker"}},
+    "policies": NIM["policies"] | {"checker": {"engine": {"kind": "verifiers", "checks": {"correct": "numeric"}}}},
+}
+WAYS = {"console": ["-c", "from marl.commands.cli import main; main()"], "module": ["-m", "marl"]}
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    """A folder with packages and modules that must not be imported, each called like one of ours."""
+    for name in ("games/__init__", "games/nim", "games/verifiers/__init__", "roles/__init__", "credit/assign/outcome"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{name}.py").write_text(TRAP)
+    (tmp_path / "trainers").mkdir()
+    (tmp_path / "trainers" / "mine.py").write_text("")
+    (tmp_path / "nim.yaml").write_text(yaml.safe_dump(NIM))
+    return tmp_path
+
+
+def python(desk: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, check=False, cwd=desk, env=environment
+    )
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_folders_called_like_ours_hide_nothing_from_a_command(desk: Path, way: list[str]) -> None:
+    done = python(desk, *way, "check", "nim.yaml")
+    assert done.stdout.startswith("nim.yaml: fine; game nim, trains actor\n"), done.stderr
+    assert "imports" not in done.stdout, "what is imported is installed"
+
+
+def test_folders_called_like_ours_hide_nothing_from_worker_processes(desk: Path) -> None:
+    (desk / "team.yaml").write_text(yaml.safe_dump(TEAM))
+    done = python(desk, "-m", "marl", "check", "team.yaml", "--graders")
+    assert "verdicts as they must be" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("trainers.mine:Mine", "no module 'trainers.mine' to import; 'trainers' is {ours}"),
+        ("trainers.settings.losses:Mine", "module 'trainers.settings.losses' has no 'Mine'; 'trainers' is {ours}"),
+    ],
+)
+def test_what_our_package_hides_is_named_where_it_is_looked_for(desk: Path, kind: str, problem: str) -> None:
+    done = python(desk, "-m", "marl", "describe", kind)
+    hidden = f", which hides {desk / 'trainers'}: rename one of them\n"
+    assert done.stderr == f"marl: kind {kind!r}: {problem.format(ours=ROOT / 'trainers')}{hidden}"
+
+
+def test_a_script_whose_own_folder_hides_ours_is_told_so(desk: Path) -> None:
+    for name in ("games/__init__", "games/nim", "roles/__init__"):
+        (desk / f"{name}.py").write_text("")
+    shutil.rmtree(desk / "credit")
+    (desk / "script.py").write_text("import marl\nmarl.load('nim.yaml')\n")
+    done = python(desk, "script.py")
+    hidden = f"'games' is {desk / 'games'}, which hides {ROOT / 'games'}: rename one of them"
+    assert f"game.kind: kind 'nim': module 'games.nim' has no 'NimConfig'; {hidden}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("def f(:\n", "{path}, line 1: invalid syntax"),
+        ("from marl.types import Nothing\n", "cannot import name 'Nothing' from 'marl.types' ("),
+    ],
+)
+def test_a_module_of_ones_own_that_cannot_be_imported_is_a_message_and_harms_no_list(
+    desk: Path, text: str, problem: str
+) -> None:
+    (desk / "broken.py").write_text(text)
+    (desk / "nim.yaml").write_text(yaml.safe_dump(NIM | {"game": {"kind": "broken:Game"}}))
+    done = python(desk, "-m", "marl", "check", "nim.yaml")
+    assert done.returncode == 2
+    assert f"game.kind: kind 'broken:Game': {problem.format(path=desk / 'broken.py')}" in done.stderr

@@ -1,0 +1,177 @@
+"""Episodes without end, and code of games, roles and credit rules that does not come back."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_games import PAIR, FunctionEngine, Pennies, PenniesConfig, deal, random_move, table
+
+from games.base import TextGame
+from marl.judging.judge import Judge
+from marl.protocols import AssignConfig, Evidence, View
+from marl.rollout.episode import GameError, PlayLimits
+from marl.rollout.simulator import RolloutSimulator
+from marl.scenario.schema import CreditConfig
+from marl.types import Credit, Message
+from marl.watchdog import HangError
+from roles.answering import PlayerRole
+
+
+def limited(simulator: RolloutSimulator, max_turns: int = 10_000, deadline_s: float = 600.0) -> RolloutSimulator:
+    return RolloutSimulator(
+        simulator.game, simulator.casting, simulator.engines, deadline_s=deadline_s, max_turns=max_turns
+    )
+
+
+def test_a_game_that_never_ends_is_named_with_its_seed_and_the_turns_it_was_played() -> None:
+    game = PenniesConfig(rounds=10**9)
+    with pytest.raises(GameError, match=r"game Pennies is not over after 50 turns \(schedule\.max_turns\)") as caught:
+        limited(table(game, FunctionEngine(random_move)), max_turns=50).play([deal("e", game, seed=77)])
+    assert "seed 77" in str(caught.value)
+    assert "30 earlier actions, then [" in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_game_that_ends_with_its_last_turn_is_within_the_limit() -> None:
+    game = PenniesConfig(rounds=5)
+    [trajectory] = limited(table(game, FunctionEngine(random_move)), max_turns=10).play([deal("e", game)])
+    assert len(trajectory.turns) == 10
+
+
+def test_an_episode_without_end_is_dropped_where_games_that_raise_are() -> None:
+    game = PenniesConfig(rounds=10**9)
+    simulator = limited(table(game, FunctionEngine(random_move)), max_turns=50)
+    simulator.may_drop = 1
+    assert simulator.play([deal("e", game)]) == []
+    assert simulator.dropped == 1
+
+
+class HangingConfig(PenniesConfig):
+    """Pennies of which one method does not come back."""
+
+    kind: str = "hanging"
+    where: str = "move"
+
+    def build(self) -> Hanging:
+        return Hanging(self)
+
+
+class Hanging(Pennies):
+    def __init__(self, config: HangingConfig) -> None:
+        TextGame.__init__(self, PAIR, config.illegal, ("heads", "tails"))
+        self.rounds, self.where = config.rounds, config.where
+
+    def hang(self, where: str) -> None:
+        while self.where == where:
+            time.sleep(0)
+
+    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+        self.hang("deal")
+        return super().deal(rng, options)
+
+    def describe(self, agent: str) -> str:
+        self.hang("describe")
+        return super().describe(agent)
+
+    def move(self, action: str) -> str | Mapping[str, float]:
+        self.hang("move")
+        return super().move(action)
+
+
+@pytest.mark.parametrize("where", ["deal", "describe", "move"])
+def test_a_game_whose_code_does_not_come_back_is_named(where: str) -> None:
+    game = HangingConfig(where=where)
+    simulator = limited(table(game, FunctionEngine(random_move)), deadline_s=0.2)
+    simulator.may_drop = 5
+    with pytest.raises(HangError, match=r"^game Hanging \(episode e, seed 7, .* did not come back within 0\.2 s"):
+        simulator.play([deal("e", game, seed=7)])
+
+
+class Slow(PlayerRole):
+    """Role whose prompt or reading does not come back."""
+
+    kind: str = "slow"
+    hangs: str = ""
+
+    def messages(self, view: View) -> tuple[Message, ...]:
+        while self.hangs == "messages":
+            pass
+        return super().messages(view)
+
+    def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
+        while self.hangs == "parse":
+            pass
+        return super().parse(text, legal)
+
+
+@pytest.mark.parametrize("method", ["messages", "parse"])
+def test_a_role_whose_code_does_not_come_back_is_named(method: str) -> None:
+    game = PenniesConfig()
+    slow = table(game, FunctionEngine(random_move), player=Slow(policy="actor", hangs=method))
+    with pytest.raises(HangError, match=rf"^role 'player' \(episode e, .*test_bounds\.py:\d+, in {method}"):
+        limited(slow, deadline_s=0.2).play([deal("e", game)])
+
+
+class Endless(AssignConfig):
+    """Rule that thinks for ever, or plays for longer than a rule may think."""
+
+    kind: str = "endless"
+    plays: bool = False
+
+    def __call__(self, evidence: Evidence) -> Credit:
+        if self.plays:
+            game = PenniesConfig()
+            for number in range(4):
+                evidence.simulator.play([deal(f"{number}", game)])  # type: ignore[union-attr]
+            return {}
+        return {("e", number): None for number in itertools.count() if number < 0}  # type: ignore[misc]
+
+
+def judged(rule: Endless, deadline_s: float) -> None:
+    game = PenniesConfig()
+
+    def slowly(request: Any) -> str:
+        time.sleep(0.05)
+        return random_move(request)
+
+    played = table(game, FunctionEngine(random_move)).play([deal("e", game)])
+    simulator = limited(table(game, FunctionEngine(slowly)), deadline_s=5.0)
+    settings = CreditConfig.model_validate({"assign": rule, "baseline": "none"})
+    Judge(settings, deadline_s)(Evidence(played, game.kind, simulator=simulator))
+
+
+def test_a_credit_rule_whose_code_does_not_come_back_is_named() -> None:
+    with pytest.raises(HangError, match=r"^credit \(endless, none\) did not come back within 0\.2 s .*in <dictcomp>"):
+        judged(Endless(), 0.2)
+
+
+def test_what_a_credit_rule_plays_is_not_the_time_of_its_own_code() -> None:
+    judged(Endless(plays=True), 0.2)
+
+
+@pytest.mark.parametrize("number", [np.float32(0.5), np.int64(1), np.array(0.5), torch.tensor(0.5), torch.tensor([2])])
+def test_rewards_may_be_numbers_of_numpy_and_torch(number: Any) -> None:
+    class Paying(Pennies):
+        def step(self, action: str | None) -> None:
+            super().step(action)
+            self.reward_components = {PAIR[0]: {"bonus": number}}
+
+    class PayingConfig(PenniesConfig):
+        def build(self) -> Pennies:
+            return Paying(self)
+
+    game = PayingConfig()
+    [trajectory] = table(game, FunctionEngine(random_move)).play([deal("e", game)])
+    assert [type(reward.value) for reward in trajectory.rewards] == [float, float]
+    assert trajectory.returns == {PAIR[0]: 2 * float(number)}
+
+
+def test_limits_are_generous_by_default() -> None:
+    assert PlayLimits() == PlayLimits(10_000, 600.0)

@@ -1,0 +1,23 @@
+"""The command line in this process."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from marl.commands import cli
+
+
+def run_marl(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object, typed: str = ""
+) -> tuple[int, str, str]:
+    """(exit status, stdout, stderr) of `marl WORDS`, to which a person types `typed`."""
+    monkeypatch.setattr(sys, "argv", ["marl", *map(str, words)])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    said = capsys.readouterr()
+    return int(left.value.code or 0), said.out, said.err

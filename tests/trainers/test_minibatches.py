@@ -1,0 +1,66 @@
+"""More minibatches than samples, and the count of what an update has changed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import pytest
+from learning_samples import Plan, context, make, same, weights
+
+from marl.protocols import CountsChanges
+from marl.types import Sample
+from trainers.learner import FewSamples
+from trainers.settings.optimisation import Optimisation
+from trainers.settings.policy_gradient import Grpo, Gspo
+from trainers.settings.preferences import Sft
+
+LEARNERS: dict[str, Optimisation] = {
+    "gspo": Gspo(minibatches=7),
+    "episodes": Grpo(minibatches=2, unit="episode", lr=1e-3),
+    "sft": Sft(minibatches=7),
+}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_more_minibatches_than_samples_are_as_many_steps_as_there_are_samples_and_one_warning(name: str) -> None:
+    learner = LEARNERS[name].build(context())
+    few = make(Plan(distinct=3, count=3))
+    before = weights(learner)
+    message = r"policy 'actor': learner.minibatches: \d, but update 1 has \d to deal out"
+    with pytest.warns(FewSamples, match=message):
+        learner.update(few)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learner.update(few[:2])
+    assert not same(weights(learner), before)
+
+
+def test_enough_samples_and_none_at_all_are_no_reason_to_warn() -> None:
+    learner = Gspo(minibatches=4).build(context())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learner.update(make(Plan(distinct=4, count=4)))
+        learner.update([])
+
+
+def changes_of(learner: object) -> int:
+    assert isinstance(learner, CountsChanges)
+    return learner.changes
+
+
+def test_changes_are_counted_before_they_are_made() -> None:
+    learner = Gspo(minibatches=3).build(context())
+    samples: Sequence[Sample] = make(Plan(distinct=6, count=6))
+    assert changes_of(learner) == 0
+    learner._step = broken  # type: ignore[method-assign]  # memory that runs out in the first forward pass
+    with pytest.raises(MemoryError):
+        learner.update(samples)
+    assert changes_of(learner) == 0
+    del learner._step
+    learner.update(samples)
+    assert changes_of(learner) >= 4
+
+
+def broken(*_: object) -> None:
+    raise MemoryError

@@ -1,0 +1,125 @@
+"""Transcripts: what three users type, from an empty folder to what they wanted. Each is run as it is written.
+
+A step is a command, or a file that is written by `cat > NAME <<'EOF'`. By default they run in this process, with less
+to do; slowly, in a shell, with a fresh clone and every number as written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+import torch
+from paths import ROOT
+
+from marl.commands import cli
+
+TRANSCRIPTS = sorted(Path(__file__).parent.glob("*.md"))
+MOST_STEPS = 12
+_FILE = re.compile(r"cat > (\S+) <<'EOF'\n(.*?)^EOF$", re.DOTALL | re.MULTILINE)
+Marl = Callable[..., str]
+
+
+def script(transcript: Path) -> str:
+    """The one block of a transcript."""
+    [block] = re.findall(r"^```bash\n(.*?)^```$", transcript.read_text(), re.DOTALL | re.MULTILINE)
+    return block
+
+
+def steps(block: str) -> Iterator[tuple[str, str]]:
+    """Yield (file's name, its text), or ("", command)."""
+    end = 0
+    for match in [*_FILE.finditer(block), None]:
+        between = block[end : match.start() if match else len(block)]
+        yield from (("", line) for line in between.splitlines() if line.strip())
+        if match:
+            end = match.end()
+            yield match[1], match[2]
+
+
+@pytest.fixture
+def marl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Marl]:
+    """`marl("check", FILE)` in an empty folder: what it prints, after it ended well."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
+    threads = torch.get_num_threads()
+
+    def run(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["marl", *words])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        printed = capsys.readouterr()
+        assert not left.value.code, f"marl {shlex.join(words)}\n{printed.err}"
+        return printed.out
+
+    yield run
+    torch.set_num_threads(threads)
+
+
+def typed(block: str, marl: Marl) -> str:
+    """Type the steps with less to do; return all that `marl` printed."""
+    printed = ""
+    for name, text in steps(block):
+        if name:
+            Path(name).write_text(re.sub(r"warm_up: {steps: \d+}", "warm_up: {steps: 5, episodes: 32, batch: 8}", text))
+            continue
+        command, _, target = text.partition(" > ")
+        words = shlex.split(command)
+        if words[0] == "python":
+            with Path(target or os.devnull).open("w") as file, redirect_stdout(file):
+                runpy.run_path(words[1])
+        else:
+            assert words[0] == "marl"
+            printed += marl(*words[1:], *_smaller(words))
+    return printed
+
+
+def _smaller(words: list[str]) -> list[str]:
+    match words[1]:
+        case "train":
+            return ["schedule.steps=2", "schedule.groups=4", "schedule.group_size=4"]
+        case "eval":
+            return ["--episodes", "8"]
+        case "play":
+            return ["--episodes", "32"]
+    return []
+
+
+@pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda file: file.stem)
+def test_every_step_of_a_transcript_works_in_an_empty_folder(transcript: Path, marl: Marl) -> None:
+    block = script(transcript)
+    assert len(list(steps(block))) <= MOST_STEPS
+    printed = typed(block, marl)
+    for run in Path("runs").iterdir():
+        assert (run / "checkpoints" / "000002" / "manifest.json").is_file()
+    for folder in re.findall(r"marl export \S+ .*?--out (\S+)", block):
+        assert f"{folder}: policy " in printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda file: file.stem)
+def test_a_fresh_clone_does_what_a_transcript_shows(transcript: Path, tmp_path: Path) -> None:
+    clone, desk = tmp_path / "clone", tmp_path / "desk"
+    subprocess.run(["git", "clone", "-q", "--depth", "1", f"file://{ROOT}", str(clone)], check=True)
+    desk.mkdir()
+    shell = f'set -e\nmarl() {{ {sys.executable} -m marl "$@"; }}\npython() {{ {sys.executable} "$@"; }}\n'
+    environment = os.environ | {"PYTHONPATH": str(clone), "MARL_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(
+        ["bash", "-c", shell + script(transcript)],
+        cwd=desk,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    if won := re.findall(r"^eval/random/win +(\S+)", done.stdout, re.MULTILINE):
+        assert float(won[-1]) > 0.7

@@ -101,7 +101,10 @@ class Pretrained(HeldModel):
     @property
     def knows_language(self) -> bool:
         folder = self._folder()
-        return folder is None or not is_tiny(folder)
+        try:
+            return folder is None or not is_tiny(folder)
+        except ValueError:
+            return True  # it is broken, which `missing` says with its path
 
     def missing(self) -> Iterable[str]:
         if problem := self._problem():

@@ -183,7 +183,8 @@ def test_marl_check_sees_a_missing_file_a_bad_row_and_an_unknown_role(tmp_path: 
     path = str(written(tmp_path / "a.jsonl", rows))
     missing = problem({"kind": "preferences", "path": "nowhere.jsonl"})
     assert f"experience.path: no such file: {tmp_path / 'nowhere.jsonl'}" in missing
-    assert "unknown format '.csv'; choices: .jsonl, .jsonl.zst" in problem({"kind": "preferences", "path": "a.csv"})
+    (tmp_path / "a.txt").write_text("")
+    assert "unknown format '.txt'; choices:" in problem({"kind": "preferences", "path": "a.txt"})
     bad = str(written(tmp_path / "b.jsonl", [*rows, {"prompt": "p", "chosen": "c"}]))
     assert "b.jsonl, line 2, column 'rejected': missing" in problem({"kind": "preferences", "path": bad})
     settings = {"kind": "preferences", "path": path}

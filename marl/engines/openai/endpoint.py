@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterable
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import TYPE_CHECKING
 
 from marl.engines.openai.client import EndpointClient
@@ -27,7 +27,8 @@ class Endpoint(Service):
         self._settings = settings
         self._client = EndpointClient(settings, self.spent)
         self._open: dict[Ticket, tuple[str, Future[Completion | Failure]]] = {}
-        self._done: SimpleQueue[Ticket] = SimpleQueue()
+        # No SimpleQueue: a signal at the end of a timed wait, such as the watchdog's, can make it wait for ever.
+        self._done: Queue[Ticket] = Queue()
         self._loop = _start_loop(self)
 
     def submit(self, ticket: Ticket, request: Request) -> None:

@@ -23,7 +23,8 @@ class WorkerPool:
     def __init__(self, parts: Mapping[str, Component], workers: int, memory: int) -> None:
         self._workers = [Worker(parts, memory) for _ in range(workers)]
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[tuple[Job, JobResult | WorkerError]] = queue.SimpleQueue()
+        # No SimpleQueue: a signal at the end of a timed wait, such as the watchdog's, can make it wait for ever.
+        self._done: queue.Queue[tuple[Job, JobResult | WorkerError]] = queue.Queue()
         self._started = False
         self.close = finalize(self, _close, self._workers, self._jobs)
         """Ends all processes; also when the pool is forgotten, and when Python ends."""
@@ -61,7 +62,7 @@ class WorkerPool:
 def _serve(
     worker: Worker,
     jobs: queue.SimpleQueue[Job | None],
-    done: queue.SimpleQueue[tuple[Job, JobResult | WorkerError]],
+    done: queue.Queue[tuple[Job, JobResult | WorkerError]],
 ) -> None:
     while not worker.closed and (job := jobs.get()) is not None:
         if job.cancelled:

@@ -24,13 +24,14 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 import yaml
+from command_line import printed
 from paths import ROOT
 from readme_blocks import BLOCKS, DOCUMENTS, Block, write_modules
 
@@ -99,16 +100,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Path) -> Path:
 @pytest.fixture
 def command(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """`command("check", FILE)`: what `marl` prints, after it ended well."""
-
-    def run(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["marl", *words])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        printed = capsys.readouterr()
-        assert not left.value.code, f"marl {shlex.join(words)}\n{printed.err}"
-        return printed.out
-
-    return run
+    return partial(printed, monkeypatch, capsys)
 
 
 # --- yaml ------------------------------------------------------------------------------------------------------------

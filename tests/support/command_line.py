@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import sys
 
 import pytest
@@ -21,3 +22,10 @@ def run_marl(
         cli.main()
     said = capsys.readouterr()
     return int(left.value.code or 0), said.out, said.err
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """What `marl WORDS` prints, which ends well."""
+    status, output, errors = run_marl(monkeypatch, capsys, *words)
+    assert not status, f"marl {shlex.join(map(str, words))}\n{errors}"
+    return output

@@ -14,13 +14,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from command_line import printed
 from paths import ROOT
-
-from marl.commands import cli
 
 TRANSCRIPTS = sorted(Path(__file__).parent.glob("*.md"))
 MOST_STEPS = 12
@@ -51,16 +51,7 @@ def marl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
     threads = torch.get_num_threads()
-
-    def run(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["marl", *words])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        printed = capsys.readouterr()
-        assert not left.value.code, f"marl {shlex.join(words)}\n{printed.err}"
-        return printed.out
-
-    yield run
+    yield partial(printed, monkeypatch, capsys)
     torch.set_num_threads(threads)
 
 

@@ -26,7 +26,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format
 
 bench: $(VENV)/.dev
-	for bench in check verdicts turns sampler self_play train_vs_trl adapters credit_cost mixers packing memory learner; do \
+	for bench in check verdicts turns sampler self_play train_vs_trl adapters credit_cost mixers packing memory learner exactness; do \
 		echo "== $$bench"; $(BIN)/python tests/bench/$$bench.py --out tests/bench/results/$$bench.json || exit 1; \
 	done
 
@@ -36,9 +36,11 @@ learning: $(VENV)/.dev
 	done
 	for team in team_arithmetic train_solver_only train_solver_only_adapters train_solver_only_shared \
 			sage r_zero debate solver_critic code_team critic_verdict tree_sampling ppo_team pspo_nim dapo \
-			dpo_pairs sft sft_best prime rlhf iterative_dpo; do \
+			dpo_pairs sft sft_best prime rlhf iterative_dpo \
+			chain mixture_of_agents absolute_zero kuhn_frozen_opponent taboo; do \
 		$(BIN)/python tests/bench/learning.py $$team --out tests/bench/results/$$team.json || exit 1; \
 	done
+	$(BIN)/python tests/bench/figures.py
 
 credit: $(VENV)/.dev
 	$(BIN)/marl credit-check --out tests/bench/results/credit_check.json

@@ -94,6 +94,7 @@ def test_what_a_rule_has_learnt_survives_a_kill(rule: str, whole: Desk, resumed:
     assert learnt(resumed, 4, rule) == after
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_judges_and_learns_as_the_run_that_was_not(whole: Desk, resumed: Desk) -> None:
     assert rows(resumed.run) == rows(whole.run)
     assert outcome(resumed.run) == outcome(whole.run)

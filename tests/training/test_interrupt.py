@@ -161,8 +161,8 @@ def test_after_a_stop_no_figure_of_one_evaluation_is_shown_as_a_result(desk: Des
 def halting(tmp_path: Path, whole: Desk, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A scenario whose game stands still while a file exists; steps of 32 episodes, evaluations of 6."""
     monkeypatch.setattr(loop, "STEP_S", 0.5)
-    policies = {"actor": whole.scenario["policies"]["actor"]}
-    policies["actor"] |= {"model": str(whole.run / "checkpoints" / "000008" / "policies" / "actor")}
+    model = str(whole.run / "checkpoints" / "000008" / "policies" / "actor")
+    policies = {"actor": whole.scenario["policies"]["actor"] | {"model": model}}
     game = {"kind": "fragile_games:Waiting", "folder": str(tmp_path), "nth": 0}
     return kuhn(game=game, policies=policies, evaluate={"every": 4, "against": {"random": 6}})
 

@@ -75,7 +75,14 @@ def desk(whole: Desk, tmp_path: Path) -> Desk:
     return Desk(tmp_path, whole.scenario)
 
 
-@pytest.mark.parametrize("kills", [WRITING, LEARNING, RESUMING], ids=["writing", "learning", "resuming"])
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(WRITING, id="writing"),
+        pytest.param(LEARNING, id="learning", marks=pytest.mark.slow),
+        pytest.param(RESUMING, id="resuming", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_killed_again_and_again_at_chosen_moments_is_the_run_that_was_not(kills, whole, desk):
     desk.train(kill=Kill("call", "Judge.__call__", 4))
     assert [kill for kill in kills if not killed_by(desk, kill, whole)] == [], desk.said()

@@ -83,7 +83,9 @@ def test_handlers_threads_and_pipes_are_gone_afterwards() -> None:
     while threading.active_count() > threads and time.monotonic() < until:
         time.sleep(0.01)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGURG)] == handlers
-    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == (pipes, threads)
+    # Those of earlier tests may end meanwhile.
+    assert len(os.listdir("/proc/self/fd")) <= pipes
+    assert threading.active_count() <= threads
 
 
 STUCK = """

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -316,3 +317,10 @@ def test_a_tool_answers_calls_and_says_what_is_wrong_with_them() -> None:
         "error: a call is written {'name': ..., 'arguments': {...}}",
         "error: no tool '" + "x" * 76 + "...; choices: shout",
     ]
+
+
+def test_a_recorded_answer_that_is_to_be_scored_is_not_worked_out_again() -> None:
+    # 'spin' would be killed and scored 0.
+    rules = engine()
+    rules.submit(0, replace(about("spin"), forced="what was said"))
+    assert answers(rules, 1) == {0: "what was said"}

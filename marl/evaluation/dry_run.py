@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 EPISODES = 8
 """Most episodes that are played."""
-ENOUGH_S = 0.3
-"""Time after which no further episode is begun, unless a role has not spoken yet."""
+ENOUGH_S = 3.0
+"""Time after which no further episode is begun, unless a role has not spoken yet: so long that shipped games play all,
+as figures such as the size of a vocabulary would otherwise depend on the speed of the machine."""
 LIMIT_S = 10.0
 """Time after which an episode is broken off."""
 _ANYTHING = "1"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,15 @@ import zstandard
 from pydantic import ConfigDict, FailFast, TypeAdapter, with_config
 
 from marl.data_files import problems, read_lines, write_whole
-from marl.types import Deal, End, Findings, Message, Reward, Turn, TurnId
+from marl.types import Deal, EdgeKind, End, Findings, Message, Reward, Turn, TurnId
+
+_HEARD: frozenset[EdgeKind] = frozenset({"heard"})
+_SELF: frozenset[EdgeKind] = frozenset({"self"})
+
+
+def _place(turn: TurnId) -> int:
+    """Return the index of a turn in its episode."""
+    return turn[1]
 
 
 class Trajectory:
@@ -38,11 +46,36 @@ class Trajectory:
         """Return the episode's name, unique in a run."""
         return self.deal.episode
 
-    def add(self, turn: Turn, reads: Iterable[TurnId]) -> None:
-        """Append `turn`, whose prompt contained the turns `reads`."""
+    def add(
+        self, turn: Turn, reads: Iterable[TurnId], kinds: Mapping[TurnId, Collection[EdgeKind]] | None = None
+    ) -> None:
+        """Append `turn`, which the turns `reads` led to.
+
+        `kinds`: the ways in which they did. Default: it `heard` those of others, and its own are `self`.
+        """
         self.turns.append(turn)
         self.graph.add_node(turn.id, turn=turn)
-        self.graph.add_edges_from([(source, turn.id) for source in reads])
+        for source in reads:
+            known = kinds.get(source) if kinds else None
+            self.graph.add_edge(source, turn.id, kinds=frozenset(known) if known else self._usual_kinds(source, turn))
+
+    def _usual_kinds(self, source: TurnId, reader: Turn) -> frozenset[EdgeKind]:
+        return _SELF if self.graph.nodes[source]["turn"].agent == reader.agent else _HEARD
+
+    def kinds(self, source: TurnId, reader: TurnId) -> frozenset[EdgeKind]:
+        """Return the ways in which the turn `source` led to the turn `reader`; none if it did not."""
+        edge = self.graph.get_edge_data(source, reader)
+        return edge["kinds"] if edge else frozenset()
+
+    def sources(self, reader: TurnId, along: Collection[EdgeKind]) -> list[TurnId]:
+        """Return the turns that led to the turn `reader` in one of the ways `along`, in the order of play."""
+        earlier = self.graph.pred[reader].items()
+        return sorted((source for source, edge in earlier if not edge["kinds"].isdisjoint(along)), key=_place)
+
+    def readers(self, source: TurnId, along: Collection[EdgeKind]) -> list[TurnId]:
+        """Return the turns that the turn `source` led to in one of the ways `along`, in the order of play."""
+        later = self.graph.succ[source].items()
+        return sorted((reader for reader, edge in later if not edge["kinds"].isdisjoint(along)), key=_place)
 
     @property
     def returns(self) -> dict[str, float]:
@@ -74,6 +107,10 @@ class Trajectory:
     __hash__ = None  # type: ignore[assignment]
 
 
+_Edge = tuple[TurnId, TurnId, tuple[EdgeKind, ...]] | tuple[TurnId, TurnId]
+"""(turn, turn that it led to, in which ways); files of earlier versions do not say in which ways."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Record:
     """One line of a trajectory file."""
@@ -83,25 +120,29 @@ class _Record:
     parent: TurnId | None
     end: End
     turns: Annotated[list[Turn], FailFast()]
-    edges: Annotated[list[tuple[TurnId, TurnId]], FailFast()]
+    edges: Annotated[list[_Edge], FailFast()]
     rewards: Annotated[list[Reward], FailFast()]
     findings: Findings = field(default_factory=Findings)
 
 
 def _record(trajectory: Trajectory) -> _Record:
     t = trajectory
-    return _Record(t.deal, t.start, t.parent, t.end, t.turns, list(t.graph.edges), t.rewards, t.findings)
+    edges: list[_Edge] = [
+        (source, reader, tuple(sorted(kinds))) for source, reader, kinds in t.graph.edges(data="kinds")
+    ]
+    return _Record(t.deal, t.start, t.parent, t.end, t.turns, edges, t.rewards, t.findings)
 
 
 def _trajectory(record: _Record) -> Trajectory:
     position = {turn.id: index for index, turn in enumerate(record.turns)}
-    for source, reader in record.edges:
+    reads: dict[TurnId, dict[TurnId, Collection[EdgeKind]]] = defaultdict(dict)
+    for source, reader, *kinds in record.edges:
+        reads[reader][source] = kinds[0] if kinds else ()
         if not position.get(source, len(position)) < position.get(reader, -1):
             raise ValueError(f"turn {reader} cannot have read turn {source}: a turn reads earlier ones of its episode")
     trajectory = Trajectory(record.deal, record.start, record.parent)
     for turn in record.turns:
-        trajectory.add(turn, ())
-    trajectory.graph.add_edges_from(record.edges)
+        trajectory.add(turn, reads[turn.id], reads[turn.id])
     trajectory.rewards = record.rewards
     trajectory.findings = record.findings
     trajectory.end = record.end

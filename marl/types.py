@@ -25,6 +25,10 @@ Ticket = int
 Metrics = dict[str, float]
 Finish = Literal["stop", "length", "overflow", "aborted"]
 End = Literal["no", "terminated", "truncated"]
+EdgeKind = Literal["heard", "told", "posed", "gated", "tool", "self"]
+"""Way in which an earlier turn entered a prompt: its words were `heard`; the game `told` of them or of facts made from
+them; it `posed` the problem that is worked on; it answers a call of a `tool`; it is the reader's own (`self`). `gated`:
+it is not in the prompt, but decided that the reader speaks, or whom it hears."""
 Purpose = Literal["train", "eval", "credit"]
 """Purpose for which tokens are spent."""
 
@@ -64,6 +68,19 @@ class Message(NamedTuple):
     content: str
 
 
+class Mark(NamedTuple):
+    """A part of a request's messages that was made from an earlier turn."""
+
+    source: TurnId
+    kind: EdgeKind
+    message: int
+    """Index of the message."""
+    begin: int
+    """First character of its content. Equal to `end`: a place where the earlier turn caused that nothing stands."""
+    end: int
+    """Character after the last one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """Request for a completion of a policy."""
@@ -85,6 +102,8 @@ class Request:
     """Examples of answers, from which scripted players choose if any text is a move."""
     tools: Many[str] = ()
     """JSON schemas (as in OpenAI's `tools`) of the tools that the role may call, for chat templates that take them."""
+    marks: Many[Mark] = ()
+    """Parts of `messages` that were made from earlier turns, by message and beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +148,9 @@ class Completion:
     """Positions of tokens that were not sampled but written for the model: the end of a thought over its limit."""
     reason: str = ""
     """The reason why there is no text, where a request failed."""
+    mark_tokens: Many[tuple[int, int]] = ()
+    """For each of the request's `marks`, its first token in `prompt_ids` and the one after its last; empty where the
+    engine does not know the prompt's tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,8 +103,9 @@ def _renamed(trajectory: Trajectory, episode: str, scored: Mapping[TurnId, Compl
 
     copy = Trajectory(replace(trajectory.deal, episode=episode), trajectory.start)
     for turn in trajectory.turns:
-        reads = [(episode, index) for _, index in trajectory.graph.predecessors(turn.id)]
-        copy.add(replace(turn, id=(episode, turn.id[1]), completion=_completion(turn, scored)), reads)
+        edges = trajectory.graph.pred[turn.id].items()
+        reads = {(episode, source[1]): edge["kinds"] for source, edge in edges}
+        copy.add(replace(turn, id=(episode, turn.id[1]), completion=_completion(turn, scored)), reads, reads)
     copy.rewards = [replace(reward, turn=(episode, reward.turn[1])) for reward in trajectory.rewards]
     copy.findings = trajectory.findings
     copy.end = trajectory.end

@@ -40,6 +40,7 @@ def trained(changes: Sequence[str], folder: Path) -> tuple[dict[str, Any], list[
     return rows[-1], list(read_trajectories(folder / "trajectories" / "000002.jsonl.zst"))
 
 
+@pytest.mark.slow
 def test_process_rewards_are_what_the_game_pays_and_what_the_verifier_scores(tmp_path: Path) -> None:
     row, episodes = trained(PROCESS, tmp_path)
     turns = [turn for t in episodes for turn in t.turns]

@@ -37,7 +37,7 @@ def judged(run: Run) -> tuple[Credit, Metrics]:
     return judgement.earned, judgement.metrics
 
 
-@pytest.mark.parametrize("kind", [VDN, QMIX, COMA])
+@pytest.mark.parametrize("kind", [QMIX, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (VDN, COMA))])
 def test_a_team_is_judged_by_its_models_own_states(kind: str, tmp_path: Path) -> None:
     scenario = small("team_arithmetic", f"credit.assign={{kind: '{kind}'}}")
     run, again = build(scenario), build(scenario)

@@ -153,6 +153,7 @@ EARLY = {"evaluate": evaluate(every=1, goal="min", keep_best="eval/held_out/retu
 EARLY |= {"schedule": quiz()["schedule"] | {"steps": 60}, "checkpoint": {"every": 1, "keep": 1}}
 
 
+@pytest.mark.slow
 def test_the_run_stops_when_nothing_gets_better_and_keeps_the_best_beside_the_latest(tmp_path: Path) -> None:
     voice = RecordingMonitor()
     assert trained(tmp_path, quiz(**EARLY), voice), "it counts as finished"
@@ -175,6 +176,7 @@ def best_step_of(folder: Path) -> int:
     return step
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_outlives_a_crash_and_later_ones(tmp_path: Path) -> None:
     changes = {"checkpoint": {"every": 2, "keep": 1}, "evaluate": evaluate(every=1, keep_best="eval/held_out/success")}
     assert trained(tmp_path / "whole", quiz(**changes))

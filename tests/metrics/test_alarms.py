@@ -273,6 +273,7 @@ def test_an_alarm_is_loud_on_the_console_in_the_metrics_and_in_the_report(tmp_pa
     assert "ALARM role critic: constant, in 5 steps from 2 to 6, to the end" in report
 
 
+@pytest.mark.slow
 def test_streaks_outlive_a_crash(tmp_path: Path) -> None:
     scenario = quiz(alarms=JUMPY | {"patience": 4, "constant": 0.4}, checkpoint={"every": 1})
     voice = RecordingMonitor()

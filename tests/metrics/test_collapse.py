@@ -150,6 +150,7 @@ def learnt(folder: Path, **critic: Any) -> tuple[list[str], dict[str, float]]:
     return [line for line in shown.messages if line.startswith("ALARM")], rows[-1]
 
 
+@pytest.mark.slow
 def test_a_critic_that_cannot_tell_learns_the_commoner_verdict_and_the_alarm_says_so(tmp_path: Path) -> None:
     alarms, last = learnt(tmp_path, hears=[], tell="")
     assert len(alarms) == 1
@@ -158,6 +159,7 @@ def test_a_critic_that_cannot_tell_learns_the_commoner_verdict_and_the_alarm_say
     assert last["episode/measure/success"] == pytest.approx(0.75, abs=0.12), "as often as the solver is right"
 
 
+@pytest.mark.slow
 def test_a_critic_that_can_tell_learns_to_and_raises_no_alarm(tmp_path: Path) -> None:
     alarms, last = learnt(tmp_path)
     assert alarms == []

@@ -234,6 +234,7 @@ def strategy(tree: GameTree, logits: dict[str, dict[str, float]]) -> Strategy:
     }
 
 
+@pytest.mark.slow
 def test_a_tabular_learner_reaches_the_exact_best_response_to_a_frozen_uniform_player(tmp_path: Path) -> None:
     scenario = validate(KUHN)
     tree = grow(scenario.game, RoleCasting(scenario.roles, 0), scenario.seats)
@@ -321,6 +322,7 @@ def test_a_task_a_verifier_and_a_role_from_outside_train_in_a_team(tmp_path: Pat
         assert json.loads(verdict.completion.text)["why"] == {"near": f"{off} off"}
 
 
+@pytest.mark.slow
 def test_installed_tasks_verifiers_and_roles_train_in_a_team(tmp_path: Path, installed: Path) -> None:
     assert "outside" not in named(SPELLING)
     (tmp_path / "spelling.yaml").write_text(named(SPELLING))

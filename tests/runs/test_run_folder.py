@@ -172,6 +172,7 @@ def test_two_policies_learn_apart(tmp_path, monkeypatch):
     assert not same(after["left"], after["right"])
 
 
+@pytest.mark.slow
 def test_two_processes_with_hash_seeds_of_their_own_give_the_same_rows(resumed, tmp_path):
     environment = os.environ | {"MARL_CACHE": str(resumed.path / "cache"), "PYTHONHASHSEED": "12345"}
     command = [sys.executable, "-m", "marl", "train", str(resumed.path / "scenario.yaml"), "--out", str(tmp_path)]

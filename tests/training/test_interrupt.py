@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,14 @@ from marl.training.build import build
 from marl.training.interrupt import Interrupt, Stopped
 from marl.training.loop import Training
 from marl.view.closing_report import closing_report
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """Ctrl-C has its usual handler, even if these tests run behind `nohup` or in the background of a script."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def ask(number: int, after_s: float = 0.0) -> None:

@@ -79,10 +79,11 @@ def desk(whole: Desk, tmp_path: Path) -> Desk:
     "kills",
     [
         pytest.param(WRITING, id="writing"),
-        pytest.param(LEARNING, id="learning", marks=pytest.mark.slow),
-        pytest.param(RESUMING, id="resuming", marks=pytest.mark.slow),
+        pytest.param(LEARNING, id="learning"),
+        pytest.param(RESUMING, id="resuming"),
     ],
 )
+@pytest.mark.slow
 def test_a_run_killed_again_and_again_at_chosen_moments_is_the_run_that_was_not(kills, whole, desk):
     desk.train(kill=Kill("call", "Judge.__call__", 4))
     assert [kill for kill in kills if not killed_by(desk, kill, whole)] == [], desk.said()
@@ -104,6 +105,7 @@ def test_a_run_killed_at_random_moments_is_the_run_that_was_not(whole, desk):
     assert outcome(desk.run) == outcome(whole.run)
 
 
+@pytest.mark.slow
 def test_a_run_killed_while_its_model_is_made_is_the_run_that_was_not(whole, tmp_path):
     desk = Desk(tmp_path / "desk", whole.scenario)
     killed = [desk.train("--resume", "auto", kill=kill) for kill in BUILDING]

@@ -4,7 +4,8 @@
 
 SCENARIO is a file's name such as sage or recipes/rlhf_1_sft; default: all. The three runs are compared to the last
 bit: rows of metrics.jsonl without times, weights and states of all checkpoints, recorded episodes and judgements.
-`--steps 0` does all steps of a file. The figures say, for each scenario, which files and how many rows differ.
+`--steps 0` does all steps of a file. The figures say, for each scenario, which files and how many rows differ. They are
+written after each scenario; those of others that FILE holds from the same commit stay, so that it can be done in parts.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ import shutil
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from _bench import ROOT, parser, report
+from _bench import ROOT, commit, parser, report
 
 import marl
 
@@ -32,6 +33,8 @@ MARL = Path(sys.executable).with_name("marl")
 FIRST = {"recipes/rlhf_2_reward": ("recipes/rlhf_1_sft",),
          "recipes/rlhf_3_ppo": ("recipes/rlhf_1_sft", "recipes/rlhf_2_reward")}  # fmt: skip
 """Scenario -> those whose runs it starts from."""
+FEWEST = {"r_zero": 8}
+"""Scenario -> steps before all of its policies have learned."""
 _CLOCK = ("manifest.json",)
 """Files that count the bytes of metrics.jsonl, and so the digits of its times."""
 
@@ -44,11 +47,25 @@ def main() -> None:
     given = line.parse_args()
     names = given.scenarios or [str(file.relative_to(SCENARIOS).with_suffix("")) for file in sorted(_files())]
     compared = partial(compare, steps=given.steps, overrides=given.overrides)
+    figures = _of_this_commit(given.out)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        figures = dict(zip(names, pool.map(compared, names), strict=True))
-    equal = sum(not any(found["twice"] + found["resumed"]) for found in figures.values())
-    report({"equal": equal, "of": len(names), "scenarios": figures}, given.out, seeds=[0], steps=given.steps)
-    sys.exit(equal < len(names))
+        for done in as_completed([pool.submit(lambda name: (name, compared(name)), name) for name in names]):
+            figures |= [done.result()]
+            summary = {"equal": _equal(figures), "of": len(figures), "scenarios": dict(sorted(figures.items()))}
+            report(summary, given.out, seeds=[0], steps=given.steps)
+    sys.exit(_equal(figures) < len(figures))
+
+
+def _equal(figures: dict[str, Any]) -> int:
+    """Return the number of scenarios of which nothing differs."""
+    return sum(not any(found["twice"] + found["resumed"]) for found in figures.values())
+
+
+def _of_this_commit(file: Path | None) -> dict[str, Any]:
+    """Return the figures of scenarios that an earlier call has written."""
+    if file is None or not file.exists() or (record := json.loads(file.read_text()))["commit"] != commit():
+        return {}
+    return record["figures"]["scenarios"]
 
 
 def _files() -> list[Path]:
@@ -64,8 +81,8 @@ def compare(name: str, *, steps: int, overrides: list[str]) -> dict[str, Any]:
         _train(home, earlier, Path("runs") / Path(earlier).name, _settings(earlier, 0, []))
     settings = _settings(name, steps, overrides)
     seconds = {run: _train(home, name, Path(run), settings) for run in ("once", "again")}
-    kills = _killed(home, name, settings, seconds["again"])
     rows = _rows(home / "once")
+    kills = _killed(home, name, settings, rows[-1]["step"], seconds["again"])
     return {
         "steps": rows[-1]["step"],
         "turns": int(sum(row.get("episode/turns", 0) * row.get("episode/count", 0) for row in rows)),
@@ -78,7 +95,7 @@ def compare(name: str, *, steps: int, overrides: list[str]) -> dict[str, Any]:
 def _settings(name: str, steps: int, overrides: list[str]) -> list[str]:
     """Return overrides: few steps, each recorded, with an evaluation and two checkpoints on the way."""
     scenario = marl.load(SCENARIOS / f"{name}.yaml", overrides)
-    steps = min(steps, scenario.schedule.steps) if steps else scenario.schedule.steps
+    steps = min(max(steps, FEWEST.get(name, 1)), scenario.schedule.steps) if steps else scenario.schedule.steps
     few = [f"schedule.steps={steps}", f"checkpoint.every={max(1, steps // 3)}", "checkpoint.trajectories=1"]
     few += [f"evaluate.every={max(1, steps // 2)}"]
     if scenario.evaluate.held_out:
@@ -100,17 +117,16 @@ def _begin(home: Path, name: str, run: Path, settings: list[str]) -> subprocess.
         return subprocess.Popen([*command, "--resume", "auto"], cwd=home, stdout=log, stderr=log)
 
 
-def _killed(home: Path, name: str, settings: list[str], seconds: float) -> list[int]:
-    """Train once more, with a SIGKILL somewhere after the first step; return the steps that were done by then."""
+def _killed(home: Path, name: str, settings: list[str], steps: int, seconds: float) -> list[int]:
+    """Train once more, with a SIGKILL somewhere in the middle; return the last step that was done by then."""
     rng, run = random.Random(name), home / "killed"
     for _ in range(20):
-        process = _begin(home, name, run, settings)
-        while process.poll() is None and len(_rows(run)) < 2:
+        process, rows = _begin(home, name, run, settings), rng.randint(2, max(steps, 2))
+        while process.poll() is None and len(_rows(run)) < rows:
             time.sleep(0.02)
-        time.sleep(rng.uniform(0, 0.4 * seconds))
+        time.sleep(rng.uniform(0, 0.5 * seconds / steps))
         process.kill()
-        if process.wait() == -9:
-            done = [row["step"] for row in _rows(run)]
+        if process.wait() == -9 and (done := [row["step"] for row in _rows(run)])[-1] < steps:
             _train(home, name, run, settings)
             return done[-1:]
         shutil.rmtree(run)

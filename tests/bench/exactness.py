@@ -33,7 +33,7 @@ MARL = Path(sys.executable).with_name("marl")
 FIRST = {"recipes/rlhf_2_reward": ("recipes/rlhf_1_sft",),
          "recipes/rlhf_3_ppo": ("recipes/rlhf_1_sft", "recipes/rlhf_2_reward")}  # fmt: skip
 """Scenario -> those whose runs it starts from."""
-FEWEST = {"r_zero": 8}
+FEWEST = {"r_zero": 8, "recipes/iterative_dpo": 8}
 """Scenario -> steps before all of its policies have learned."""
 _CLOCK = ("manifest.json",)
 """Files that count the bytes of metrics.jsonl, and so the digits of its times."""

@@ -207,23 +207,46 @@ def prompt(turn: Turn) -> Hashable:
 
 
 def peer_purity(peers: Peers | None, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return role -> share of its groups of peers whose members really share what the baseline says of them.
+    """Return role -> share of its groups of peers whose members began alike, among groups that compare anything.
 
-    `prompt`: the prompt; `problem`: the problem's key; `start`: the start key, and whatever follows from the start
-    alone: an agent's first prompt after the same moves, and its problem, must be the same. This exposes a game that
-    gives different starts one key.
+    They share what the baseline says of them. `prompt`: the prompt; `problem`: the problem's key; `start`: the start
+    key, and whatever follows from the start alone: an agent's first prompt after the same moves, and its problem, must
+    be the same. This exposes a game that gives different starts one key.
+
+    And, whatever the baseline says, the same problems were posed to them: the problems that their turns work on, except
+    the one that the episode was dealt and those that the agent posed itself. A problem that somebody else posed is a
+    start of its own: whoever gets the easier one would be credited for that.
     """
     if peers is None or peers.like is None:
         return {}
     turns = {turn.id: turn for trajectory in trajectories for turn in trajectory.turns}
+    posed = _posed_problems(trajectories)
     alike, unit = _TESTS[peers.like](trajectories)
     verdicts: dict[str, list[bool]] = defaultdict(list)
     for members in ([turns[turn_id] for turn_id in group] for group in peers.groups):
-        if len(set(map(unit, members))) > 1:
-            verdict = alike(members)
+        problems: dict[Hashable, frozenset[str]] = defaultdict(frozenset)
+        for turn in members:
+            problems[unit(turn)] |= posed[turn.id]
+        if len(problems) > 1:
+            verdict = len(set(problems.values())) == 1 and alike(members)
             for role in {turn.role for turn in members}:
                 verdicts[role].append(verdict)
     return {role: sum(flags) / len(flags) for role, flags in verdicts.items()}
+
+
+def _posed_problems(trajectories: Sequence[Trajectory]) -> dict[TurnId, frozenset[str]]:
+    """Return, for each turn, the problem that another agent posed to it in its episode, if there is one."""
+    posed: dict[TurnId, frozenset[str]] = {}
+    for trajectory in trajectories:
+        dealt = trajectory.turns[0].problem if trajectory.turns else ""
+        agents = {turn.id: turn.agent for turn in trajectory.turns}
+        for turn in trajectory.turns:
+            if turn.id not in posed:
+                by_others = turn.problem != dealt and turn.agent not in map(
+                    agents.__getitem__, trajectory.sources(turn.id, ("posed",))
+                )
+                posed[turn.id] = frozenset([turn.problem] if by_others else ())
+    return posed
 
 
 Test = tuple[Callable[[Sequence[Turn]], bool], Callable[[Turn], Hashable]]

@@ -23,7 +23,8 @@ class Payment(Config):
     """An expression, in which `own` is the agent that is paid."""
     after: str | None = None
     """Name of a stage: paid after each turn there, to the speaker, or to the agent that it spoke about (`each`,
-    `verifies`), or else to all agents of the role. Default: paid once, at the end."""
+    `verifies`) if that one has spoken since it was last paid so, or else to all agents of the role that have spoken.
+    Default: paid once, at the end."""
 
 
 def _expand_payment(value: Any) -> Any:

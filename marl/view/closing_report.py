@@ -116,8 +116,8 @@ def _credit(rows: Sequence[Row]) -> Iterator[str]:
         if (pure := min(_values(rows, f"credit/{role}/purity"), default=1.0)) < 1:
             yield (
                 f"WARNING role {role}: purity {pure:.3g} in the worst step: turns were compared that do not have in "
-                "common what the baseline says, or to whom others posed different problems. For the latter, compare by "
-                "`like: problem`; if not even the starts are the same, the game's start_key gives several one key"
+                "common what the baseline says, or that work on different problems which others posed (then compare by "
+                "`like: problem`); if not even their starts are the same, the game's start_key gives several one key"
             )
         if abs(t := figures["stopping bias t"] or 0.0) > _BIASED:
             yield (

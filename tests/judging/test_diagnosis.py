@@ -219,6 +219,13 @@ def test_problems_that_were_posed_to_peers_are_starts_of_their_own() -> None:
     assert by_problem["solver/purity"] == 1.0, "four solvers in each episode work on one problem"
 
 
+def test_a_problem_that_was_dealt_to_one_and_posed_to_another_is_the_same_problem() -> None:
+    first, second = (episode(f"{i}", "ab", start=f"{i}", seats=SEATS) for i in range(2))
+    episodes = [changed(first, problem=["p", "q"]), changed(second, problem=["q", "q"])]
+    baseline = {"kind": "group", "like": "problem"}
+    assert diagnosed(episodes, baseline=baseline)["y/purity"] == 1.0
+
+
 @pytest.mark.parametrize(("poser", "purity"), [("a", 1.0), ("b", 0.0)])
 def test_a_problem_that_an_agent_posed_itself_is_no_start_of_its_own(poser: str, purity: float) -> None:
     episodes = []

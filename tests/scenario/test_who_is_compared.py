@@ -33,7 +33,7 @@ def refused(*overrides: str, file: Path = KUHN) -> list[str]:
 @pytest.mark.parametrize("kind", TEAM_RULES)
 def test_a_rule_that_adds_up_all_rewards_of_a_zero_sum_game_is_refused_with_teams_that_make_sense(kind: str) -> None:
     [problem] = refused(f"credit.assign={{kind: {kind}}}")
-    assert problem.startswith(f"credit.assign: '{kind.split(',')[0]}' adds up what all agents are paid, and in the zero")
+    assert problem.startswith(f"credit.assign: '{kind.split(',')[0]}' adds up what all agents are paid, and in the ")
     [teams] = re.findall(r"`(teams: .*?)`", problem)
     assert teams == "teams: [[player_0], [player_1]]"
     assert marl.load(KUHN, [f"credit.assign={{kind: {kind}, {teams}}}"])

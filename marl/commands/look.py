@@ -80,7 +80,7 @@ def play_game(scenario: _ScenarioOrRun, options: PlayOptions, overrides: Overrid
     is_run = _is_run(scenario)
     if is_run and overrides:
         raise ScenarioError(f"{scenario} is a run, which is played as it is: leave {overrides[0]!r} out")
-    chosen = scenario if is_run else load(scenario, overrides or ())
+    chosen = scenario if is_run else load(scenario, overrides or (), random_play=options.random)
     players = simulator_for(chosen, random=options.random)
     play(*players, seat=options.seat, episodes=options.episodes, out=options.out, seed=options.seed)
 

@@ -32,22 +32,34 @@ def check(scenario: Scenario) -> None:
         raise ValueError("\n".join(problems))
 
 
-def absent(scenario: Scenario) -> list[str]:
-    """Return a message for each file, folder and package that the scenario needs and that is not there."""
-    parts: dict[str, Component] = {"game": scenario.game, "experience": scenario.experience}
+def absent(scenario: Scenario, *, random_play: bool = False) -> list[str]:
+    """Return a message for each file, folder and package that the scenario needs and that is not there.
+
+    `random_play`: only those that the game needs if random players take all seats but those that answer by rule.
+    """
+    parts: dict[str, Component] = {"game": scenario.game}
     parts |= {f"roles.{name}": role for name, role in scenario.roles.items()}
-    for field, rule in _rules(scenario).items():
-        parts |= {f"{field}.assign": rule.assign, f"{field}.baseline": rule.baseline}
     for name, policy in scenario.policies.items():
-        parts |= {f"policies.{name}.model": policy.model} if policy.model else {}
-        parts |= {f"policies.{name}.learner": policy.learner} if policy.learner else {}
-        parts[f"policies.{name}.engine"] = policy.engine
+        if policy.engine.rule_bound or not random_play:
+            parts[f"policies.{name}.engine"] = policy.engine
+    if not random_play:
+        parts |= _parts_of_training(scenario)
     lacking = [f"{field}.{problem}" for field, part in parts.items() for problem in part.missing()]
     return lacking + [
         f"track: {name!r} is not installed; pip install 'marl-llm[tracking]', or remove it"
         for name in scenario.track
-        if find_spec(name) is None
+        if not random_play and find_spec(name) is None
     ]
+
+
+def _parts_of_training(scenario: Scenario) -> Iterator[tuple[str, Component]]:
+    """Yield field and part of what random play can do without: weights, learners, credit, experience."""
+    yield "experience", scenario.experience
+    for field, rule in _rules(scenario).items():
+        yield from ((f"{field}.assign", rule.assign), (f"{field}.baseline", rule.baseline))
+    for name, policy in scenario.policies.items():
+        yield from [(f"policies.{name}.model", policy.model)] if policy.model else ()
+        yield from [(f"policies.{name}.learner", policy.learner)] if policy.learner else ()
 
 
 def notes(scenario: Scenario) -> Iterator[str]:

@@ -47,11 +47,16 @@ _MESSAGES = {
 """Type of a pydantic error -> our message."""
 
 
-def load(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> Scenario:
+def load(
+    source: str | Path | Mapping[str, Any], overrides: Iterable[str] = (), *, random_play: bool = False
+) -> Scenario:
     """Return the scenario in a YAML file, with overrides (`dotted.path=value`, the value in YAML), validated.
 
     Relative paths in the file begin at its folder, those in overrides at the working directory. In place of a file,
     `source` may be the data that one would hold, in which paths begin at the working directory, too.
+
+    Args:
+        random_play: accept that weights, data sets and the like are absent without which random players can do.
 
     Raises:
         ScenarioError: naming file, field, value and choices.
@@ -64,7 +69,7 @@ def load(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) 
     places = Places(folder)
     with relative_to(places):
         scenario = validate(data, name, fields)
-    if problems := absent(scenario):
+    if problems := absent(scenario, random_play=random_play):
         raise _error(name, [places.explain(problem) for problem in problems])
     return scenario
 

@@ -54,7 +54,7 @@ def evaluate(target: _ScenarioOrRun, options: EvalOptions, overrides: Overrides 
     open_policies = trained if _is_run(target) else untrained
     measured = open_policies(target, overrides or (), options.step, best=options.best)
     metrics = measure_policies(measured, options.against, options.episodes)
-    echo(render(metrics))
+    echo(render(metrics, measured.scenario.rule_roles))
     if options.out is not None:
         write_figures(options.out, target, measured, metrics)
         echo(f"{options.out}: {len(metrics)} figures")

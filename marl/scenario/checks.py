@@ -79,7 +79,8 @@ def notes(scenario: Scenario) -> Iterator[str]:
             yield (
                 f"{field}.baseline.like: 'start', but role {role!r} works on problems that others pose in the episode, "
                 "so that turns on easier problems are compared with turns on harder ones (credit/ROLE/purity watches "
-                f"it); give credit.roles.{role} a rule of its own with a baseline `like: problem`"
+                f"it); give credit.roles.{role} a rule of its own with a baseline `like: problem`, or, where hardly any "
+                "two turns work on the same problem, `task_role`"
             )
 
 
@@ -258,11 +259,12 @@ def _credit(scenario: Scenario) -> Iterator[str]:
 def _zero_sums(scenario: Scenario) -> Iterator[str]:
     """Yield a message for each rule that adds up the rewards of all agents of a zero-sum game."""
     try:
-        if not scenario.game.is_zero_sum():
-            return
+        everybody = set(scenario.game.build().possible_agents) if scenario.game.is_zero_sum() else None
     except ValueError:
-        return  # `_seats` reports a game that cannot be built
-    everybody, sides = scenario.seats.keys(), ", ".join(f"[{', '.join(side)}]" for side in _sides(scenario.seats))
+        return  # `_seats` reports a game that cannot be built ...
+    if everybody != scenario.seats.keys():
+        return  # ... and seats that are missing, or too many
+    sides = ", ".join(f"[{', '.join(side)}]" for side in _sides(scenario.seats))
     parts = [
         (f"{field}.{half}", part, instead)
         for field, rule in _rules(scenario).items()
@@ -290,9 +292,8 @@ def _pools(scenario: Scenario, part: AssignConfig | BaselineConfig) -> list[Set[
     """
     from marl.graph import Trajectory  # here, as networkx takes a tenth of a second
 
-    by_rule = {name for name, policy in scenario.policies.items() if policy.engine.rule_bound}
-    rules = frozenset(name for name, role in scenario.roles.items() if role.policy in by_rule)
-    before_play, evidence = Trajectory(Deal("", "", 0, scenario.seats), ""), Evidence((), "", rules=rules)
+    before_play = Trajectory(Deal("", "", 0, scenario.seats), "")
+    evidence = Evidence((), scenario.game.kind, rules=scenario.rule_roles)
     if isinstance(part, AssignConfig):
         return [agents for agents, _ in part.reward_pools(before_play, evidence)]
     return [*part.joint_agents(before_play, evidence)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +150,13 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 
 def explain(error: ValidationError) -> list[str]:
     """Return one line for each problem that pydantic found: field, what is wrong, value."""
-    return [line for details in error.errors() for line in _problem_lines(details)]
+    return [line for details in error.errors() if not _only_follows(details) for line in _problem_lines(details)]
+
+
+def _only_follows(details: ErrorDetails) -> bool:
+    """Return True if a list is said to be too short just because some of its items, which are reported, are wrong."""
+    given, least = details["input"], details.get("ctx", {}).get("min_length", 0)
+    return details["type"] == "too_short" and isinstance(given, Sized) and len(given) >= least
 
 
 def _problem_lines(details: ErrorDetails) -> Iterator[str]:

@@ -100,7 +100,7 @@ def test_a_missing_shard_is_named(copy: Path) -> None:
         prepared(copy)
 
 
-class Hub(BaseHTTPRequestHandler):
+class OneModelHub(BaseHTTPRequestHandler):
     """A hub that has one model."""
 
     def do_HEAD(self) -> None:  # noqa: N802 (the name that http.server looks for)
@@ -113,7 +113,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HTTPServer]
     """Ask this hub, from an empty folder, with an empty cache."""
     import huggingface_hub.constants
 
-    with HTTPServer(("127.0.0.1", 0), Hub) as server:
+    with HTTPServer(("127.0.0.1", 0), OneModelHub) as server:
         Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)

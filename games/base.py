@@ -105,7 +105,7 @@ class TextGame(AECEnv[str, Observation, str]):
 
     name: str
     zero_sum: bool = False
-    """What all agents are paid adds up to 0, so the others share the payment of an offender for an illegal move."""
+    """The rewards of all agents add up to 0, so the others share the payment of an offender for an illegal move."""
     common: bool = False
     """All agents get the same rewards, so all pay for an illegal move."""
     foul: float = 1.0

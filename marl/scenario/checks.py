@@ -264,7 +264,7 @@ def _zero_sums(scenario: Scenario) -> Iterator[str]:
         return  # `_seats` reports a game that cannot be built ...
     if everybody != scenario.seats.keys():
         return  # ... and seats that are missing, or too many
-    sides = ", ".join(f"[{', '.join(side)}]" for side in _sides(scenario.seats))
+    teams = ", ".join(f"[{', '.join(team)}]" for team in _opposing_teams(scenario.seats))
     parts = [
         (f"{field}.{half}", part, instead)
         for field, rule in _rules(scenario).items()
@@ -279,7 +279,7 @@ def _zero_sums(scenario: Scenario) -> Iterator[str]:
         if everybody in pools:
             yield (
                 f"{field}: {part.kind!r} adds up what all agents are paid, and in the zero-sum game "
-                f"{scenario.game.kind!r} that is always 0, so that nothing is learnt; give it `teams: [{sides}]`, or "
+                f"{scenario.game.kind!r} that is always 0, so that nothing is learnt; give it `teams: [{teams}]`, or "
                 f"choose {instead!r}, which judges each agent by what it is paid itself"
             )
 
@@ -299,13 +299,13 @@ def _pools(scenario: Scenario, part: AssignConfig | BaselineConfig) -> list[Set[
     return [*part.joint_agents(before_play, evidence)]
 
 
-def _sides(seats: Mapping[str, str]) -> list[list[str]]:
-    """Return the agents that probably play on one side: those of a role, or each alone where all have the same role."""
-    sides: dict[str, list[str]] = {}
+def _opposing_teams(seats: Mapping[str, str]) -> list[list[str]]:
+    """Return teams that probably play against one another: the agents of a role, or each alone where all have one."""
+    teams: dict[str, list[str]] = {}
     alone = len(set(seats.values())) == 1
     for agent, role in seats.items():
-        sides.setdefault(agent if alone else role, []).append(agent)
-    return list(sides.values())
+        teams.setdefault(agent if alone else role, []).append(agent)
+    return list(teams.values())
 
 
 def _by_name(field: str, rule: CreditRule) -> Iterator[str]:

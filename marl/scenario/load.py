@@ -155,8 +155,8 @@ def explain(error: ValidationError) -> list[str]:
 
 def _only_follows(details: ErrorDetails) -> bool:
     """Return True if a list is said to be too short just because some of its items, which are reported, are wrong."""
-    given, least = details["input"], details.get("ctx", {}).get("min_length", 0)
-    return details["type"] == "too_short" and isinstance(given, Sized) and len(given) >= least
+    items, least = details["input"], details.get("ctx", {}).get("min_length", 0)
+    return details["type"] == "too_short" and isinstance(items, Sized) and len(items) >= least
 
 
 def _problem_lines(details: ErrorDetails) -> Iterator[str]:

@@ -103,7 +103,7 @@ def test_a_missing_shard_is_named(copy: Path) -> None:
 class OneModelHub(BaseHTTPRequestHandler):
     """A hub that has one model."""
 
-    def do_HEAD(self) -> None:  # noqa: N802 (the name that http.server looks for)
+    def do_HEAD(self) -> None:
         self.send_response(200 if self.path == "/api/models/owner/model" else 404)
         self.end_headers()
 

@@ -79,8 +79,8 @@ def notes(scenario: Scenario) -> Iterator[str]:
             yield (
                 f"{field}.baseline.like: 'start', but role {role!r} works on problems that others pose in the episode, "
                 "so that turns on easier problems are compared with turns on harder ones (credit/ROLE/purity watches "
-                f"it); give credit.roles.{role} a rule of its own with a baseline `like: problem`, or `task_role` where "
-                "hardly two turns work on the same problem"
+                f"it); give credit.roles.{role} a rule of its own with a baseline `like: problem`, or with `task_role` "
+                "where hardly two turns work on the same problem"
             )
 
 

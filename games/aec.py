@@ -23,7 +23,7 @@ class AecConfig(TextGameConfig):
     """
 
     zero_sum: ClassVar[bool] = False
-    """The other agents share the payment of an offender for an illegal move."""
+    """The rewards of all agents add up to 0, so the others share the payment of an offender for an illegal move."""
     common: ClassVar[bool] = False
     """All agents get the same rewards, so all pay for an illegal move."""
     foul: ClassVar[float] = 1.0

@@ -63,6 +63,10 @@ class TextGameConfig(GameConfig):
     illegal: IllegalMove = IllegalMove()
     """Consequences of an answer that is not a legal move."""
 
+    def is_zero_sum(self) -> bool:
+        game = self.build()
+        return isinstance(game, TextGame) and game.zero_sum
+
 
 class MoveSpace(Space[str]):
     """Action space with a finite list of moves."""
@@ -101,7 +105,7 @@ class TextGame(AECEnv[str, Observation, str]):
 
     name: str
     zero_sum: bool = False
-    """The other agents share the payment of an offender for an illegal move."""
+    """The rewards of all agents add up to 0, so the others share the payment of an offender for an illegal move."""
     common: bool = False
     """All agents get the same rewards, so all pay for an illegal move."""
     foul: float = 1.0

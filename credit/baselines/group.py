@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
@@ -262,6 +262,10 @@ class Joint(PeerSettings):
                 groups[number, agents[turn]].append(turn)
         return Peers(joint.like, list(groups.values()))
 
+    def joint_agents(self, trajectory: Trajectory, evidence: Evidence) -> Sequence[frozenset[str]]:
+        players = [agent for agent, role in trajectory.deal.seats.items() if role not in evidence.rules]
+        return named_teams(self.teams, trajectory, players) if self.teams else [frozenset(players)]
+
     def _joint_returns(self, evidence: Evidence, earned: Credit) -> Credit:
         """Return for every turn the mean joint return of the joint actions that it is part of."""
         returns: dict[TurnId, list[float]] = defaultdict(list)
@@ -290,7 +294,5 @@ class Joint(PeerSettings):
 
     def _teams(self, trajectory: Trajectory, evidence: Evidence) -> dict[str, Hashable]:
         """Return agent -> its team, as a set of (agent, role)."""
-        roles = trajectory.deal.seats
-        players = [agent for agent, role in roles.items() if role not in evidence.rules]
-        teams = named_teams(self.teams, trajectory, players) if self.teams else [frozenset(players)]
+        roles, teams = trajectory.deal.seats, self.joint_agents(trajectory, evidence)
         return {agent: frozenset((a, roles[a]) for a in team) for team in teams for agent in team}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from games.base import IllegalMove, TextGame
@@ -34,6 +35,7 @@ class TeamGame(TextGame):
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
         self.dealt_problem = self.current_problem = deal_problem(self.name, self.tasks, rng, options)
         self.kept_problems: list[Problem] = []
+        self._paid_turns: dict[tuple[str, str, str], int] = {}  # role, reward, payee -> its turns by its last payment
         # A problem that comes as an option was posed in an earlier episode and waited in a pool.
         split = "pool" if "problem" in options else options.get("split", "train")
         self.blackboard.reset(self.current_problem, split)
@@ -146,16 +148,18 @@ class TeamGame(TextGame):
     def _pay_rewards(self, after: str | None, agent: str = "", partner: str | None = None) -> None:
         """Pay the rewards that are due after a stage (None: at the end), where `agent` spoke about `partner`.
 
-        An agent that has not spoken yet has earned nothing, so it is neither paid nor charged.
+        An agent that has not spoken yet has earned nothing, so it is neither paid nor charged; one that is spoken about
+        again without having said anything since earns nothing anew.
         """
         for role, payments in self.config.rewards.items():
             agents = self.team_seats.agents_of[role]
             payees = tuple(each for each in (agent, partner) if each in agents) or agents
-            for name, payment in payments.items():
-                if payment.after == after:
-                    for payee in (each for each in payees if self.blackboard.of(each)["spoke"]):
-                        amount = self._number(f"rewards.{role}.{name}", payment.value, payee)
-                        self.pay({payee: amount}, name, payment.value)
+            due = [(name, payment.value) for name, payment in payments.items() if payment.after == after]
+            for (name, value), payee in product(due, payees):
+                spoke, paid = self.blackboard.of(payee)["spoke"], self._paid_turns.get((role, name, payee), 0)
+                if spoke > (paid if payee == partner else 0):
+                    self._paid_turns[role, name, payee] = spoke
+                    self.pay({payee: self._number(f"rewards.{role}.{name}", value, payee)}, name, value)
 
     def findings(self) -> Findings:
         measures = {name: self._number(f"measures.{name}", source) for name, source in self.config.measures.items()}

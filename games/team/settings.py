@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from games.tasks.base import TaskGameConfig
 from games.team.checks import problems_of
 from games.team.speakers import speaker_problems
-from games.team.stages import Step, TeamSeats, flatten
+from games.team.stages import Step, TeamSeats, flatten, with_earlier
 from marl.config import Config
 from marl.protocols import Speaker
 
@@ -23,7 +23,8 @@ class Payment(Config):
     """An expression, in which `own` is the agent that is paid."""
     after: str | None = None
     """Name of a stage: paid after each turn there, to the speaker, or to the agent that it spoke about (`each`,
-    `verifies`), or else to all agents of the role. Default: paid once, at the end."""
+    `verifies`) if that one has spoken since it was last paid so, or else to all agents of the role that have spoken.
+    Default: paid once, at the end."""
 
 
 def _expand_payment(value: Any) -> Any:
@@ -92,6 +93,14 @@ class TeamConfig(TaskGameConfig):
 
     def measured(self) -> Collection[str]:
         return self.measures
+
+    def posed_to(self) -> Collection[str]:
+        return {
+            agent
+            for stage, earlier in with_earlier(self.stages)
+            if any(each.poses and each.role != stage.role for each in earlier)
+            for agent in self.team_seats.speakers(stage)
+        }
 
     def expected(self) -> Mapping[str, str]:
         posing = [stage for stage in self.team_seats.all_stages if stage.poses]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -115,11 +115,15 @@ def _opponents(scenario: Scenario, name: str) -> Opponents:
     return Opponents({agent: other.roles[role] for agent, role in other.seats.items()}, simulator.engines)
 
 
-def render(metrics: Mapping[str, float]) -> str:
-    """Return figures as lines, with intervals, and a warning where an exact figure does not count."""
+def render(metrics: Mapping[str, float], by_rule: Collection[str] = ()) -> str:
+    """Return figures as lines, with intervals, and a warning where an exact figure does not count.
+
+    Figures of the roles `by_rule`, which answer by rule, are left out where they are 0, as their tokens are.
+    """
     lines = []
+    silent = tuple(f"/role/{role}/" for role in by_rule)
     for name, value in metrics.items():
-        if name.endswith(("_low", "_high")):
+        if name.endswith(("_low", "_high")) or (value == 0 and any(part in name for part in silent)):
             continue
         low, high = metrics.get(f"{name}_low"), metrics.get(f"{name}_high")
         interval = f"  [{low:.4f}, {high:.4f}]" if low is not None and high is not None else ""

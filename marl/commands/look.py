@@ -54,7 +54,7 @@ def evaluate(target: _ScenarioOrRun, options: EvalOptions, overrides: Overrides 
     open_policies = trained if _is_run(target) else untrained
     measured = open_policies(target, overrides or (), options.step, best=options.best)
     metrics = measure_policies(measured, options.against, options.episodes)
-    echo(render(metrics))
+    echo(render(metrics, measured.scenario.rule_roles))
     if options.out is not None:
         write_figures(options.out, target, measured, metrics)
         echo(f"{options.out}: {len(metrics)} figures")
@@ -80,7 +80,7 @@ def play_game(scenario: _ScenarioOrRun, options: PlayOptions, overrides: Overrid
     is_run = _is_run(scenario)
     if is_run and overrides:
         raise ScenarioError(f"{scenario} is a run, which is played as it is: leave {overrides[0]!r} out")
-    chosen = scenario if is_run else load(scenario, overrides or ())
+    chosen = scenario if is_run else load(scenario, overrides or (), random_play=options.random)
     players = simulator_for(chosen, random=options.random)
     play(*players, seat=options.seat, episodes=options.episodes, out=options.out, seed=options.seed)
 

@@ -7,15 +7,17 @@ is scored as it is said; here, where a reward may come late, a candidate is play
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from marl.config import nearest
 from marl.experience.rollouts import StatelessExperience, mean_measures
+from marl.parts import RenamedKind
 from marl.protocols import Deals, Experience, ExperienceConfig, Simulator
 from marl.types import Deal, Fork, Metrics, Turn
 
@@ -38,15 +40,23 @@ class TreeSampling(ExperienceConfig):
     roles: tuple[str, ...] = ()
     """Roles at whose turns this is done; default: all with turns in a model's tokens, whether they learn or not. Turns
     of other roles are not learnt from: they stand in courses that were chosen for their end."""
-    own: float = Field(1.0, ge=0)
-    """Weight of the agent's own return in a candidate's score."""
+    agent: float = Field(1.0, ge=0)
+    """Weight of the return of the agent whose turn it is in a candidate's score."""
     team: float = Field(0.0, ge=0)
     """Weight of the sum of all agents' returns in it (alpha in the paper; its code has 1)."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_old_name(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or "own" not in data or "agent" in data:
+            return data
+        warnings.warn("experience.own of 'tree' is now called 'agent'", RenamedKind, stacklevel=2)
+        return {"agent" if name == "own" else name: value for name, value in data.items()}
+
     @model_validator(mode="after")
     def _scored(self) -> Self:
-        if not self.own and not self.team:
-            raise ValueError("own and team are both 0, so no candidate would be better than another; give one more")
+        if not self.agent and not self.team:
+            raise ValueError("agent and team are both 0, so no candidate would be better than another; give one more")
         return self
 
     def build(self) -> Experience:
@@ -128,7 +138,7 @@ class TreeGrower(StatelessExperience):
 
     def _score(self, course: Trajectory, agent: str) -> float:
         returns = course.returns
-        return self._settings.own * returns.get(agent, 0.0) + self._settings.team * sum(returns.values())
+        return self._settings.agent * returns.get(agent, 0.0) + self._settings.team * sum(returns.values())
 
 
 def _measure(trees: Sequence[_Tree]) -> Metrics:

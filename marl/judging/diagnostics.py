@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -207,23 +208,55 @@ def prompt(turn: Turn) -> Hashable:
 
 
 def peer_purity(peers: Peers | None, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return role -> share of its groups of peers whose members really share what the baseline says of them.
+    """Return role -> share of its groups of peers whose members began alike, among groups that compare anything.
 
-    `prompt`: the prompt; `problem`: the problem's key; `start`: the start key, and whatever follows from the start
-    alone: an agent's first prompt after the same moves, and its problem, must be the same. This exposes a game that
-    gives different starts one key.
+    They share what the baseline says of them. `prompt`: the prompt; `problem`: the problem's key; `start`: the start
+    key, and whatever follows from the start alone: an agent's first prompt after the same moves, and its problem, must
+    be the same. This exposes a game that gives different starts one key.
+
+    And, whatever the baseline says, they work on the same problems, if one of these was posed by another agent in the
+    episode. Such a problem is a start of its own: whoever gets the easier one would be credited for that. Problems that
+    an agent posed itself do not count, as they are its own doing.
     """
     if peers is None or peers.like is None:
         return {}
     turns = {turn.id: turn for trajectory in trajectories for turn in trajectory.turns}
+    tasks = {turn_id: task for trajectory in reversed(trajectories) for turn_id, task in _tasks(trajectory)}
     alike, unit = _TESTS[peers.like](trajectories)
     verdicts: dict[str, list[bool]] = defaultdict(list)
     for members in ([turns[turn_id] for turn_id in group] for group in peers.groups):
         if len(set(map(unit, members))) > 1:
-            verdict = alike(members)
+            verdict = alike(members) and _same_tasks([(unit(turn), tasks[turn.id]) for turn in members])
             for role in {turn.role for turn in members}:
                 verdicts[role].append(verdict)
     return {role: sum(flags) / len(flags) for role, flags in verdicts.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """The problem on which a turn works, and who posed it: the start of the game, another agent, or itself."""
+
+    problem: str
+    posed_by: Literal["start", "other", "itself"]
+
+
+def _tasks(trajectory: Trajectory) -> Iterator[tuple[TurnId, _Task]]:
+    agents = {turn.id: turn.agent for turn in trajectory.turns}
+    for turn in trajectory.turns:
+        if turn.problem == trajectory.turns[0].problem:
+            yield turn.id, _Task(turn.problem, "start")
+        else:
+            posers = {agents[source] for source in trajectory.sources(turn.id, ("posed",))}
+            yield turn.id, _Task(turn.problem, "itself" if turn.agent in posers else "other")
+
+
+def _same_tasks(tasks: Sequence[tuple[Hashable, _Task]]) -> bool:
+    """Return False if units, such as episodes, work on different problems of which another agent posed one."""
+    problems: dict[Hashable, set[str]] = {unit: set() for unit, _ in tasks}
+    for unit, task in tasks:
+        if task.posed_by != "itself":
+            problems[unit].add(task.problem)
+    return all(task.posed_by != "other" for _, task in tasks) or len(set(map(frozenset, problems.values()))) == 1
 
 
 Test = tuple[Callable[[Sequence[Turn]], bool], Callable[[Turn], Hashable]]

@@ -12,6 +12,7 @@ from pydantic import Field, PositiveInt, field_validator
 
 from marl.config import Config
 from marl.models.hf_folder import check_folder, is_tiny
+from marl.models.hub import absence
 from marl.models.template_defaults import GIVEN
 from marl.parts import find
 from marl.protocols import ModelConfig, ModelContext
@@ -114,9 +115,9 @@ class Pretrained(HeldModel):
         return self.model_copy(update={"path": str(folder)})
 
     def prepare(self, context: ModelContext) -> PretrainedSource:
-        path = self._folder() or self.path
-        source = self.source(context.policy, path, trust_remote_code=self.trust_remote_code)
-        if problem := self._problem():
+        folder = self._folder()
+        source = self.source(context.policy, folder or self.path, trust_remote_code=self.trust_remote_code)
+        if problem := self._problem() if folder else absence(self.path):
             raise source.fault(problem)
         return source
 

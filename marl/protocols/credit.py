@@ -145,6 +145,13 @@ class BaselineConfig(CreditPart):
         """Return True if all turns of an agent in an episode are compared as one number with other episodes'."""
         return False
 
+    def joint_agents(self, trajectory: Trajectory, evidence: Evidence) -> Sequence[frozenset[str]]:
+        """Return the groups of agents of an episode that are compared by one number, made of what all of them earned.
+
+        By default there are none: each agent is compared by its earnings alone.
+        """
+        return ()
+
     def peers(self, evidence: Evidence, earned: Credit) -> Peers | None:
         """Return the groups that are compared, for the report of how alike their turns are; None if there are none."""
         return None

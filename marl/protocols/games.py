@@ -97,6 +97,14 @@ class GameConfig(Component):
         """Return agent -> what its answers must be, in words, where neither rules nor prompts say so by themselves."""
         return {}
 
+    def is_zero_sum(self) -> bool:
+        """Return True if what all agents are paid adds up to 0 in every episode."""
+        return False
+
+    def posed_to(self) -> Collection[str]:
+        """Return the agents that may work on a problem which another agent posed in the same episode."""
+        return ()
+
     def measured(self) -> Collection[str] | None:
         """Return the names of the measures that `Game.findings` reports; None if they are known only after play."""
         return None

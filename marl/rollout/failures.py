@@ -7,8 +7,8 @@ from collections import Counter, deque
 from marl.engines.workers.worker import WorkerError
 from marl.types import Completion, Failure
 
-_TOLD = 3
-"""Failures of a policy whose causes are told; of later ones, every tenth, hundredth and so on."""
+_REPORTED_SINGLY = 3
+"""Failures of a policy that are reported one by one; of later ones, every tenth, hundredth and so on."""
 _LATEST = 100
 """Answers of worker processes that are looked back on."""
 _TOLERATED = 2
@@ -46,7 +46,7 @@ class FailureLog:
     def _count(self, policy: str, failure: Failure) -> None:
         self._failed[policy] += 1
         failed = self._failed[policy]
-        if failed <= _TOLD:
+        if failed <= _REPORTED_SINGLY:
             self._messages.append(f"policy {policy!r} gave no answer ({failure.finish}): {failure.reason}")
         elif failed in _POWERS_OF_TEN:
             self._messages.append(f"policy {policy!r}: {failed} requests without an answer; the last: {failure.reason}")

@@ -5,16 +5,17 @@ Every message names the field, the value and the choices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from marl.config import nearest
-from marl.protocols import Speaker
+from marl.protocols import AssignConfig, Evidence, Speaker
+from marl.types import Deal
 
 if TYPE_CHECKING:
     from marl.config import Component
-    from marl.protocols import LearnerConfig, RoleConfig
+    from marl.protocols import BaselineConfig, LearnerConfig, RoleConfig
     from marl.scenario.schema import CreditRule, Scenario
 
 
@@ -24,29 +25,41 @@ def check(scenario: Scenario) -> None:
     Raises:
         ValueError: naming everything that does not fit, a line each.
     """
-    about_parts = (_references, _seats, _speakers, _weights, _remote, _learning, _updates, _credit)
+    about_parts = (_references, _seats, _speakers, _weights, _remote, _learning, _updates, _credit, _zero_sums)
     about_measuring = (_evaluation, _held_out, _best, _alarms)
     problems = [problem for find in (*about_parts, *about_measuring) for problem in find(scenario)]
     if problems:
         raise ValueError("\n".join(problems))
 
 
-def absent(scenario: Scenario) -> list[str]:
-    """Return a message for each file, folder and package that the scenario needs and that is not there."""
-    parts: dict[str, Component] = {"game": scenario.game, "experience": scenario.experience}
+def absent(scenario: Scenario, *, random_play: bool = False) -> list[str]:
+    """Return a message for each file, folder and package that the scenario needs and that is not there.
+
+    `random_play`: only those that the game needs if random players take all seats but those that answer by rule.
+    """
+    parts: dict[str, Component] = {"game": scenario.game}
     parts |= {f"roles.{name}": role for name, role in scenario.roles.items()}
-    for field, rule in _rules(scenario).items():
-        parts |= {f"{field}.assign": rule.assign, f"{field}.baseline": rule.baseline}
     for name, policy in scenario.policies.items():
-        parts |= {f"policies.{name}.model": policy.model} if policy.model else {}
-        parts |= {f"policies.{name}.learner": policy.learner} if policy.learner else {}
-        parts[f"policies.{name}.engine"] = policy.engine
+        if policy.engine.rule_bound or not random_play:
+            parts[f"policies.{name}.engine"] = policy.engine
+    if not random_play:
+        parts |= _parts_of_training(scenario)
     lacking = [f"{field}.{problem}" for field, part in parts.items() for problem in part.missing()]
     return lacking + [
         f"track: {name!r} is not installed; pip install 'marl-llm[tracking]', or remove it"
         for name in scenario.track
-        if find_spec(name) is None
+        if not random_play and find_spec(name) is None
     ]
+
+
+def _parts_of_training(scenario: Scenario) -> Iterator[tuple[str, Component]]:
+    """Yield field and part of what random play can do without: weights, learners, credit, experience."""
+    yield "experience", scenario.experience
+    for field, rule in _rules(scenario).items():
+        yield from ((f"{field}.assign", rule.assign), (f"{field}.baseline", rule.baseline))
+    for name, policy in scenario.policies.items():
+        yield from [(f"policies.{name}.model", policy.model)] if policy.model else ()
+        yield from [(f"policies.{name}.learner", policy.learner)] if policy.learner else ()
 
 
 def notes(scenario: Scenario) -> Iterator[str]:
@@ -57,6 +70,17 @@ def notes(scenario: Scenario) -> Iterator[str]:
                 f"{field}: {rule.assign.kind!r} gives an agent's turns different worths and {rule.baseline.kind!r} "
                 "compares whole episodes, which pays for going on or for stopping where agents decide how often they "
                 "speak; `like: prompt` and `rloo` do not (credit/ROLE/stopping_bias watches it)"
+            )
+    posed_to = scenario.game.posed_to()
+    for role in scenario.credited_roles():
+        field, rule = _rule_of(scenario, role)
+        compares_starts = dict(rule.baseline).get("like") == "start"
+        if compares_starts and any(scenario.seats[agent] == role for agent in posed_to):
+            yield (
+                f"{field}.baseline.like: 'start', but role {role!r} works on problems that others pose in the episode, "
+                "so that turns on easier problems are compared with turns on harder ones (credit/ROLE/purity watches "
+                f"it); give credit.roles.{role} a rule of its own with a baseline `like: problem`, or with `task_role` "
+                "where hardly two turns work on the same problem"
             )
 
 
@@ -230,6 +254,58 @@ def _credit(scenario: Scenario) -> Iterator[str]:
                 f"learner {learner.kind!r} of role {role!r} learns from what comes of them; choose an assign (gae, "
                 "chain_gae) or a baseline (value) with `values: learner`, or another learner"
             )
+
+
+def _zero_sums(scenario: Scenario) -> Iterator[str]:
+    """Yield a message for each rule that adds up the rewards of all agents of a zero-sum game."""
+    try:
+        everybody = set(scenario.game.build().possible_agents) if scenario.game.is_zero_sum() else None
+    except ValueError:
+        return  # `_seats` reports a game that cannot be built ...
+    if everybody != scenario.seats.keys():
+        return  # ... and seats that are missing, or too many
+    teams = ", ".join(f"[{', '.join(team)}]" for team in _opposing_teams(scenario.seats))
+    parts = [
+        (f"{field}.{half}", part, instead)
+        for field, rule in _rules(scenario).items()
+        for half, part, instead in (("assign", rule.assign, "outcome"), ("baseline", rule.baseline, "group"))
+    ]
+    for field, part, instead in parts:
+        try:
+            pools = _pools(scenario, part)
+        except ValueError as error:
+            yield f"{field}.{error}"
+            continue
+        if everybody in pools:
+            yield (
+                f"{field}: {part.kind!r} adds up what all agents are paid, and in the zero-sum game "
+                f"{scenario.game.kind!r} that is always 0, so that nothing is learnt; give it `teams: [{teams}]`, or "
+                f"choose {instead!r}, which judges each agent by what it is paid itself"
+            )
+
+
+def _pools(scenario: Scenario, part: AssignConfig | BaselineConfig) -> list[Set[str]]:
+    """Return the groups of agents whose rewards half a credit rule adds up.
+
+    Raises:
+        ValueError: if it names agents that the game does not have.
+    """
+    from marl.graph import Trajectory  # here, as networkx takes a tenth of a second
+
+    before_play = Trajectory(Deal("", "", 0, scenario.seats), "")
+    evidence = Evidence((), scenario.game.kind, rules=scenario.rule_roles)
+    if isinstance(part, AssignConfig):
+        return [agents for agents, _ in part.reward_pools(before_play, evidence)]
+    return [*part.joint_agents(before_play, evidence)]
+
+
+def _opposing_teams(seats: Mapping[str, str]) -> list[list[str]]:
+    """Return teams that probably play against one another: the agents of a role, or each alone where all have one."""
+    teams: dict[str, list[str]] = {}
+    alone = len(set(seats.values())) == 1
+    for agent, role in seats.items():
+        teams.setdefault(agent if alone else role, []).append(agent)
+    return list(teams.values())
 
 
 def _by_name(field: str, rule: CreditRule) -> Iterator[str]:

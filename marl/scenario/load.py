@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +47,16 @@ _MESSAGES = {
 """Type of a pydantic error -> our message."""
 
 
-def load(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) -> Scenario:
+def load(
+    source: str | Path | Mapping[str, Any], overrides: Iterable[str] = (), *, random_play: bool = False
+) -> Scenario:
     """Return the scenario in a YAML file, with overrides (`dotted.path=value`, the value in YAML), validated.
 
     Relative paths in the file begin at its folder, those in overrides at the working directory. In place of a file,
     `source` may be the data that one would hold, in which paths begin at the working directory, too.
+
+    Args:
+        random_play: accept that weights, data sets and the like are absent without which random players can do.
 
     Raises:
         ScenarioError: naming file, field, value and choices.
@@ -64,7 +69,7 @@ def load(source: str | Path | Mapping[str, Any], overrides: Iterable[str] = ()) 
     places = Places(folder)
     with relative_to(places):
         scenario = validate(data, name, fields)
-    if problems := absent(scenario):
+    if problems := absent(scenario, random_play=random_play):
         raise _error(name, [places.explain(problem) for problem in problems])
     return scenario
 
@@ -145,7 +150,13 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 
 def explain(error: ValidationError) -> list[str]:
     """Return one line for each problem that pydantic found: field, what is wrong, value."""
-    return [line for details in error.errors() for line in _problem_lines(details)]
+    return [line for details in error.errors() if not _only_follows(details) for line in _problem_lines(details)]
+
+
+def _only_follows(details: ErrorDetails) -> bool:
+    """Return True if a list is said to be too short just because some of its items, which are reported, are wrong."""
+    items, least = details["input"], details.get("ctx", {}).get("min_length", 0)
+    return details["type"] == "too_short" and isinstance(items, Sized) and len(items) >= least
 
 
 def _problem_lines(details: ErrorDetails) -> Iterator[str]:

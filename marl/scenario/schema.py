@@ -400,6 +400,12 @@ track: [trackio]
         """
         return {name: p.engine.build(None) for name, p in self.policies.items() if p.engine.rule_bound}
 
+    @property
+    def rule_roles(self) -> frozenset[str]:
+        """Roles whose answers follow from the question alone, such as those of verifiers: they earn nothing."""
+        by_rule = {name for name, policy in self.policies.items() if policy.engine.rule_bound}
+        return frozenset(name for name, role in self.roles.items() if role.policy in by_rule)
+
     @field_validator("seats")
     @classmethod
     def _default_seats(cls, seats: dict[str, str], info: ValidationInfo) -> dict[str, str]:

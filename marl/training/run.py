@@ -168,5 +168,5 @@ def make_evidence(
     simulator: Simulator | None,
 ) -> Evidence:
     """Return everything that credit may look at."""
-    rules = {name for name, role in scenario.roles.items() if scenario.policies[role.policy].engine.rule_bound}
-    return Evidence(trajectories, scenario.game.kind, readings, simulator, frozenset(rules), scenario.schedule.seed)
+    rules, seed = scenario.rule_roles, scenario.schedule.seed
+    return Evidence(trajectories, scenario.game.kind, readings, simulator, rules, seed)

@@ -116,7 +116,8 @@ def _credit(rows: Sequence[Row]) -> Iterator[str]:
         if (pure := min(_values(rows, f"credit/{role}/purity"), default=1.0)) < 1:
             yield (
                 f"WARNING role {role}: purity {pure:.3g} in the worst step: turns were compared that do not have in "
-                "common what the baseline says; if that is the start, the game's start_key gives several starts one key"
+                "common what the baseline says, or that work on different problems which others posed (then compare by "
+                "`like: problem`); if not even their starts are the same, the game's start_key gives several one key"
             )
         if abs(t := figures["stopping bias t"] or 0.0) > _BIASED:
             yield (
@@ -155,4 +156,5 @@ def _alarms(rows: Sequence[Row]) -> Iterator[str]:
         _, role, kind = name.split("/")
         held = [row["step"] for row in rows if row.get(name)]
         goes_on = ", to the end" if held[-1] == rows[-1]["step"] else ""
-        yield f"ALARM role {role}: {kind}, in {len(held)} steps from {held[0]} to {held[-1]}{goes_on}"
+        steps = f"step {held[0]}" if len(held) == 1 else f"{len(held)} steps from {held[0]} to {held[-1]}"
+        yield f"ALARM role {role}: {kind}, in {steps}{goes_on}"

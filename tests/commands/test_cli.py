@@ -236,6 +236,16 @@ def test_play_random_writes_many_episodes_and_sums_them_up(run: Any, tmp_path: P
     assert len(list(read_trajectories(out))) == 50
 
 
+@pytest.mark.parametrize(
+    "absent", ["policies.actor.model=/no/such/model", "experience={kind: recorded, path: /no/such.jsonl.zst}"]
+)
+def test_random_players_need_no_weights_and_no_data_to_learn_from(run: Any, absent: str) -> None:
+    status, shown, complaint = run("play", KUHN, absent, "--random")
+    assert (status, complaint) == (0, "")
+    assert "outcome to player_0: " in shown
+    assert run("play", KUHN, absent)[0] == 2, "policies that speak need them"
+
+
 def test_a_seed_decides_deals_and_answers_of_random_players(run: Any) -> None:
     said = {seed: run("play", KUHN, "--random", "--episodes", 3, "--seed", seed)[1] for seed in (3, 4)}
     assert said[3] == run("play", KUHN, "--random", "--episodes", 3, "--seed", 3)[1]

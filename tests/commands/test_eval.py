@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from real_runs import Desk
 from marl.commands.evaluate import MeasuredPolicies, measure_policies
 from marl.commands.simulators import random_players
 from marl.graph import read_trajectories
+from marl.runs.checksums import _checksum as digests
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, load, validate
 
@@ -73,6 +75,16 @@ def test_figures_are_written_with_all_that_they_depend_on(run: Any, whole: Desk,
     # One episode has a mean without bounds.
     assert (written["figures"]["eval/random/episodes"], written["figures"]["eval/random/mean_low"]) == (1.0, None)
     assert validate(written["scenario"]) == RunFolder(whole.run).scenario()
+
+
+def test_each_file_of_the_checkpoint_is_verified_by_reading_it_once(run: Any, whole: Desk, tmp_path: Path) -> None:
+    # A copy, as checksums of files that have not changed are remembered.
+    copied = Path(shutil.copytree(whole.run, tmp_path / "run"))
+    policies = RunFolder(whole.run).policies(RunFolder(whole.run).latest()[0])
+    files = [file for file in policies.rglob("*") if file.is_file()]
+    before = digests.cache_info().misses
+    assert run("eval", copied)[0] == 0
+    assert digests.cache_info().misses - before == len(files)
 
 
 def test_a_file_that_cannot_be_written_is_an_error_before_anything_is_played(run: Any, whole: Desk) -> None:

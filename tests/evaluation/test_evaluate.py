@@ -176,8 +176,22 @@ def test_an_evaluator_measures_what_the_scenario_asks_for() -> None:
     assert not Evaluator(scenario({"kind": "kuhn_poker"}), table(KuhnPokerConfig(), Random().build(None))).measures
 
 
+FIGURES = (("turns", 4.0), ("tokens", 0.0))
+
+
 def test_figures_are_told_with_their_intervals_and_a_warning_where_they_do_not_count() -> None:
     told = render({"eval/nashconv": 0.5, "eval/legal_mass": 0.97, "m/win": 0.5, "m/win_low": 0.4, "m/win_high": 0.6})
     assert "0.5000  [0.4000, 0.6000]" in told
     assert told.endswith("exact figures do not count: legal mass 0.9700 is below 0.98")
     assert "do not count" not in render({"eval/legal_mass": 0.99})
+
+
+def test_figures_that_are_0_as_a_role_answers_by_rule_are_not_shown() -> None:
+    roles = {f"eval/held_out/role/{role}/{name}": value for role in ("judge", "solver") for name, value in FIGURES}
+    lines = render({**roles, "eval/held_out/success": 0.0}, {"judge"}).splitlines()
+    assert [line.split()[0].removeprefix("eval/held_out/") for line in lines] == [
+        "role/judge/turns",
+        "role/solver/turns",
+        "role/solver/tokens",
+        "success",
+    ]

@@ -19,6 +19,7 @@ from games.tic_tac_toe import TicTacToeConfig
 from marl.experience.tree_search import TreeSampling
 from marl.graph import Trajectory
 from marl.judging.judge import Judge
+from marl.parts import RenamedKind
 from marl.protocols import Evidence, GameConfig
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import ScenarioError, validate
@@ -107,7 +108,7 @@ def test_every_turn_of_the_trunk_is_tried_so_many_times_from_one_state(game: Gam
 def test_the_best_candidate_is_gone_on_with_and_of_equals_the_earlier(own: float, team: float) -> None:
     ties = 0
     for game in (CircleConfig(rounds=2), PenniesConfig(rounds=2)):
-        for courses in grown(game, TreeSampling(candidates=3, own=own, team=team), many=4):
+        for courses in grown(game, TreeSampling(candidates=3, agent=own, team=team), many=4):
             trunk: Trajectory | None = None
             for left, group in decisions(courses).items():
                 assert left[0] == (trunk or courses[0]).turns[left[1]].id[0]
@@ -134,7 +135,7 @@ def test_a_score_is_made_of_what_ones_own_and_what_all_are_paid(own: float, team
         first = request.state == "player_0 1 0"
         return random_move(request) if first else "[quit]" if request.state in QUITS else "[stay]"
 
-    settings = TreeSampling(candidates=8, own=own, team=team)
+    settings = TreeSampling(candidates=8, agent=own, team=team)
     for courses in grown(CircleConfig(rounds=2), settings, table(CircleConfig(rounds=2), Spelled(say))):
         first, second = list(decisions(courses).items())[:2]
         paid = {turn.action: [course.returns[agent] for agent in TRIO] for course, turn in first[1]}
@@ -318,10 +319,17 @@ def test_when_the_game_breaks_in_all_candidates_the_trunk_goes_on_as_it_was() ->
 
 
 def test_a_candidate_must_have_something_to_be_scored_by_and_somebody_to_be_compared_with() -> None:
-    with pytest.raises(ValueError, match="own and team are both 0"):
-        TreeSampling(own=0, team=0)
+    with pytest.raises(ValueError, match="agent and team are both 0"):
+        TreeSampling(agent=0, team=0)
     with pytest.raises(ValueError, match="candidates"):
         TreeSampling(candidates=1)
+
+
+def test_the_weight_of_an_agents_return_may_have_its_old_name() -> None:
+    with pytest.warns(RenamedKind, match="experience.own of 'tree' is now called 'agent'"):
+        assert TreeSampling.model_validate({"own": 0.5, "team": 1}) == TreeSampling(agent=0.5, team=1)
+    with pytest.raises(ValueError, match="unknown field 'own'"):
+        TreeSampling.model_validate({"own": 0.5, "agent": 1})
 
 
 def test_a_tree_makes_peers_in_groups_of_one_too() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from by_hand import episode, evidence
 from small_games import FunctionEngine, Pennies, PenniesConfig, deal, random_move, table
+from small_teams import SCENARIOS
 
 from credit.assign.teams import TeamAssign
 from games.kuhn_poker import KuhnPoker, KuhnPokerConfig
@@ -19,8 +20,10 @@ from marl.graph import Trajectory
 from marl.judging.diagnostics import agreement, stopping_bias
 from marl.judging.judge import Judge
 from marl.protocols import BaselineConfig, Evidence, Likeness, Peers
+from marl.scenario.load import load
 from marl.scenario.schema import CreditConfig
-from marl.types import Advantage, Completion, Credit, Message, Metrics, Request
+from marl.training.placement import make_simulator
+from marl.types import Advantage, Completion, Credit, Deal, Message, Metrics, Request
 
 SEATS = {"a": "x", "b": "y"}
 
@@ -196,6 +199,42 @@ def test_a_problem_that_differs_though_the_prompt_does_not_makes_a_start_impure(
     first, second = (episode(f"{i}", "ab", start="s", seats=SEATS) for i in range(2))
     metrics = diagnosed([changed(first, problem="pp"), changed(second, problem="pq")], baseline="group")
     assert metrics["x/purity"] == 0.0
+
+
+def test_problems_that_were_posed_to_peers_are_starts_of_their_own() -> None:
+    sage = load(SCENARIOS / "sage.yaml")
+
+    def say(request: Request) -> str:
+        asked = request.messages[-1].content
+        number = request.seed % 20
+        return sage.game.problems(20)[number].question if asked == "pose" else request.examples[1]
+
+    rules = sage.rule_engines()
+    play = make_simulator(sage, {"team": FunctionEngine(say), **rules}).play
+    names = [f"{start}.{i}" for start in range(2) for i in range(4)]
+    played = play([Deal(name, name[0], int(name[0]), sage.seats) for name in names])
+    by_start = diagnosed(played, baseline={"kind": "group", "like": "start"})
+    assert (by_start["challenger/purity"], by_start["planner/purity"], by_start["critic/purity"]) == (1.0, 0.0, 0.0)
+    by_problem = diagnosed(played, baseline={"kind": "group", "like": "problem"})
+    assert by_problem["solver/purity"] == 1.0, "four solvers in each episode work on one problem"
+
+
+def test_a_problem_that_was_dealt_to_one_and_posed_to_another_is_the_same_problem() -> None:
+    first, second = (episode(f"{i}", "ab", start=f"{i}", seats=SEATS) for i in range(2))
+    episodes = [changed(first, problem=["p", "q"]), changed(second, problem=["q", "q"])]
+    baseline = {"kind": "group", "like": "problem"}
+    assert diagnosed(episodes, baseline=baseline)["y/purity"] == 1.0
+
+
+@pytest.mark.parametrize(("poser", "purity"), [("a", 1.0), ("b", 0.0)])
+def test_a_problem_that_an_agent_posed_itself_is_no_start_of_its_own(poser: str, purity: float) -> None:
+    episodes = []
+    for problem in ("p", "q"):
+        posing = changed(episode(problem, "aba", start="s", seats=SEATS), problem=["dealt", "dealt", problem])
+        source, last = next(turn.id for turn in posing.turns if turn.agent == poser), posing.turns[-1].id
+        posing.graph.add_edge(source, last, kinds=frozenset({"posed"}))
+        episodes.append(posing)
+    assert diagnosed(episodes, baseline="group")["x/purity"] == purity
 
 
 class LuckConfig(PenniesConfig):

@@ -4,7 +4,11 @@ import json
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
@@ -94,6 +98,40 @@ def test_a_missing_shard_is_named(copy: Path) -> None:
     (copy / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ValueError, match=r"no model-1\.safetensors"):
         prepared(copy)
+
+
+class OneModelHub(BaseHTTPRequestHandler):
+    """A hub that has one model."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(200 if self.path == "/api/models/owner/model" else 404)
+        self.end_headers()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HTTPServer]:
+    """Ask this hub, from an empty folder, with an empty cache."""
+    import huggingface_hub.constants
+
+    with HTTPServer(("127.0.0.1", 0), OneModelHub) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.chdir(tmp_path)
+        yield server
+        server.shutdown()
+
+
+def test_a_mistyped_folder_that_could_be_a_name_on_the_hub_is_asked_for_once(hub: HTTPServer) -> None:
+    assert prepared("owner/model").path == "owner/model"
+    with pytest.raises(ValueError, match=r"model 'models/bse': there is no such folder, and no such model at http"):
+        prepared("models/bse")
+    hub.server_close()
+    began = time.monotonic()
+    with pytest.raises(ValueError, match=r"model 'models/bse': there is no such folder, and http.* cannot be asked"):
+        prepared("models/bse")
+    assert time.monotonic() - began < 5, "Transformers would try for a minute"
 
 
 def test_an_unreachable_name_on_the_hub_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

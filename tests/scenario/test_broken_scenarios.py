@@ -259,6 +259,18 @@ def test_all_problems_are_shown_at_once() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ("[]", "game.stages: must have at least 1, has 0 (got [])"),
+        ("[{repeat: 2, stages: []}]", "game.stages.0.loop.stages: must have at least 1, has 0 (got [])"),
+        ("[{role: 3}]", "game.stages.0.stage.role: must be text: quote it (got 3)"),
+    ],
+)
+def test_a_list_whose_only_item_is_wrong_is_not_said_to_be_too_short(stages: str, message: str) -> None:
+    assert problems(f"game={{kind: team, task: arithmetic, stages: {stages}}}") == [message]
+
+
 def test_a_misspelt_seat_is_both_missing_and_unknown() -> None:
     assert problems("seats={player_0: player, playr_1: player}") == [
         "seats.player_1: missing: game 'kuhn_poker' has the agents player_0, player_1",

@@ -104,6 +104,8 @@ def test_alarms_are_listed_with_the_steps_in_which_they_held(tmp_path: Path) -> 
     name = "alarm/critic/constant"
     report = closing_report(written(tmp_path, {}, {name: 1.0}, {name: 1.0}, {name: 0.0}, {}), finished=True)
     assert "ALARM role critic: constant, in 2 steps from 1 to 2\n" in report
+    last = closing_report(written(tmp_path, {}, {name: 0.0}, {name: 1.0}), finished=True)
+    assert "ALARM role critic: constant, in step 2, to the end\n" in last
 
 
 def credited(**figures: float) -> dict[str, float]:

@@ -65,7 +65,8 @@ def _write(key: str, question: str, evidence: dict[str, Any], values: int) -> Pr
     """Return the problem; its wrong answers have one wrong value."""
     right: Sequence[str] = [evidence["parts"][name] for name in evidence["needs"]]
     slips = [
-        " ".join([*right[:place], f"{part[0]}{(int(part[1:]) + 1) % values}", *right[place + 1 :]])
+        " ".join([*right[:place], f"{part[0]}{(int(part[1:]) + slip) % values}", *right[place + 1 :]])
+        for slip in (1, 2, 3)
         for place, part in enumerate(right)
     ]
     answer = " ".join(right)

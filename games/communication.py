@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 import networkx as nx
-from pydantic import Field, NonNegativeFloat, PositiveInt, ValidationError
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from games.base import TextGame, TextGameConfig
 from games.communication_graph import ACTIONS, Edge, connect, speaking_order
@@ -42,8 +42,8 @@ class CommunicationConfig(TaskGameConfig, TextGameConfig):
     controllers: bool = False
     """True: each `controller_i` chooses for a `speaker_i`, so that two policies may do it. A controller reads the
     question but no evidence, and what its speaker said and heard in the round before. False: `agent_i` does both."""
-    answer: Literal["majority", "asked"] = "majority"
-    """The answer that counts: the most common one, or that of the agent that the evidence says is asked."""
+    answer: Literal["majority", "respondent"] = "majority"
+    """The answer that counts: the most common one, or that of the agent that the evidence names as respondent."""
     accuracy: NonNegativeFloat = 1.0
     """Reward of every agent for the right answer."""
     cost: NonNegativeFloat = 0.1
@@ -69,10 +69,10 @@ class CommunicationConfig(TaskGameConfig, TextGameConfig):
         return controllers | dict.fromkeys(self.speakers, "speaker")
 
     def conflicts(self, speakers: Mapping[str, Speaker]) -> Iterable[str]:
-        if self.evidence == "split" or self.answer == "asked":
+        if self.evidence == "split" or self.answer == "respondent":
             try:
                 DealtEvidence.of(self.tasks.problem("train", 0))
-            except (ValidationError, ValueError) as error:
+            except ValueError as error:
                 yield f"task: {error}"
 
     def opponents(self) -> Mapping[str, EngineConfig]:
@@ -82,17 +82,17 @@ class CommunicationConfig(TaskGameConfig, TextGameConfig):
 
     @property
     def is_exact(self) -> bool:
-        """True if `exact` can be worked out: one round of at most four agents that are asked, with controllers."""
-        return self.controllers and self.rounds == 1 and self.agents <= MOST_ENUMERATED and self.answer == "asked"
+        """True if `exact` can be worked out: controllers, one round, one respondent, and at most four agents."""
+        return self.controllers and self.rounds == 1 and self.agents <= MOST_ENUMERATED and self.answer == "respondent"
 
     @cached_property
     def perfect_team(self) -> PerfectTeam:
-        """What every joint choice earns under perfect speakers; raises ValueError unless `is_exact`."""
+        """Team of perfect speakers, whose joint choices are enumerated; raises ValueError unless `is_exact`."""
         if not self.is_exact:
             raise ValueError(
                 f"agents: {self.agents}, rounds: {self.rounds}, controllers: {self.controllers}, answer: "
                 f"{self.answer!r} are not enumerated; choices: agents: 2 to {MOST_ENUMERATED}, rounds: 1, controllers: "
-                "true, answer: asked"
+                "true, answer: respondent"
             )
         return PerfectTeam(self.speakers, self.evidence == "split", self.payment)
 
@@ -131,7 +131,7 @@ class Communication(TextGame):
 
     An agent hears its predecessors in the round's graph: their new answer, and their earlier moves that it has not
     heard before. Who is on no edge is silent in that round unless its answer counts. The team's answer is the
-    majority's (of equally frequent ones, that of the first agent), or that of the agent that is asked. All are paid
+    majority's (of equally frequent ones, that of the first agent), or that of the respondent. All are paid
     alike: `accuracy` * correct - `cost` * min(words / `budget`, 1).
     """
 
@@ -149,10 +149,10 @@ class Communication(TextGame):
         self.dealt_problem = problem = deal_problem(self.name, self.tasks, rng, options)
         if not problem.answer.strip():
             raise ValueError(f"communication: problem {problem.key!r} has no answer that texts can be compared with")
-        asked = self.config.answer == "asked"
-        dealt = asked or self.config.evidence == "split" or "evidence" in problem.facts
+        single = self.config.answer == "respondent"
+        dealt = single or self.config.evidence == "split" or "evidence" in problem.facts
         self.evidence = DealtEvidence.of(problem) if dealt else None
-        self._answering = (self.evidence.asked_of(self.speakers),) if asked and self.evidence else self.speakers
+        self._answering = (self.evidence.respondent_in(self.speakers),) if single and self.evidence else self.speakers
         """The agents whose answers count."""
         self.moves: dict[str, list[str]] = {agent: [] for agent in self.seats}
         """Agent -> its choices and answers in turn."""
@@ -209,10 +209,10 @@ class Communication(TextGame):
         return " . ".join([self.dealt_problem.question, *self._holding(agent), *moves])
 
     def move(self, action: str) -> str | Mapping[str, float]:
-        agent, said = self.agent_selection, normalize_spaces(action)
-        self.moves[agent].append(said)
+        agent, text = self.agent_selection, normalize_spaces(action)
+        self.moves[agent].append(text)
         if not self._choosing:
-            self.answers[agent] = said
+            self.answers[agent] = text
         self._stage = self._stage[1:] or self._next_stage()
         return self._stage[0] if self._stage else self._pay_team()
 
@@ -231,8 +231,8 @@ class Communication(TextGame):
     def words_spent(self) -> int:
         """Return the number of words spoken and heard so far, by all agents; of a controller nobody hears."""
         heard = (moves for agent in self.speakers for moves in self._heard_moves(agent).values())
-        spoken = (self.moves[agent] for agent in self.speakers)
-        return sum(len(move.split()) for moves in (*spoken, *heard) for move in moves)
+        made = (self.moves[agent] for agent in self.speakers)
+        return sum(len(move.split()) for moves in (*made, *heard) for move in moves)
 
     def _held(self, agent: str) -> list[str]:
         """Return the names of the parts of the evidence that an agent, or the one it chooses for, holds."""
@@ -289,13 +289,13 @@ class Communication(TextGame):
 
 def _rules(config: CommunicationConfig) -> str:
     """Return the rules in words."""
-    told = "Each is told only a part of what there is to know. " if config.evidence == "split" else ""
-    speaks = "each" if config.answer == "majority" else "each who hears somebody, is heard or is asked"
-    counts = "The majority's answer" if config.answer == "majority" else "The answer of the player who is asked"
+    partly = "Each is told only a part of what there is to know. " if config.evidence == "split" else ""
+    speaks = "each" if config.answer == "majority" else "each who hears somebody, is heard or has to answer"
+    counts = "The majority's answer" if config.answer == "majority" else "The answer of the player who has to answer"
     you = "your speaker" if config.controllers else "you"
     verb = "hears" if config.controllers else "hear"
     return (
-        f"A team of {config.agents} solves a problem in {config.rounds} rounds. {told}In each round all first choose "
+        f"A team of {config.agents} solves a problem in {config.rounds} rounds. {partly}In each round all first choose "
         f"at once how they talk: [alone] to nobody, [broadcast] all hear {you}, [query] {you} {verb} the next player, "
         f"[aggregate] {you} {verb} all, [verify] the next player hears {you}, [debate] {you} and the player opposite "
         f"hear each other. Then {speaks} gives an answer to the problem. {counts} in the last round counts, and talk "

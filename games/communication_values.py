@@ -50,7 +50,7 @@ class PerfectTeam:
         evidence, answer = DealtEvidence.of(problem), problem.answer
         # Problems that differ in the words themselves are worth the same.
         lengths = [len(text.split()) for text in (answer, *evidence.parts.values())]
-        key = (*lengths, *evidence.parts, evidence.needs, evidence.asked)
+        key = (*lengths, *evidence.parts, evidence.needs, evidence.respondent)
         if key not in self._known:
             played = {edges: self._play(graph, evidence, answer) for edges, graph in self._graphs.items()}
             self._known[key] = {choice: played[edges] for choice, edges in self._graph_of.items()}
@@ -70,13 +70,13 @@ class PerfectTeam:
         return {rule: _mean(played) for rule, played in rules.items()}
 
     def _play(self, graph: nx.DiGraph[str], evidence: DealtEvidence, answer: str) -> PlayFigures:
-        asked, said, words = evidence.asked_of(self.team), dict[str, str](), 0
-        for speaker in (each for depth in speaking_order(graph, (asked,)) for each in depth):
-            heard = [said[other] for other in graph.predecessors(speaker)]
+        respondent, utterances, words = evidence.respondent_in(self.team), dict[str, str](), 0
+        for speaker in (each for depth in speaking_order(graph, (respondent,)) for each in depth):
+            heard = [utterances[other] for other in graph.predecessors(speaker)]
             held = evidence.held_by(speaker, self.team) if self._split else evidence.parts
-            said[speaker] = evidence.utterance(evidence.known(held, heard, answer), answer)
-            words += sum(len(text.split()) for text in (said[speaker], *heard))
-        correct = said[asked] == answer
+            utterances[speaker] = evidence.utterance(evidence.known(held, heard, answer), answer)
+            words += sum(len(text.split()) for text in (utterances[speaker], *heard))
+        correct = utterances[respondent] == answer
         return PlayFigures(self._payment(correct, words), float(correct), words, graph.number_of_edges())
 
 

@@ -26,12 +26,12 @@ class DealtEvidence(Config):
     """Name of a part -> its text. They are dealt out in this order, to one member after another."""
     needs: tuple[str, ...] = Field(min_length=1)
     """Names of the parts that the answer needs."""
-    asked: str
-    """Name of a part: who holds it is asked."""
+    respondent: str
+    """Name of a part: who holds it has to answer."""
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
-        for field, names in (("needs", self.needs), ("asked", (self.asked,))):
+        for field, names in (("needs", self.needs), ("respondent", (self.respondent,))):
             if unknown := [name for name in names if name not in self.parts]:
                 raise ValueError(f"{field}: no part {unknown[0]!r}; {nearest(unknown[0], self.parts)}")
         return self
@@ -51,9 +51,9 @@ class DealtEvidence(Config):
         """Return the names of the parts that `member` holds."""
         return list(self.parts)[team.index(member) :: len(team)]
 
-    def asked_of(self, team: Sequence[str]) -> str:
-        """Return the member that is asked."""
-        return team[list(self.parts).index(self.asked) % len(team)]
+    def respondent_in(self, team: Sequence[str]) -> str:
+        """Return the member that has to answer."""
+        return team[list(self.parts).index(self.respondent) % len(team)]
 
     def known(self, held: Iterable[str], heard: Iterable[str], answer: str) -> set[str]:
         """Return the names of the parts known from what is held and heard; who hears the answer knows what it needs."""
@@ -62,8 +62,8 @@ class DealtEvidence(Config):
         def is_heard(text: str) -> bool:
             return any(f" {normalize_spaces(text)} " in other for other in texts)
 
-        told = self.needs if is_heard(answer) else ()
-        return {*held, *told, *(name for name, part in self.parts.items() if is_heard(part))}
+        implied = self.needs if is_heard(answer) else ()
+        return {*held, *implied, *(name for name, part in self.parts.items() if is_heard(part))}
 
     def utterance(self, known: Collection[str], answer: str) -> str:
         """Return what a perfect speaker says: the answer if it knows enough, else all that it knows of what counts."""

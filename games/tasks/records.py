@@ -51,12 +51,12 @@ class RecordsTask(GeneratedTask):
     def draw(self, rng: random.Random) -> Draft:
         names = ascii_lowercase[: self.records]
         values = [rng.randrange(self.values) for _ in names]
-        asked = rng.choice(names)
-        others = rng.sample([name for name in names if name != asked], rng.randint(*self.needs_range) - 1)
-        needs = sorted([asked, *others])
+        respondent = rng.choice(names)
+        rest = [name for name in names if name != respondent]
+        needs = sorted([respondent, *rng.sample(rest, rng.randint(*self.needs_range) - 1)])
         parts = {name: f"{name}{value}" for name, value in zip(names, values, strict=True)}
-        evidence = {"parts": parts, "needs": needs, "asked": asked}
-        question = f"{asked} asks for {' '.join(needs)}"
+        evidence = {"parts": parts, "needs": needs, "respondent": respondent}
+        question = f"{respondent} asks for {' '.join(needs)}"
         key = f"{question} : {' '.join(parts.values())}"
         return Draft(key, len(needs), partial(_write, key, question, evidence, self.values))
 

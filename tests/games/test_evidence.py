@@ -23,7 +23,7 @@ from roles.answering import PlayerRole
 
 def config(records: int = 3, **settings: Any) -> CommunicationConfig:
     task = RecordsTask(records=records, train=200, held_out=60)
-    chosen = {"agents": records, "rounds": 1, "evidence": "split", "controllers": True, "answer": "asked"}
+    chosen = {"agents": records, "rounds": 1, "evidence": "split", "controllers": True, "answer": "respondent"}
     return CommunicationConfig.model_validate({"task": task, "cost": 0.5, "budget": 12, **chosen, **settings})
 
 
@@ -31,7 +31,7 @@ def asking(asked: str, *needs: str) -> Problem:
     """A question about the records a1, b2, c3, d4."""
     parts = {name: f"{name}{place + 1}" for place, name in enumerate("abcd")}
     answer = " ".join(parts[name] for name in needs)
-    facts = {"evidence": {"parts": parts, "needs": list(needs), "asked": asked}}
+    facts = {"evidence": {"parts": parts, "needs": list(needs), "respondent": asked}}
     return Problem(f"{asked} : {answer}", f"{asked} asks for {' '.join(needs)}", answer, facts=facts)
 
 
@@ -79,7 +79,7 @@ def test_all_controllers_choose_at_once_and_then_speakers_in_the_order_of_the_gr
     assert game.reward_causes["speaker_3", "accuracy"] == "answer of speaker_0 against the right one"
 
 
-def test_who_is_on_no_edge_is_silent_unless_it_is_asked() -> None:
+def test_who_is_on_no_edge_is_silent_unless_it_has_to_answer() -> None:
     assert played_perfectly(begun(asking("d", "b", "d"), *["alone"] * 4)) == [("speaker_3", "d4")]
     everybody = begun(asking("d", "b", "d"), *["alone"] * 4, answer="majority")
     assert [speaker for speaker, _ in played_perfectly(everybody)] == list(everybody.speakers)
@@ -213,9 +213,9 @@ def test_evidence_that_a_task_does_not_have_is_a_conflict() -> None:
     assert list(config(3).conflicts({})) == []
 
 
-@pytest.mark.parametrize(("field", "value"), [("needs", ["a", "x"]), ("asked", "x")])
+@pytest.mark.parametrize(("field", "value"), [("needs", ["a", "x"]), ("respondent", "x")])
 def test_evidence_that_names_no_part_is_refused(field: str, value: object) -> None:
-    evidence = {"parts": {"a": "a1", "b": "b2"}, "needs": ["a"], "asked": "a"}
+    evidence = {"parts": {"a": "a1", "b": "b2"}, "needs": ["a"], "respondent": "a"}
     with pytest.raises(ValueError, match=f"{field}: no part 'x'; choices: a, b"):
         DealtEvidence.model_validate(evidence | {field: value})
 

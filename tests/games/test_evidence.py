@@ -2,10 +2,12 @@
 
 import math
 import random
+import re
 from itertools import combinations
 from typing import Any
 
 import pytest
+from paths import ROOT, SCENARIOS
 from pettingzoo.test import api_test, seed_test
 from small_games import table
 
@@ -17,8 +19,11 @@ from games.tasks.arithmetic import ArithmeticTask
 from games.tasks.records import RecordsTask
 from marl.engines.scripted import Always, Random, ScriptedConfig
 from marl.graph import Trajectory
+from marl.scenario.load import load
 from marl.types import Deal, Problem
 from roles.answering import PlayerRole
+
+README = ROOT / "games" / "README.md"
 
 
 def config(records: int = 3, **settings: Any) -> CommunicationConfig:
@@ -185,6 +190,20 @@ def test_exported_players_earn_their_exact_values() -> None:
         success, words = (sum(t.findings.measures[m] for t in played) / 60 for m in ("success", "words"))
         value = sum(trajectory.returns["controller_1"] for trajectory in played) / 60
         assert (value, success, words) == pytest.approx(exact[rule][:3])
+
+
+def test_the_table_in_the_readme_is_exact() -> None:
+    exact = {f"always_{name}" if name in ACTIONS else name: row for name, row in _shipped().exact().items()}
+    rows = re.findall(r"^\| `(\w+)` \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", README.read_text(), re.MULTILINE)
+    assert [name for name, *_ in rows] == [*exact]
+    for name, value, success, words in rows:
+        assert (float(value), float(success), float(words)) == pytest.approx(exact[name][:3], abs=0.005)
+
+
+def _shipped() -> CommunicationConfig:
+    game = load(SCENARIOS / "evidence_sharing.yaml").game
+    assert isinstance(game, CommunicationConfig)
+    return game
 
 
 def test_what_cannot_be_enumerated_is_refused_and_not_exported() -> None:

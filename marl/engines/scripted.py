@@ -37,6 +37,18 @@ class Random(ScriptedConfig):
         return _uniform(moves)
 
 
+class Always(ScriptedConfig):
+    """Plays one move wherever it is legal, and every legal move with the same probability elsewhere."""
+
+    kind: str = "always"
+    example = "move: pass"
+    move: str
+    """The move."""
+
+    def probabilities(self, state: str, moves: tuple[str, ...]) -> Mapping[str, float]:
+        return {self.move: 1.0} if self.move in moves else _uniform(moves)
+
+
 class Tabular(ScriptedConfig):
     """Plays from a table of information states; uniformly in states that it lacks."""
 

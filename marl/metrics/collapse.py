@@ -13,15 +13,17 @@ from itertools import pairwise
 
 from marl.types import Metrics, Turn
 
+_FEW_TURNS = 16
+"""A kind of decision with fewer turns in a step says nothing of a role that also decides something else."""
+
 
 def collapse_figures(turns: Sequence[Turn]) -> Metrics:
     """Return those of `entropy`, `constant`, `repeated` and `distinct2` that these turns of one role have."""
     answered = [turn for turn in turns if _by_model(turn)]
-    chosen = [turn for turn in answered if turn.request.options is None or len(turn.request.options) > 1]
-    free = [turn for turn in chosen if turn.request.options is None]
+    free = [turn for turn in answered if turn.request.options is None]
     figures = {
         "entropy": entropy(answered),
-        "constant": constant(chosen),
+        "constant": _most_constant(answered)[1],
         # A list of moves limits the texts: there, `constant` is the indicator.
         "repeated": repeated(free),
         "distinct2": distinct([turn.completion.token_ids for turn in free]),
@@ -30,9 +32,38 @@ def collapse_figures(turns: Sequence[Turn]) -> Metrics:
 
 
 def most_common_move(turns: Iterable[Turn]) -> str:
-    """Return the move made most often; "" if there is none."""
-    moves = Counter([turn.action for turn in turns if turn.action is not None])
+    """Return the move that accounts for `constant`, or else the one made most often; "" if there is none."""
+    made = list(turns)
+    decision, _ = _most_constant([turn for turn in made if _by_model(turn)])
+    moves = Counter([turn.action for turn in decision or made if turn.action is not None])
     return moves.most_common(1)[0][0] if moves else ""
+
+
+def kinds_of_decision(turns: Sequence[Turn]) -> list[list[Turn]]:
+    """Return the turns by kind of decision, those without a choice left out.
+
+    Answers in any words are one kind. Choices from lists of moves are one kind if the lists share a move, directly or
+    through others. Whoever chooses whom to hear and then answers may be constant in the one and not in the other.
+    """
+    listed = [turn for turn in turns if turn.request.options is not None and len(turn.request.options) > 1]
+    lists: list[frozenset[str]] = []
+    for moves in dict.fromkeys(frozenset(turn.request.options or ()) for turn in listed):
+        shared = [other for other in lists if other & moves]
+        lists = [*(other for other in lists if other not in shared), moves.union(*shared)]
+    choices = [[turn for turn in listed if moves.issuperset(turn.request.options or ())] for moves in lists]
+    answers = [turn for turn in turns if turn.request.options is None]
+    return [kind for kind in (answers, *choices) if kind]
+
+
+def _most_constant(turns: Sequence[Turn]) -> tuple[list[Turn], float | None]:
+    """Return the kind of decision with the greatest `constant`, and that; ([], None) if no kind has one.
+
+    Of several kinds, those of few turns are left out.
+    """
+    kinds = kinds_of_decision(turns)
+    shares = [(kind, constant(kind)) for kind in kinds if len(kind) >= _FEW_TURNS or len(kinds) == 1]
+    known = [(kind, share) for kind, share in shares if share is not None]
+    return max(known, key=lambda kind_share: kind_share[1]) if known else ([], None)
 
 
 def entropy(turns: Sequence[Turn]) -> float | None:
@@ -46,7 +77,10 @@ def entropy(turns: Sequence[Turn]) -> float | None:
 
 
 def constant(turns: Sequence[Turn]) -> float | None:
-    """Return the share of the most common move among readable ones; None if all had the same question."""
+    """Return the share of the most common move among readable ones of one kind of decision.
+
+    None if all had the same question.
+    """
     readable = [turn for turn in turns if turn.action is not None]
     if all(_question(turn) == _question(readable[0]) for turn in readable):
         return None

@@ -18,7 +18,7 @@ from small_games import FunctionEngine, PenniesConfig, deal, random_move, table
 from games.kuhn_poker import KuhnPokerConfig
 from marl.engines.scripted import Random
 from marl.metrics.alarms import AlarmMonitor, Collapse
-from marl.metrics.collapse import collapse_figures, most_common_move
+from marl.metrics.collapse import collapse_figures, kinds_of_decision, most_common_move
 from marl.metrics.summaries import summarize
 from marl.protocols import AssignConfig, Evidence
 from marl.runs.run_folder import RunFolder
@@ -60,6 +60,28 @@ def test_constant_is_the_share_of_the_most_common_move_where_there_was_a_choice(
     assert collapse_figures(turns + forced + unread)["constant"] == 0.75
     assert most_common_move(turns) == "yes"
     assert most_common_move([]) == ""
+
+
+ACTIONS = ("alone", "query", "verify")
+
+
+def test_a_constant_choice_shows_though_the_answers_of_the_same_role_vary() -> None:
+    answers = [turn(f"{n}", f"{n}") for n in range(64)]
+    silent = [turn("alone", f"{n}", legal=ACTIONS) for n in range(63)] + [turn("query", "63", legal=ACTIONS)]
+    assert collapse_figures(answers + silent)["constant"] == 63 / 64
+    assert most_common_move(answers + silent) == "alone"
+    talking = [turn(ACTIONS[n % 3], f"{n}", legal=ACTIONS) for n in range(63)]
+    assert collapse_figures(answers + talking)["constant"] == 1 / 3
+    assert collapse_figures(answers + silent[:15])["constant"] == 1 / 64, "too few choices to tell"
+
+
+def test_lists_that_share_a_move_are_one_kind_of_decision() -> None:
+    first = [turn(f"{1 + n % 2}", f"{n}", legal=("1", "2")) for n in range(16)]
+    second = [turn("3", f"{n}", legal=("2", "3")) for n in range(16)]
+    other = [turn("fold", f"{n}", legal=("call", "fold")) for n in range(16)]
+    assert kinds_of_decision([*first, *second, *other]) == [first + second, other]
+    assert collapse_figures(first + second)["constant"] == 0.5
+    assert collapse_figures(first + second + other)["constant"] == 1.0
 
 
 def test_one_answer_to_one_question_is_no_constant_policy() -> None:
@@ -110,7 +132,7 @@ def test_a_step_tells_the_signs_and_the_spread_of_returns_of_each_role() -> None
     game = KuhnPokerConfig()
     metrics = summarize(table(game, FunctionEngine(random_move)).play([deal(f"{i}", game, i) for i in range(50)]))
     assert metrics["role/player/entropy"] == 0.375
-    assert 0.2 < metrics["role/player/constant"] < 0.6
+    assert 0.4 < metrics["role/player/constant"] < 0.7
     assert metrics["role/player/reward_std"] > 1
     alone = PenniesConfig()
     assert "role/player/constant" not in summarize(table(alone, FunctionEngine(random_move)).play([deal("e", alone)]))

@@ -8,18 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paths import PLUG_IN
+from paths import PLUG_IN, SCENARIOS
 from quiz_game import RecordingMonitor
+from small_games import FunctionEngine
 from sums import Sums, team, team_deal, team_simulator
 
 from marl.graph import Trajectory
 from marl.metrics.alarms import AlarmMonitor
 from marl.metrics.collapse import most_common_move
 from marl.metrics.summaries import summarize
-from marl.scenario.load import validate
+from marl.rollout.casting import RoleCasting
+from marl.rollout.simulator import RolloutSimulator
+from marl.scenario.load import load, validate
 from marl.scenario.schema import Alarms
+from marl.seeds import seed_of
 from marl.training.session import RunStart, train
-from marl.types import Request
+from marl.types import Deal, Request
 
 AGREEMENT = "own.readable * ((own.move == 'yes') == solver.correct)"
 CRITIC = {"role": "critic", "hears": ["solver"], "legal": ["yes", "no"]}
@@ -165,3 +169,34 @@ def test_a_critic_that_can_tell_learns_to_and_raises_no_alarm(tmp_path: Path) ->
     assert alarms == []
     assert last["episode/measure/success"] > 0.9
     assert last["role/critic/constant"] < 0.9
+
+
+# --- one role that decides in two ways -------------------------------------------------------------------------------
+
+
+def told_of_talk(choose: Callable[[Request], str], steps: int = 6) -> list[tuple[int, str]]:
+    """The alarms if all choose so whom to hear in the shipped scenario, and then are right four times out of five."""
+    scenario = load(SCENARIOS / "communication.yaml")
+
+    def say(request: Request) -> str:
+        return f"[{choose(request)}]" if request.options else request.examples[one_in(5, request)]
+
+    simulator = RolloutSimulator(scenario.game, RoleCasting(scenario.roles, 0), {"actor": FunctionEngine(say)})
+    watch, shown = AlarmMonitor.of_scenario(scenario), []
+    for number in range(1, steps + 1):
+        names = [f"{number}.{episode}" for episode in range(48)]
+        played = simulator.play([Deal(name, name, seed_of(name), scenario.seats) for name in names])
+        turns = [turn for trajectory in played for turn in trajectory.turns]
+        shown += [(number, alarm.message(most_common_move(turns))) for alarm in watch(summarize(played))[1]]
+    return shown
+
+
+def test_silence_whatever_the_question_rings_though_the_answers_vary() -> None:
+    [(number, message)] = told_of_talk(lambda request: "broadcast" if one_in(300, request) else "alone")
+    assert number == Alarms().patience
+    assert message.startswith("ALARM role speaker: says 'alone' in ")
+    assert "(constant >= 0.98)" in message
+
+
+def test_talk_that_varies_raises_no_alarm() -> None:
+    assert told_of_talk(lambda request: "broadcast" if one_in(10, request) else "alone") == []

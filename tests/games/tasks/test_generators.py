@@ -15,6 +15,7 @@ from games.tasks.base import GeneratedTask, ProblemSource
 from games.tasks.code import CodeTask
 from games.tasks.countdown import CountdownTask
 from games.tasks.logic_grids import LogicGridsTask
+from games.tasks.records import RecordsTask
 from games.tasks.strings import StringsTask
 from marl.parts import find
 from marl.protocols import Split, Tasks
@@ -23,11 +24,19 @@ from marl.types import Problem
 GENERATORS: tuple[GeneratedTask, ...] = (
     ArithmeticTask(train=800, held_out=200),
     ArithmeticTask(train=300, held_out=100, style="expanded", operators=("+", "-", "*"), terms=3),
+    RecordsTask(train=300, held_out=80),
     CountdownTask(train=300, held_out=100),
     StringsTask(train=300, held_out=100),
     LogicGridsTask(train=150, held_out=50),
     CodeTask(train=300, held_out=100),
 )
+
+
+def told(problem: Problem) -> tuple[str, str]:
+    """All that a team is told of a problem."""
+    return problem.question, json.dumps(problem.facts.get("evidence"))
+
+
 every_generator = pytest.mark.parametrize("settings", GENERATORS, ids=lambda settings: settings.kind)
 
 
@@ -41,7 +50,7 @@ def test_the_splits_have_the_asked_sizes_and_share_no_problem(settings: Generate
     train, held_out = problems(tasks, "train"), problems(tasks, "held_out")
     assert (len(train), len(held_out)) == (settings.train, settings.held_out)
     assert len({problem.key for problem in (*train, *held_out)}) == len(train) + len(held_out)
-    assert not {problem.question for problem in train} & {problem.question for problem in held_out}
+    assert not {told(problem) for problem in train} & {told(problem) for problem in held_out}
 
 
 @every_generator

@@ -1,0 +1,95 @@
+"""Success against the price of talk: ways to choose who hears whom, on the same held-out problems.
+
+    python tests/bench/communication.py SCENARIO [RUN ...] [--episodes 200] [--greedy] [--out FILE]
+
+The choices of SCENARIO's controllers are made by each of the six constant policies (`always_alone` is no communication,
+`always_broadcast` and `always_aggregate` are full ones), at random, by the best decision rule where the game knows it,
+and by what the policies of the scenario and of each run make of it, as they sample (`--greedy`: their likeliest
+choice). The speakers are those of the scenario or of the run.
+
+`return`: reward of each agent. `words`: spoken and heard, which is what is paid for. `tokens`: sampled by the models of
+speakers in an episode; speakers by rule sample none. `exact`: what enumeration says of perfect speakers, on all
+held-out problems. Figures are [lower bound, mean, upper bound] at 95 %. Rows are sorted by `words`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from _bench import parser, report, silent
+
+from games.communication import CommunicationConfig
+from marl.commands.evaluate import MeasuredPolicies, trained, untrained
+from marl.engines.scripted import Random
+from marl.evaluation.held_out import HeldOut
+from marl.graph import Trajectory
+from marl.protocols import EngineConfig
+from marl.statistics import interval
+
+MEASURES = ("success", "words", "edges", "choice_entropy")
+Figures = dict[str, list[float]]
+
+
+def game_of(policies: MeasuredPolicies) -> CommunicationConfig:
+    game = policies.scenario.game
+    if not isinstance(game, CommunicationConfig) or not game.controllers:
+        raise SystemExit(f"game: {game.kind!r} has no controllers; choices: communication with controllers: true")
+    return game
+
+
+def figures(episodes: Sequence[Trajectory], game: CommunicationConfig) -> Figures:
+    """Means over episodes, with intervals."""
+    columns = {name: [episode.findings.measures[name] for episode in episodes] for name in MEASURES}
+    columns["return"] = [episode.returns.get(game.choosers[0], 0.0) for episode in episodes]
+    columns["tokens"] = [float(sum(map(tokens, turns(episode, game.speakers)))) for episode in episodes]
+    return {name: [round(bound, 4) for bound in interval(values)] for name, values in columns.items()}
+
+
+def turns(episode: Trajectory, agents: Sequence[str]) -> list[Any]:
+    return [turn for turn in episode.turns if turn.agent in agents]
+
+
+def tokens(turn: Any) -> int:
+    """The tokens that a model sampled."""
+    return len(turn.completion.token_ids) if turn.completion.prompt_ids else 0
+
+
+def measured(policies: MeasuredPolicies, players: dict[str, EngineConfig], options: Any) -> dict[str, Figures]:
+    """Figures of the policies themselves (``), and with each player in the controllers' place."""
+    scenario, simulator, game = policies.scenario, policies.simulator(), game_of(policies)
+    chooser = scenario.roles[scenario.seats[game.choosers[0]]].policy
+    casting = simulator.casting.greedy() if options.greedy else simulator.casting
+    engines = {"": simulator.engines[chooser], **{name: player.build(None) for name, player in players.items()}}
+    rows = {}
+    for name, engine in engines.items():
+        evaluation = HeldOut(scenario, simulator.variant(casting, {chooser: engine}), options.episodes)
+        evaluation()
+        rows[name] = figures(evaluation.played, game)
+    return rows
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("scenario", type=Path)
+    arguments.add_argument("runs", type=Path, nargs="*")
+    arguments.add_argument("--episodes", type=int, default=200)
+    arguments.add_argument("--greedy", action="store_true")
+    options = arguments.parse_args()
+    start = untrained(options.scenario, (), None, best=False)
+    game = game_of(start)
+    with silent():
+        rows = measured(start, {"random": Random(), **game.opponents()}, options)
+        rows["untrained"] = rows.pop("")
+        for run in options.runs:
+            rows[run.name] = measured(trained(run, (), None, best=False), {}, options)[""]
+    table = dict(sorted(rows.items(), key=lambda row: row[1]["words"][1]))
+    exact = {name: each._asdict() for name, each in game.exact().items()} if game.is_exact else None
+    seeds = [trained(run, (), None, best=False).scenario.schedule.seed for run in options.runs]
+    settings = {"scenario": options.scenario.name, "episodes": options.episodes, "greedy": options.greedy}
+    report({"played": table, "exact": exact}, options.out, seeds=seeds, **settings)
+
+
+if __name__ == "__main__":
+    main()

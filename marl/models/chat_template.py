@@ -15,7 +15,7 @@ from jinja2 import TemplateError
 
 from marl.errors import Notice
 from marl.models.borders import INTERNAL, Border, MarkedPart, WrittenPrompt, with_borders
-from marl.models.token_places import CUT, Span, TokenizedText
+from marl.models.token_places import CUT, Range, TokenizedText
 from marl.models.turn_marks import EARLIER, TurnMarks
 from marl.types import Message, Request
 
@@ -98,7 +98,7 @@ class ChatTokenizer:
             self._tell_of_short_thoughts(request)
         return self._encoded(request.messages, request.continues, request.tools, policy)
 
-    def mark_tokens(self, request: Request) -> tuple[Span, ...]:
+    def mark_tokens(self, request: Request) -> tuple[Range, ...]:
         """Return the tokens of each of a request's marks in its prompt: the first, and the one after the last.
 
         They are the tokens that hold a character of the mark, though they may hold others, too. A mark of no length, or
@@ -190,7 +190,7 @@ class ChatTokenizer:
         last: tuple[int, ...],
         tools: tuple[str, ...],
         parts: tuple[MarkedPart, ...],
-    ) -> tuple[Span, ...]:
+    ) -> tuple[Range, ...]:
         """Return the tokens of parts of the messages, counted from the first token of these."""
         written, tokens, ids = self._read(messages, last, tools)
         arranged, _ = self._arranged(_bordered(messages, parts), last, tools)
@@ -296,10 +296,12 @@ def _bordered(messages: tuple[Message, ...], parts: Sequence[MarkedPart]) -> tup
     borders: list[list[Border]] = [[] for _ in messages]
     for nth, (message, begin, end) in enumerate(parts):
         borders[message] += Border(begin, 2 * nth), Border(end, 2 * nth + 1)
-    return tuple([
-        Message(message.role, with_borders(INTERNAL.sub("\ufffd", message.content), inner))
-        for message, inner in zip(messages, borders, strict=True)
-    ])
+    return tuple(
+        [
+            Message(message.role, with_borders(INTERNAL.sub("\ufffd", message.content), inner))
+            for message, inner in zip(messages, borders, strict=True)
+        ]
+    )
 
 
 def _with_schemas(messages: Sequence[Message], tools: tuple[str, ...]) -> Sequence[Message]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 CUT = "\ufdd0"
 """Marks a cut within a text. Unicode keeps this code point for use inside programs; in contents it is replaced."""
-Span = tuple[int, int]
+Range = tuple[int, int]
 """The first character or token, and the one after the last."""
 
 
@@ -25,7 +25,7 @@ class Piece(NamedTuple):
     fed: int = 0
     """Characters before it that were tokenised with it and whose tokens were left out."""
 
-    def offsets(self, *, trimmed: bool) -> list[Span]:
+    def offsets(self, *, trimmed: bool) -> list[Range]:
         """Return the characters of each token, counted from the beginning of the whole text.
 
         `trimmed`: the tokenizer leaves out the blanks with which a token begins.
@@ -44,7 +44,7 @@ class TokenizedText:
         self.text, self._pieces, self._tokenizer, self._trimmed = text, pieces, tokenizer, trimmed
         self.ids = pieces[0].ids if len(pieces) == 1 else [token for piece in pieces for token in piece.ids]
 
-    def tokens(self, spans: Sequence[Span]) -> list[Span] | None:
+    def tokens(self, spans: Sequence[Range]) -> list[Range] | None:
         """Return the tokens of each span of characters: all that hold one of these, though they may hold others, too.
 
         A span without characters that are in tokens has none: it ends where it begins, at the first token that does not
@@ -55,15 +55,13 @@ class TokenizedText:
         offsets = list(chain.from_iterable(piece.offsets(trimmed=self._trimmed) for piece in self._pieces))
         return [_overlapping(len(offsets), lambda t: offsets[t][0], lambda t: offsets[t][1], span) for span in spans]
 
-    def _by_spelling(self, spans: Sequence[Span]) -> list[Span] | None:
+    def _by_spelling(self, spans: Sequence[Range]) -> list[Range] | None:
         """Return the tokens of spans by decoding: the text must begin with what the first tokens spell."""
         text, ids = self.text.replace(CUT, ""), self.ids
 
         @cache
         def spelled(count: int) -> str:
-            return self._tokenizer.decode(
-                ids[:count], skip_special_tokens=False, clean_up_tokenization_spaces=False
-            )
+            return self._tokenizer.decode(ids[:count], skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
         def begin(token: int) -> int:
             # Bytes that are no whole character yet are spelled U+FFFD.
@@ -75,11 +73,13 @@ class TokenizedText:
 
         if spelled(len(ids)) != text:
             return None
-        moved = [(first - self.text.count(CUT, 0, first), last - self.text.count(CUT, 0, last)) for first, last in spans]
+        moved = [
+            (first - self.text.count(CUT, 0, first), last - self.text.count(CUT, 0, last)) for first, last in spans
+        ]
         return [_overlapping(len(ids), begin, end, span) for span in moved]
 
 
-def _overlapping(count: int, begin: Callable[[int], int], end: Callable[[int], int], span: Span) -> Span:
+def _overlapping(count: int, begin: Callable[[int], int], end: Callable[[int], int], span: Range) -> Range:
     """Return which of `count` tokens, with these first characters and ends, hold characters of a span."""
     first = bisect_right(range(count), span[0], key=end)
     last = bisect_left(range(count), span[1], key=begin) if span[0] < span[1] else first

@@ -184,7 +184,8 @@ def _normalized_border(border: Border, content: str, normalizer: Any) -> Border:
 
     def origin(length: int) -> int:
         """Return how many characters of the content the first ones of the normalised text were made of."""
-        return len(text[:length].original) if length else 0
+        read = text[:length]
+        return len(read.original) if length and read else 0
 
     # A part begins with the first character that does not end before it, and ends with the last that begins within it.
     counts = range(count) if ends else range(1, count + 1)

@@ -73,10 +73,8 @@ class TokenizedText:
 
         if spelled(len(ids)) != text:
             return None
-        moved = [
-            (first - self.text.count(CUT, 0, first), last - self.text.count(CUT, 0, last)) for first, last in spans
-        ]
-        return [_overlapping(len(ids), begin, end, span) for span in moved]
+        moved = [[place - self.text.count(CUT, 0, place) for place in span] for span in spans]
+        return [_overlapping(len(ids), begin, end, (first, last)) for first, last in moved]
 
 
 def _overlapping(count: int, begin: Callable[[int], int], end: Callable[[int], int], span: Range) -> Range:

@@ -70,11 +70,8 @@ class Sampler:
             self._refused.append((ticket, Failure("overflow", f"{tokens}; the context holds {self.context}")))
         else:
             limit = min(request.sampling.max_tokens, room)
-            thought, mark_tokens = (
-                ThoughtLimit.of(request, self.chat_tokenizer),
-                self.chat_tokenizer.mark_tokens(request),
-            )
-            job = SamplingJob(ticket, request, prompt, limit, thought, mark_tokens)
+            thought = ThoughtLimit.of(request, self.chat_tokenizer)
+            job = SamplingJob(ticket, request, prompt, limit, thought, self.chat_tokenizer.mark_tokens(request))
             heapq.heappush(self._queue, (ticket, job))
 
     @torch.inference_mode()

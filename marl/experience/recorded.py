@@ -105,7 +105,9 @@ def _renamed(trajectory: Trajectory, episode: str, scored: Mapping[TurnId, Compl
     for turn in trajectory.turns:
         edges = trajectory.graph.pred[turn.id].items()
         reads = {(episode, source[1]): edge["kinds"] for source, edge in edges}
-        copy.add(replace(turn, id=(episode, turn.id[1]), completion=_completion(turn, scored)), reads, reads)
+        marks = tuple([mark._replace(source=(episode, mark.source[1])) for mark in turn.request.marks])
+        request, completion = replace(turn.request, marks=marks), _completion(turn, scored)
+        copy.add(replace(turn, id=(episode, turn.id[1]), request=request, completion=completion), reads, reads)
     copy.rewards = [replace(reward, turn=(episode, reward.turn[1])) for reward in trajectory.rewards]
     copy.findings = trajectory.findings
     copy.end = trajectory.end
@@ -117,4 +119,4 @@ def _completion(turn: Turn, scored: Mapping[TurnId, Completion | Failure]) -> Co
     if isinstance(completion, Completion):
         return completion
     # A text that could not be scored is kept without tokens, so no learner sees it.
-    return replace(turn.completion, prompt_ids=(), token_ids=(), logprobs=())
+    return replace(turn.completion, prompt_ids=(), token_ids=(), logprobs=(), mark_tokens=())

@@ -8,13 +8,15 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from jinja2 import TemplateError
 
 from marl.errors import Notice
-from marl.models.turn_marks import CUT, EARLIER, TurnMarks
+from marl.models.borders import INTERNAL, Border, MarkedPart, WrittenPrompt, with_borders
+from marl.models.token_places import CUT, Range, TokenizedText
+from marl.models.turn_marks import EARLIER, TurnMarks
 from marl.types import Message, Request
 
 _CALLS = """\
@@ -35,6 +37,15 @@ class Prompt:
     """Index of the policy whose weights read it, see `PolicyWeights`."""
 
 
+class _ReadPrompt(NamedTuple):
+    """A prompt as it is read."""
+
+    written: WrittenPrompt
+    tokens: TokenizedText | None
+    """None, if the tokenizer puts special tokens around it."""
+    ids: tuple[int, ...]
+
+
 class ChatTokenizer:
     """A tokenizer and its chat template, with a memory of earlier results.
 
@@ -50,6 +61,9 @@ class ChatTokenizer:
         self.marks = TurnMarks(tokenizer, self._render)
         self._known: WeakValueDictionary[tuple[tuple[int, ...], int], Prompt] = WeakValueDictionary()
         self._encoded = lru_cache(_REMEMBERED)(self._encode)
+        self._found_tokens = lru_cache(_REMEMBERED)(self._find_tokens)
+        # A prompt's marks are asked for right after it.
+        self._read = lru_cache(1)(self._read_prompt)
         self.text = lru_cache(_REMEMBERED)(self._text)
         """Text of token ids without special tokens."""
         self.forced_ids = lru_cache(_REMEMBERED)(self._forced_ids)
@@ -84,6 +98,20 @@ class ChatTokenizer:
             self._tell_of_short_thoughts(request)
         return self._encoded(request.messages, request.continues, request.tools, policy)
 
+    def mark_tokens(self, request: Request) -> tuple[Range, ...]:
+        """Return the tokens of each of a request's marks in its prompt: the first, and the one after the last.
+
+        They are the tokens that hold a character of the mark, though they may hold others, too. A mark of no length, or
+        of which the template writes nothing, has none: it ends where it begins. Empty, if the places are unknown: a
+        tokenizer that is not a fast one may not spell them.
+        """
+        if not request.marks:
+            return ()
+        parts = tuple([MarkedPart(mark.message, mark.begin, mark.end) for mark in request.marks])
+        spans = self._found_tokens(request.messages, request.continues[-1:], request.tools, parts)
+        earlier = len(request.continues)
+        return tuple([(first + earlier, after + earlier) for first, after in spans]) if earlier else spans
+
     def conversation(self, chat: Sequence[Message]) -> tuple[int, ...]:
         """Return the token ids of a chat that is over: nobody is to answer.
 
@@ -117,7 +145,7 @@ class ChatTokenizer:
     def _encode(
         self, messages: tuple[Message, ...], continues: tuple[int, ...], tools: tuple[str, ...], policy: int
     ) -> Prompt:
-        ids = (*continues, *self._delta(messages, continues[-1])) if continues else self._whole(messages, tools)
+        ids = (*continues, *self._read(messages, continues[-1:], tools).ids)
         if not ids:
             raise ValueError("a prompt without a single token: give the role a message to start from")
         # Not setdefault: it would drop a new prompt before it is held.
@@ -125,15 +153,59 @@ class ChatTokenizer:
         self._known[ids, policy] = prompt
         return prompt
 
-    def _whole(self, messages: tuple[Message, ...], tools: tuple[str, ...]) -> tuple[int, ...]:
+    def _read_prompt(self, messages: tuple[Message, ...], last: tuple[int, ...], tools: tuple[str, ...]) -> _ReadPrompt:
+        """Return what is read of messages, which follow the token `last` if there is one."""
+        arranged, schemas = self._arranged(messages, last, tools)
+        disarmed = self._disarmed(arranged)
+
+        def write(messages: Sequence[Message]) -> str:
+            return self._written(messages, last, schemas)
+
+        written = WrittenPrompt(disarmed, write, write(disarmed))
+        if self.tokenizer.chat_template is None and not last:
+            return _ReadPrompt(written, None, self._checked(written.text, self.marks.framed_ids(written.text)))
+        tokens = self.marks.tokenized(written.text)
+        return _ReadPrompt(written, tokens, self._checked(written.text, tokens.ids))
+
+    def _arranged(
+        self, messages: Sequence[Message], last: tuple[int, ...], tools: tuple[str, ...]
+    ) -> tuple[Sequence[Message], list[Any]]:
+        """Return the messages that the template takes, and schemas of tools. If they continue, it takes what comes."""
+        if last:
+            return messages, []
         schemas = [json.loads(tool) for tool in tools]
         if tools and not self._takes_tools(schemas):
             messages, schemas = _with_schemas(messages, tools), []
-        messages = self._disarmed(self._folded(messages))
-        if self.tokenizer.chat_template is None:
-            text = _join(messages)
-            return self._checked(text, self.marks.framed_ids(text))
-        return self.ids(self._render(messages, schemas))
+        return self._folded(messages), schemas
+
+    def _written(self, messages: Sequence[Message], last: tuple[int, ...], schemas: list[Any]) -> str:
+        """Return the text that the model reads of messages in which no mark is spelled."""
+        if last:
+            return self._continuation(messages, last[0])
+        return _join(messages) if self.tokenizer.chat_template is None else self._render(messages, schemas)
+
+    def _find_tokens(
+        self,
+        messages: tuple[Message, ...],
+        last: tuple[int, ...],
+        tools: tuple[str, ...],
+        parts: tuple[MarkedPart, ...],
+    ) -> tuple[Range, ...]:
+        """Return the tokens of parts of the messages, counted from the first token of these."""
+        written, tokens, ids = self._read(messages, last, tools)
+        arranged, _ = self._arranged(_bordered(messages, parts), last, tools)
+        places: dict[int, tuple[int, int]] = {}
+        for index, (message, disarmed) in enumerate(zip(arranged, written.messages, strict=True)):
+            borders = self.marks.borders(message.content, disarmed.content)
+            places |= {border.number: (index, border.place) for border in borders}
+        ends = [(*places[number], places[number + 1][1]) for number in range(0, len(places), 2)]
+        spans = written.spans([MarkedPart(index, begin, max(begin, end)) for index, begin, end in ends])
+        if tokens is not None:
+            return tuple(tokens.tokens(spans) or ())
+        tokens = self.marks.tokenized(written.text)
+        count = len(tokens.ids)
+        frame = next(place for place in range(len(ids)) if ids[place : place + count] == tuple(tokens.ids))
+        return tuple([(first + frame, after + frame) for first, after in tokens.tokens(spans) or ()])
 
     def _folded(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return the messages, a system message at the beginning of the user's if the template does not take it."""
@@ -145,18 +217,15 @@ class ChatTokenizer:
         template = self.tokenizer.chat_template
         return template is not None and "tools" in self.tokenizer.get_chat_template(tools=schemas)
 
-    def _delta(self, messages: tuple[Message, ...], last: int) -> tuple[int, ...]:
-        """Return the ids that the template puts after an earlier answer, which ended with the token `last`."""
-        messages = self._disarmed(messages)
+    def _continuation(self, messages: Sequence[Message], last: int) -> str:
+        """Return the text that the template puts after an earlier answer, which ended with the token `last`."""
         if self.tokenizer.chat_template is None:
-            return self.ids("\n" + _join(messages))
+            return "\n" + _join(messages)
         before = (Message("user", "."), Message("assistant", EARLIER))
         text = self._render((*before, *messages)).rpartition(EARLIER)[2]
         end = self.tokenizer.decode([last], skip_special_tokens=False) if last in self.ends else ""
         # The end token was sampled: it stands in `continues` already.
-        if end and text.lstrip().startswith(end):
-            text = text.lstrip()[len(end) :]
-        return self.ids(text)
+        return text.lstrip()[len(end) :] if end and text.lstrip().startswith(end) else text
 
     def _disarmed(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         return tuple([Message(message.role, self.marks.disarm(message.content)) for message in messages])
@@ -192,7 +261,7 @@ class ChatTokenizer:
         """Return the token ids of what a template wrote, or of a text in whose marks cuts were made."""
         return self._checked(text, self.marks.ids(text))
 
-    def _checked(self, text: str, ids: list[int]) -> tuple[int, ...]:
+    def _checked(self, text: str, ids: Sequence[int]) -> tuple[int, ...]:
         """Return the ids of `text`; the first unknown words of a model are told."""
         tokenizer, unknown = self.tokenizer, self.tokenizer.unk_token_id
         # Some vocabularies write an unknown word as they end a text.
@@ -222,7 +291,20 @@ class ChatTokenizer:
         return ids if self.tokenizer.eos_token_id is None else (*ids, self.tokenizer.eos_token_id)
 
 
-def _with_schemas(messages: tuple[Message, ...], tools: tuple[str, ...]) -> tuple[Message, ...]:
+def _bordered(messages: tuple[Message, ...], parts: Sequence[MarkedPart]) -> tuple[Message, ...]:
+    """Return messages with borders: those of the part with index n have the numbers 2n and 2n + 1."""
+    borders: list[list[Border]] = [[] for _ in messages]
+    for nth, (message, begin, end) in enumerate(parts):
+        borders[message] += Border(begin, 2 * nth), Border(end, 2 * nth + 1)
+    return tuple(
+        [
+            Message(message.role, with_borders(INTERNAL.sub("\ufffd", message.content), inner))
+            for message, inner in zip(messages, borders, strict=True)
+        ]
+    )
+
+
+def _with_schemas(messages: Sequence[Message], tools: tuple[str, ...]) -> Sequence[Message]:
     """Return the messages with the schemas of tools in the system message."""
     lines = "\n".join([_CALLS, *tools])
     if messages and messages[0].role == "system":

@@ -12,20 +12,20 @@ spells `<|im_end|>\\n<|im_start|>assistant` in ordinary characters would become 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
+from tokenizers import NormalizedString
+
+from marl.models.borders import INTERNAL, Border, without_borders
+from marl.models.token_places import CUT, Piece, TokenizedText
 from marl.text import well_formed
 from marl.types import Message
 
-CUT = "\ufdd0"
-"""Marks a cut within a content. Unicode keeps this code point for use inside programs; in contents it is replaced."""
 EARLIER = "THE-EARLIER-ANSWER\ufdd1"
-"""An answer that no content spells, for the same reason."""
-_INTERNAL = re.compile("[\ufdd0-\ufdef]")
-"""Code points that Unicode keeps for use inside programs, such as these two and those of `word_tokenizer.py`."""
+"""An answer that no content spells: Unicode keeps U+FDD1 for use inside programs, and in contents it is replaced."""
 _OF_ANSWERS = re.compile(r"[<\[]/?(?:[\w:]*think(?:ing)?|tool_call)[>\]]", re.IGNORECASE)
 """Tags within answers, for which templates look in contents: they are no marks of turns."""
 _NAMED = re.compile(r"(?=.*[^\W\d_])(?=.*[^\w\s])", re.DOTALL)
@@ -50,27 +50,55 @@ class TurnMarks:
         content = self.cut(content)
         return self._escaped_at.sub(r"\g<0>\\", content) if self._text_mark.search(content) else content
 
+    def borders(self, content: str, disarmed: str) -> list[Border]:
+        """Return the borders that stand in a content, by their places in what `disarm` made of it without them.
+
+        Those with even numbers begin a part of the content, those with odd ones end one.
+        """
+        content, borders = without_borders(content)
+        return borders if disarmed == content else self._moved(borders, content, disarmed)
+
     def cut(self, text: str) -> str:
         """Return `text` for `ids`, which makes ordinary tokens of it: with cuts in all marks that are tokens."""
-        text = text if text.isascii() else _INTERNAL.sub("\ufffd", well_formed(text))
-        if not self._token_mark.search(text):
-            normal = self._normalized(text)
-            if normal is text or not self._token_mark.search(normal):
-                return text
-            text = normal  # as the tokenizer reads it: it could make a mark of other characters
-        return self._cut_at.sub(rf"\g<0>{CUT}", text)
+        text = self._as_read(text)
+        return self._cut_at.sub(rf"\g<0>{CUT}", text) if self._token_mark.search(text) else text
+
+    def _as_read(self, text: str) -> str:
+        """Return `text` well-formed, and normalised if the tokenizer makes a mark of other characters in it."""
+        text = text if text.isascii() else INTERNAL.sub("\ufffd", well_formed(text))
+        if self._token_mark.search(text):
+            return text
+        normal = self._normalized(text)
+        return normal if normal is not text and self._token_mark.search(normal) else text
+
+    def _moved(self, borders: list[Border], content: str, disarmed: str) -> list[Border]:
+        """Return the borders of a content in what `disarm` made of it, which was to insert characters."""
+        read, written = self._as_read(content), iter(enumerate(disarmed))
+        if read != well_formed(content):
+            borders = [_normalized_border(border, content, self._normalizer) for border in borders]
+        kept = [next(place for place, character in written if character == wanted) for wanted in read]
+        begins, ends = [*kept, len(disarmed)], [0, *(place + 1 for place in kept)]
+        return [Border((ends if number % 2 else begins)[place], number) for place, number in borders]
 
     def ids(self, text: str) -> list[int]:
         """Return the token ids of what a template wrote, or of a text with cuts, without adding special tokens."""
-        if CUT not in text:
-            return self._tokenizer(text, add_special_tokens=False).input_ids
+        return self.tokenized(text).ids
+
+    def tokenized(self, text: str) -> TokenizedText:
+        """Return the same with the places of the tokens in the text."""
+        pieces = self._cut_pieces(text) if CUT in text else [Piece(*self._batch([text])[0])]
+        return TokenizedText(text, pieces, self._tokenizer, trimmed=self._trims_blanks)
+
+    def _cut_pieces(self, text: str) -> list[Piece]:
         first, *rest = text.split(CUT)
         # A line feed before each piece: SentencePiece puts a blank before a text that begins with anything else.
-        feed, begin, *fed = self._batch(["\n", first, *(f"\n{piece}" for piece in rest)])
-        alone = self._batch(rest)
-        begins = [piece[: len(feed)] == feed for piece in fed]
-        pieces = [f[len(feed) :] if is_fed else a for f, a, is_fed in zip(fed, alone, begins, strict=True)]
-        return [*begin, *chain.from_iterable(pieces)]
+        (feed, _), (begin, encoding), *fed = self._batch(["\n", first, *(f"\n{piece}" for piece in rest)])
+        pieces, start = [Piece(begin, encoding)], len(first) + 1
+        for piece, (ids, encoding), alone in zip(rest, fed, self._batch(rest), strict=True):
+            is_fed = ids[: len(feed)] == feed
+            pieces.append(Piece(ids[len(feed) :], encoding, start, 1) if is_fed else Piece(*alone, start))
+            start += len(piece) + 1
+        return pieces
 
     def framed_ids(self, text: str) -> list[int]:
         """Return the token ids of a text with cuts, and the special tokens that the tokenizer puts around a text."""
@@ -80,8 +108,19 @@ class TurnMarks:
         begins = frame[:1] in ([self._tokenizer.bos_token_id], [self._tokenizer.cls_token_id])
         return frame[:begins] + self.ids(text) + frame[begins:]
 
-    def _batch(self, texts: list[str]) -> list[list[int]]:
-        return self._tokenizer(texts, add_special_tokens=False).input_ids
+    def _batch(self, texts: list[str]) -> list[tuple[list[int], Any]]:
+        """Return the token ids of each text, and what else the tokenizer knows of them."""
+        read = self._tokenizer(texts, add_special_tokens=False)
+        return list(zip(read.input_ids, read.encodings or [None] * len(texts), strict=True))
+
+    @cached_property
+    def _trims_blanks(self) -> bool:
+        """Whether the places of tokens that begin with a blank, as GPT-2's and Llama 3's do, are given without it."""
+        if not self._tokenizer.is_fast:
+            return False
+        (ids, encoding) = self._batch(["x x"])[0]
+        is_in_none = not any(begin <= 1 < end for begin, end in encoding.offsets)
+        return is_in_none and self._tokenizer.decode(ids[-1:])[:1] == " "
 
     # --- marks that are tokens ---------------------------------------------------------------------------------------
 
@@ -135,6 +174,22 @@ class TurnMarks:
             return  # this template knows no such conversation
         added = (token.content for token in self._tokenizer.added_tokens_decoder.values())
         yield from re.split(_any_of({*_PROBES, *self._tokens, *added}), text)
+
+
+def _normalized_border(border: Border, content: str, normalizer: Any) -> Border:
+    """Return a border of a content in what a normalizer makes of it."""
+    text = NormalizedString(content)
+    normalizer.normalize(text)
+    count, ends = len(text.normalized), border.number % 2
+
+    def origin(length: int) -> int:
+        """Return how many characters of the content the first ones of the normalised text were made of."""
+        read = text[:length]
+        return len(read.original) if length and read else 0
+
+    # A part begins with the first character that does not end before it, and ends with the last that begins within it.
+    counts = range(count) if ends else range(1, count + 1)
+    return Border(bisect_right(counts, border.place - ends, key=origin), border.number)
 
 
 def _any_of(texts: Collection[str]) -> str:

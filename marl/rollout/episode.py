@@ -88,7 +88,10 @@ class _Script:
         if agent in self.muted:
             return self.muted[agent]
         before = self.recorded.get((agent, nth))
-        return before.completion if before and _prompt(before.request) == _prompt(question.request) else None
+        if not before or _prompt(before.request) != _prompt(question.request):
+            return None
+        alike = _marked_parts(before.request) == _marked_parts(question.request)
+        return before.completion if alike else replace(before.completion, mark_tokens=())
 
 
 class Episode:
@@ -287,6 +290,11 @@ class Episode:
 def _prompt(request: Request) -> tuple[object, ...]:
     """Return all that an answer depends on beside weights and random numbers."""
     return request.messages, request.continues, request.options, request.state
+
+
+def _marked_parts(request: Request) -> list[tuple[int, int, int]]:
+    """Return the places of a request's marks, whichever turns they lead to."""
+    return [(mark.message, mark.begin, mark.end) for mark in request.marks]
 
 
 def _done(game: Game, agent: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AddedToken, PreTrainedTokenizerFast
 
 _TEMPLATES: dict[str, str] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
@@ -31,9 +31,13 @@ class Published:
     """Its tokens swallow what blanks follow them."""
 
     def tokenizer(self, kind: str = "bytes") -> Any:
-        """Return a tokenizer with these tokens: of `bytes`, or of pieces as SentencePiece makes them."""
+        """Return a tokenizer with these tokens: of `bytes` or of pieces as SentencePiece makes them.
+
+        The places of `trimmed` tokens are given without the blanks that they begin with.
+        """
         bos, eos = self.special[:2]
-        inner = {"bytes": _bytes, "pieces": _pieces, "old_pieces": _old_pieces}[kind](self.special)
+        kinds = {"bytes": _bytes, "trimmed": _trimmed_bytes, "pieces": _pieces, "old_pieces": _old_pieces}
+        inner = kinds[kind](self.special)
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, bos_token=bos, eos_token=eos)
         special = [AddedToken(t, special=True, normalized=False, rstrip=self.rstrip) for t in self.special]
         tokenizer.add_special_tokens({"additional_special_tokens": special})
@@ -74,9 +78,10 @@ PUBLISHED = {
 }
 
 
-def _bytes(special: tuple[str, ...]) -> Tokenizer:
+def _bytes(special: tuple[str, ...], *further: tuple[str, str]) -> Tokenizer:
     """Byte-level BPE, as of GPT-2, Llama 3 and Qwen, with a few merges."""
     pairs = [
+        *further,
         ("i", "m"),
         ("im", "_"),
         ("s", "t"),
@@ -93,6 +98,12 @@ def _bytes(special: tuple[str, ...]) -> Tokenizer:
     inner = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
+    return inner
+
+
+def _trimmed_bytes(special: tuple[str, ...]) -> Tokenizer:
+    inner = _bytes(special, ("Ġ", "x"), ("Ġ", "Ġ"))
+    inner.post_processor = processors.ByteLevel(trim_offsets=True)
     return inner
 
 

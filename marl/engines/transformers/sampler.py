@@ -70,7 +70,8 @@ class Sampler:
             self._refused.append((ticket, Failure("overflow", f"{tokens}; the context holds {self.context}")))
         else:
             limit = min(request.sampling.max_tokens, room)
-            job = SamplingJob(ticket, request, prompt, limit, ThoughtLimit.of(request, self.chat_tokenizer))
+            thought = ThoughtLimit.of(request, self.chat_tokenizer)
+            job = SamplingJob(ticket, request, prompt, limit, thought, self.chat_tokenizer.mark_tokens(request))
             heapq.heappush(self._queue, (ticket, job))
 
     @torch.inference_mode()
@@ -137,7 +138,7 @@ class Sampler:
         versions = [(self._version(job), self._version(job)) for job in jobs]
         rows = zip(jobs, texts, score_texts(self.network, jobs, texts), versions, strict=True)
         return [
-            (job.ticket, Completion(job.request.forced or "", job.prompt.ids, ids, logprobs, "stop", version))
+            (job.ticket, job.completion(job.request.forced or "", ids, logprobs, "stop", version))
             for job, ids, logprobs, version in rows
         ]
 
@@ -233,8 +234,7 @@ class Sampler:
         if job.request.sampling.stop:
             text = self.chat_tokenizer.cut_at_stop(job.request.sampling.stop, text)
         versions = (job.version, self._version(job))
-        imposed = tuple(job.thought.imposed) if job.thought else ()
-        return job.ticket, Completion(text, job.prompt.ids, token_ids, logprobs, finish, versions, imposed=imposed)
+        return job.ticket, job.completion(text, token_ids, logprobs, finish, versions)
 
     def _version(self, job: SamplingJob) -> int:
         return self.policy_weights.versions[job.prompt.policy]

@@ -17,7 +17,8 @@ from transformers.cache_utils import Cache, DynamicLayer
 from marl.engines.transformers.sampling import stream_keys, uniforms
 from marl.engines.transformers.thoughts import ThoughtLimit
 from marl.models.chat_template import Prompt
-from marl.types import Request, Ticket
+from marl.models.token_places import Range
+from marl.types import Completion, Finish, Request, Ticket
 
 _FIRST_CAPACITY = 64
 
@@ -145,10 +146,25 @@ class SamplingJob:
     """Most tokens of the completion."""
     thought: ThoughtLimit | None = None
     """Limit of its thoughts."""
+    mark_tokens: tuple[Range, ...] = ()
+    """Tokens of the request's marks in the prompt."""
     version: int = 0
     """Version of the weights that read the prompt."""
     logits_V: Tensor | None = None
     """Logits of the first token, so that a later request with the same prompt need not read it again."""
+
+    def completion(
+        self,
+        text: str,
+        token_ids: tuple[int, ...],
+        logprobs: tuple[float, ...],
+        finish: Finish,
+        versions: tuple[int, int],
+    ) -> Completion:
+        """Return the completion, with all that is known of it before it is sampled."""
+        imposed = tuple(self.thought.imposed) if self.thought else ()
+        prompt, marks = self.prompt.ids, self.mark_tokens
+        return Completion(text, prompt, token_ids, logprobs, finish, versions, imposed=imposed, mark_tokens=marks)
 
 
 class Slots:

@@ -71,11 +71,11 @@ def temporal(lam: float, *, whole: bool = True) -> Estimand:
     """Return A = (I - lam W)^-1 (r + W V - V), a linear system over the turns of a play. W[u, v]: v is a next reader of
     u (transitive reduction of who read whom, where an agent's turns follow one another), divided by the number of u's
     next readers if `whole`, otherwise by the number of turns that v follows. r: the team's return after each turn that
-    nobody reads, whole or in equal parts. V: see `_foreseen`.
+    nobody reads, whole or in equal parts. V: see `foreseen`.
     """
 
     def per_turn(game: EnumeratedGame, play: Play) -> PerTurn:
-        values, (weights, paid) = _foreseen(game, lam, whole), _ahead(play, whole)
+        values, (weights, paid) = foreseen(game, lam, whole), _ahead(play, whole)
         here = np.array([values[decision.situation] for decision in play.decisions])
         return np.linalg.solve(np.eye(len(here)) - lam * weights, paid + weights @ here - here).tolist()
 
@@ -96,7 +96,7 @@ def _ahead(play: Play, whole: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 @cache
-def _foreseen(game: EnumeratedGame, lam: float, whole: bool) -> dict[Hashable, float]:
+def foreseen(game: EnumeratedGame, lam: float, whole: bool) -> dict[Hashable, float]:
     """Return V of each prompt, to which lambda-returns with these very values are fitted: their mean over its turns."""
     plays = [(play, *_ahead(play, whole)) for play in game.plays]
     values: dict[Hashable, float] = defaultdict(float)

@@ -149,7 +149,21 @@ class Chain:
         return judged
 
 
-class _GaeAssign(ValueSettings, AssignConfig):
+class Seen(NamedTuple):
+    """An episode, with the values of its turns."""
+
+    trajectory: Trajectory
+    evidence: Evidence
+    values: Mapping[TurnId, tuple[float, ...]]
+    """Turn -> values before its tokens, or before the first one alone; some turns may have none."""
+
+    def after(self, last: TurnId) -> Later:
+        """Return the state after the turn `last`, if nothing follows it: in a truncated episode it has a value."""
+        reading = self.evidence.readings.get(last) if self.trajectory.end == "truncated" else None
+        return Later(reading.next_value) if reading and reading.next_value is not None else OVER
+
+
+class GaeAssign(ValueSettings, AssignConfig):
     """Base of the settings of GAE."""
 
     by_token: ClassVar[bool] = True
@@ -172,6 +186,12 @@ class _GaeAssign(ValueSettings, AssignConfig):
         """Return the advantage of each turn of a chain."""
         raise NotImplementedError
 
+    def advantages(self, team: Team, turns: Sequence[Turn], seen: Seen) -> list[Advantage]:
+        """Return the advantage of each of the turns of a team that have values, in playing order."""
+        ids, rewards = [turn.id for turn in turns], self.rewards_of(seen.trajectory, team, turns)
+        values = [seen.values[turn] for turn in ids]
+        return self.judge(Chain(ids, values, rewards, seen.after(ids[-1]), seen.evidence.token_rewards))
+
     def rewards_of(self, trajectory: Trajectory, team: Team, turns: Sequence[Turn]) -> list[float]:
         """Return the rewards of a chain's turns: each reward belongs to the last of them at or before it."""
         paid: dict[TurnId, float] = defaultdict(float)
@@ -190,7 +210,7 @@ class _GaeAssign(ValueSettings, AssignConfig):
         return Estimator(self, self.build_source())
 
 
-class Gae(_GaeAssign):
+class Gae(GaeAssign):
     """GAE over each agent's own turns, on what it is paid itself.
 
     `token`: over all its tokens, one after the other (PPO; PaperScout's multi-step token GAE). `turn`: a turn is one
@@ -230,7 +250,7 @@ class Gae(_GaeAssign):
         return chain.bi_level(inner, Discount(gamma, self.lam if self.lam_turn is None else self.lam_turn))
 
 
-class ChainGae(_GaeAssign, TeamAssign):
+class ChainGae(GaeAssign, TeamAssign):
     """MARFT's chain: one reversed pass over all turns of a team's agents, in the order in which they spoke.
 
     At an agent's last token the next value is that of the next agent's first token (or turn), so what a speaker adds
@@ -275,7 +295,7 @@ def check_source(level: str, values: str) -> None:
 class Estimator:
     """A GAE rule at work, with its source of values."""
 
-    def __init__(self, settings: _GaeAssign, source: ValueSource) -> None:
+    def __init__(self, settings: GaeAssign, source: ValueSource) -> None:
         self._settings, self._source = settings, source
         self._metrics: Metrics = {}
         self.needs = source.needs
@@ -288,12 +308,9 @@ class Estimator:
         for trajectory in evidence.trajectories:
             for team in self._settings.chains(trajectory, evidence):
                 if turns := [turn for turn in team.turns(trajectory) if turn.id in values]:
-                    ids = [turn.id for turn in turns]
-                    rewards = self._settings.rewards_of(trajectory, team, turns)
-                    later = _after(trajectory, evidence, ids[-1])
-                    chain = Chain(ids, [values[turn] for turn in ids], rewards, later, evidence.token_rewards)
-                    for turn, advantage in zip(ids, self._settings.judge(chain), strict=True):
-                        credit.setdefault(turn, advantage)
+                    judged = self._settings.advantages(team, turns, Seen(trajectory, evidence, values))
+                    for turn, advantage in zip(turns, judged, strict=True):
+                        credit.setdefault(turn.id, advantage)
         targets = {turn: advantage.returns[0] for turn, advantage in credit.items()}
         self._source.learn(evidence, targets)
         self._metrics = explained_variance(evidence, targets, values) if self._settings.values != "none" else {}
@@ -302,9 +319,3 @@ class Estimator:
     def metrics(self) -> Metrics:
         """Return `credit/explained_variance/ROLE` of the values at the prompts; 1 if they foretold all targets."""
         return self._metrics
-
-
-def _after(trajectory: Trajectory, evidence: Evidence, last: TurnId) -> Later:
-    """Return the state after the turn `last`: that of a truncated episode has a value."""
-    reading = evidence.readings.get(last) if trajectory.end == "truncated" else None
-    return Later(reading.next_value) if reading and reading.next_value is not None else OVER

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
+from credit.assign.edges import EdgeAssign
 from credit.assign.teams import Team, TeamAssign, check_disjoint, named_teams, to_credit
 from marl.protocols import AssignConfig, Evidence
 from marl.types import Credit, TurnId
@@ -92,7 +93,7 @@ class LastSpeaker(TeamAssign):
                 yield turn.id, paid
 
 
-class Flow(AssignConfig):
+class Flow(EdgeAssign):
     """A reward flows back along who-read-whom, within the payee's team.
 
     A turn keeps what reaches it and passes `decay` of that on, in equal parts, to the turns it had read; so a chain
@@ -130,10 +131,9 @@ class Flow(AssignConfig):
         for reward in trajectory.rewards:
             if reward.agent in agents:
                 earned[reward.turn] += reward.value
-        predecessors = trajectory.graph.pred
         for turn in reversed(trajectory.turns):
-            value, sources = earned.get(turn.id, 0.0), predecessors[turn.id]
-            if value and sources:
+            value = earned.get(turn.id, 0.0)
+            if value and (sources := trajectory.sources(turn.id, self.along)):
                 share = self.decay * value / len(sources)
                 for source in sources:
                     earned[source] += share

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from credit.assign.combining import FORMS, AgentRewards, SourceWeights, Step, whitened
+from credit.assign.edges import EdgeAssign
 from credit.assign.teams import StatelessRule, TeamAssign, first_values
 from marl.config import nearest, wrong
 from marl.protocols import Assign, Evidence
@@ -33,7 +34,7 @@ _MOVED = {
 """Fields of earlier versions -> what to write instead."""
 
 
-class Process(TeamAssign):
+class Process(EdgeAssign, TeamAssign):
     """Rewards of single turns on the way (r_s), combined with what the agent's team is paid otherwise (the outcome R).
 
     A process reward comes from the game (`rewards`: it belongs to the payee's own last turn at or before the payment);
@@ -184,7 +185,7 @@ class ProcessRule(StatelessRule):
         for turn in trajectory.turns:
             turns_of[turn.agent].append(turn)
         paid = paid_on_the_way(trajectory, self._settings.rewards)
-        paid |= seat_scores(trajectory, self._settings.scores, evidence.rules)
+        paid |= seat_scores(trajectory, self._settings, evidence.rules)
         outcomes = [reward for reward in trajectory.rewards if reward.name not in self._settings.rewards]
         for team in self._settings.teams_of(trajectory, evidence):
             outcome = team.share * sum(reward.value for reward in outcomes if reward.agent in team.agents)
@@ -242,10 +243,8 @@ def paid_on_the_way(trajectory: Trajectory, names: Sequence[str]) -> dict[str, M
     return dict(paid)
 
 
-def seat_scores(
-    trajectory: Trajectory, names: Mapping[str, Sequence[str]], rules: frozenset[str]
-) -> dict[str, Mapping[TurnId, float]]:
-    """Return score name -> turn -> the score that a seat of a role in `names` gave it.
+def seat_scores(trajectory: Trajectory, settings: Process, rules: frozenset[str]) -> dict[str, Mapping[TurnId, float]]:
+    """Return score name -> turn -> the score that a seat of a role in `settings.scores` gave it.
 
     A seat scores the last turn that it read of a role that is not in `rules`; if it read nothing new, the one that it
     scored before. An answer that cannot be read scores nothing.
@@ -253,13 +252,15 @@ def seat_scores(
     Raises:
         ValueError: if an answer lacks one of the scores.
     """
+    names = settings.scores
     scores: dict[str, dict[TurnId, float]] = {name: {} for role_names in names.values() for name in role_names}
     scored: dict[str, TurnId] = {}
     for turn in trajectory.turns if names else ():
         if turn.role not in names:
             continue
-        if sources := [read for read in trajectory.graph.pred[turn.id] if trajectory.turns[read[1]].role not in rules]:
-            scored[turn.agent] = max(sources, key=lambda read: read[1])
+        sources = trajectory.sources(turn.id, settings.along)
+        if judged := [read for read in sources if trajectory.turns[read[1]].role not in rules]:
+            scored[turn.agent] = judged[-1]
         answer = _parse_scores(turn.completion.text)
         if answer is None or turn.agent not in scored:
             continue

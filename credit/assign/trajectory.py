@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from credit.assign.edges import EdgeAssign
 from credit.assign.teams import TeamAssign, first_values
 from marl.config import Component, nearest, wrong
 from marl.parts import Part, names
@@ -77,7 +78,7 @@ def _serialize(value: Any) -> Any:
     return value.model_dump(mode="json") if isinstance(value, Component) else value
 
 
-class Hierarchy(TeamAssign):
+class Hierarchy(EdgeAssign, TeamAssign):
     """A team's reward is divided on three levels: among its agents, their turns, and the turns' tokens.
 
     The hierarchical credit assignment of LightningRL (Agent Lightning, arXiv 2508.03680), with weights at every level.
@@ -162,7 +163,7 @@ class BackPropagation:
         setting, discount = self._settings.calls, self._settings.discount
         weights = [1.0] * len(turns)
         if setting == "reads":
-            weights = [1.0 + len(trajectory.graph.succ[turn.id]) for turn in turns]
+            weights = [1.0 + len(trajectory.readers(turn.id, self._settings.along)) for turn in turns]
         elif isinstance(setting, AssignConfig):
             weights = [abs(judged["calls"][turn.id].value) for turn in turns]
             weights = weights if any(weights) else [1.0] * len(turns)

@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
+from credit.assign.edges import EdgeAssign
 from credit.assign.teams import TeamAssign
 from marl.config import Config
 from marl.protocols import Assign
@@ -33,7 +34,7 @@ class Fit(Config):
     """Width of hidden layers."""
 
 
-class FittedAssign(TeamAssign):
+class FittedAssign(EdgeAssign, TeamAssign):
     """Base of rules that fit networks to what teams are paid.
 
     Rounds are the steps of time: turns that count as simultaneous, and what the team is paid until the next ones begin.

@@ -135,7 +135,7 @@ class FittedRule(Generic[N]):
             each
             for trajectory in evidence.trajectories
             for team in self.settings.teams_of(trajectory, evidence)
-            for each in rounds(trajectory, team, self.settings.rounds)
+            for each in rounds(trajectory, team, self.settings.rounds, self.settings.along)
         ]
 
     def metrics(self) -> Metrics:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from credit.assign.edges import INFORMATION
+from marl.types import EdgeKind
 
 if TYPE_CHECKING:
     from credit.assign.teams import Team
@@ -35,7 +38,9 @@ class Round:
 SHAPE = 5
 
 
-def rounds(trajectory: Trajectory, team: Team, by: Literal["reading", "turns"]) -> Iterator[Round]:
+def rounds(
+    trajectory: Trajectory, team: Team, by: Literal["reading", "turns"], along: Collection[EdgeKind] = INFORMATION
+) -> Iterator[Round]:
     """Yield the rounds of a team, first to last.
 
     A reward belongs to the latest round that had begun when it was paid, so that no turn before it loses it. What is
@@ -44,8 +49,9 @@ def rounds(trajectory: Trajectory, team: Team, by: Literal["reading", "turns"]) 
     Args:
         by: `turns`: a round holds each agent's turn of one number; `reading`: turns before which the longest chain of
             reading is equally long, so that none of them had read another.
+        along: kinds of edges that count as reading.
     """
-    team_turns, reads = team.turns(trajectory), _reads(trajectory)
+    team_turns, reads = team.turns(trajectory), _reads(trajectory, along)
     depth = _depths(trajectory, reads)
     numbers = [turn.nth if by == "turns" else depth[turn.id] for turn in team_turns]
     place = {number: place for place, number in enumerate(sorted(set(numbers)))}
@@ -74,12 +80,9 @@ def _rewards(trajectory: Trajectory, team: Team, round_of: Mapping[TurnId, int])
     return rewards
 
 
-def _reads(trajectory: Trajectory) -> dict[TurnId, list[TurnId]]:
-    """Return turn -> the turns that it had read, for turns that had read any."""
-    reads: dict[TurnId, list[TurnId]] = {}
-    for source, reader in trajectory.graph.edges:
-        reads.setdefault(reader, []).append(source)
-    return reads
+def _reads(trajectory: Trajectory, along: Collection[EdgeKind]) -> dict[TurnId, list[TurnId]]:
+    """Return turn -> the turns that it had read."""
+    return {turn.id: trajectory.sources(turn.id, along) for turn in trajectory.turns}
 
 
 def _depths(trajectory: Trajectory, reads: Mapping[TurnId, Sequence[TurnId]]) -> dict[TurnId, int]:

@@ -105,6 +105,7 @@ def _closed_form(task: CheckTask) -> Sequence[Method]:
         _assign("uniform", "uniform", exact.returns, **_MEAN),
         _assign("last_speaker", "last_speaker", exact.last, **_MEAN),
         _assign("flow", "flow", exact.flow(0.9), decay=0.9, teams=(everybody,)),
+        _assign("flow (heard)", "flow", exact.flow(0.9, ("heard",)), decay=0.9, teams=(everybody,), along=("heard",)),
         _assign("trajectory", "trajectory", exact.shares(0.5), **shares, **_MEAN),
         _assign("process", "process", against.compared("start"), combine="prime_paper", **steps, **_MEAN),
     )
@@ -113,11 +114,14 @@ def _closed_form(task: CheckTask) -> Sequence[Method]:
 def _learnt() -> Sequence[Method]:
     values: dict[str, Any] = {"level": "turn", "values": "own"}
     # As published: credit is what the networks themselves say.
+    parts = against.temporal(0.5, whole=False)
     drop: dict[str, Any] = {"rest": "drop", **_MEAN}
     fit: dict[str, Any] = {"fit": {"updates": 64}, **drop}
     return (
         _assign("gae", "gae", against.compared("prompt"), _LEARNT, **values),
         _assign("chain_gae", "chain_gae", against.chained(0.5), _LEARNT, lam=0.5, **values, **_MEAN),
+        _assign("graph_gae", "graph_gae", against.temporal(0.5), _LEARNT, lam=0.5, **values, **_MEAN),
+        _assign("graph_gae (parts)", "graph_gae", parts, _LEARNT, lam=0.5, share="equal", **values, **_MEAN),
         _assign("vdn", "vdn", exact.fitted(exact.additive), _LEARNT, **fit),
         # A mixer takes longer to fit than a sum.
         _assign("qmix", "qmix", exact.fitted(exact.monotone), 2 * _LEARNT, fit={"updates": 128, "lr": 1e-2}, **drop),

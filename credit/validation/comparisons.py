@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from functools import cache
+from itertools import pairwise
 from math import sqrt
 
+import networkx as nx
 import numpy as np
 
 from credit.validation.enumeration import Decision, EnumeratedGame, History, PerTurn, Play
@@ -63,6 +65,50 @@ def chained(lam: float) -> Estimand:
         return [float(deltas[k:] @ lam ** np.arange(len(deltas) - k)) for k in range(len(deltas))]
 
     return per_turn
+
+
+def temporal(lam: float, *, whole: bool = True) -> Estimand:
+    """Return A = (I - lam W)^-1 (r + W V - V), a linear system over the turns of a play. W[u, v]: v is a next reader of
+    u (transitive reduction of who read whom, where an agent's turns follow one another), divided by the number of u's
+    next readers if `whole`, otherwise by the number of turns that v follows. r: the team's return after each turn that
+    nobody reads, whole or in equal parts. V: see `foreseen`.
+    """
+
+    def per_turn(game: EnumeratedGame, play: Play) -> PerTurn:
+        values, (weights, paid) = foreseen(game, lam, whole), _ahead(play, whole)
+        here = np.array([values[decision.situation] for decision in play.decisions])
+        return np.linalg.solve(np.eye(len(here)) - lam * weights, paid + weights @ here - here).tolist()
+
+    return per_turn
+
+
+def _ahead(play: Play, whole: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return W [turns, turns] and r [turns]."""
+    turns = [turn.id for turn in play.trajectory.turns]
+    graph = nx.DiGraph(play.trajectory.graph.edges)
+    graph.add_nodes_from(turns)
+    for agent in play.trajectory.deal.seats:
+        graph.add_edges_from(pairwise([turn.id for turn in play.trajectory.turns if turn.agent == agent]))
+    weights = nx.to_numpy_array(nx.transitive_reduction(graph), nodelist=turns)
+    ends = weights.sum(1) == 0
+    weights /= np.maximum(weights.sum(int(whole), keepdims=True), 1)
+    return weights, ends * play.team_return / (1 if whole else ends.sum())
+
+
+@cache
+def foreseen(game: EnumeratedGame, lam: float, whole: bool) -> dict[Hashable, float]:
+    """Return V of each prompt, to which lambda-returns with these very values are fitted: their mean over its turns."""
+    plays = [(play, *_ahead(play, whole)) for play in game.plays]
+    values: dict[Hashable, float] = defaultdict(float)
+    for _ in range(max(len(play.decisions) for play in game.plays) + 1):  # each round makes one more layer exact
+        sums: dict[Hashable, np.ndarray] = defaultdict(lambda: np.zeros(2))
+        for play, weights, paid in plays:
+            here = np.array([values[decision.situation] for decision in play.decisions])
+            returns = np.linalg.solve(np.eye(len(here)) - lam * weights, paid + (1 - lam) * weights @ here)
+            for decision, value in zip(play.decisions, returns, strict=True):
+                sums[decision.situation] += play.chance * np.array([1.0, value])
+        values = defaultdict(float, {prompt: float(total / mass) for prompt, (mass, total) in sums.items()})
+    return values
 
 
 def greedy(game: EnumeratedGame, play: Play) -> PerTurn:

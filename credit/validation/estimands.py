@@ -14,8 +14,10 @@ from math import factorial
 
 import numpy as np
 
+from credit.assign.edges import INFORMATION
 from credit.validation.enumeration import Decision, EnumeratedGame, History, Move, PerTurn, Play
 from marl.evaluation.game_tree import Situation
+from marl.types import EdgeKind
 
 Estimand = Callable[[EnumeratedGame, Play], PerTurn]
 Substitute = Callable[[Situation], Mapping[Move, float]]
@@ -52,7 +54,7 @@ def last(_: EnumeratedGame, play: Play) -> PerTurn:
     return [0.0] * (len(play.decisions) - 1) + [play.team_return]
 
 
-def flow(decay: float) -> Estimand:
+def flow(decay: float, along: Collection[EdgeKind] = INFORMATION) -> Estimand:
     """Return c = r + decay * P c, solved as a linear system; P[u, v] = 1 / (number of turns v read) if it read u."""
 
     def per_turn(_: EnumeratedGame, play: Play) -> PerTurn:
@@ -60,7 +62,7 @@ def flow(decay: float) -> Estimand:
         paid = [sum(reward.value for reward in play.trajectory.rewards if reward.turn == turn) for turn in turns]
         passed = np.zeros((len(turns), len(turns)))
         for reader, turn in enumerate(turns):
-            read = list(play.trajectory.graph.predecessors(turn))
+            read = play.trajectory.sources(turn, along)
             for source in read:
                 passed[turns.index(source), reader] = 1 / len(read)
         return np.linalg.solve(np.eye(len(turns)) - decay * passed, np.array(paid)).tolist()
@@ -214,7 +216,7 @@ def _joint_moves(play: Play) -> Iterator[tuple[Hashable, JointMove]]:
     for _, group in groupby(zip(play.decisions, play.trajectory.turns, strict=True), key=lambda pair: pair[0].nth):
         decisions, turns = zip(*group, strict=True)
         ids = [turn.id for turn in turns]
-        if play.trajectory.graph.subgraph(ids).number_of_edges():
+        if any(reader in ids for turn in ids for reader in play.trajectory.readers(turn, INFORMATION)):
             raise Undefined("agents that speak one after the other have no table of joint moves")
         yield tuple(d.situation for d in decisions), tuple(d.cell.move or "" for d in decisions)
 

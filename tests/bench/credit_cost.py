@@ -5,8 +5,9 @@
 `assign`: seconds of each rule (`alone`), of the rule with baseline `group` (`with_group`), and of the whole stage with
 the reports that go into the metrics (`judge`). `baselines`: seconds of each, on what `outcome` assigned. `linear`:
 microseconds per turn at a tenth of `--turns` and at all of them, and their ratio, which is 1 if time is linear; without
-Python's garbage collector, which walks all live objects now and then. All are processor time of one thread, which on an
-idle machine is wall time, and medians of `--repeat`.
+Python's garbage collector, which walks all live objects now and then. `edges`: microseconds per edge of the rules that
+follow edges, in one episode of 10, 100, 1,000 and 10,000 turns that each read the three before. All are processor time
+of one thread, which on an idle machine is wall time, and medians of `--repeat`.
 
 Rules that play more (shapley, replay, greedy, ...) or fit something (vdn, qmix, coma, own values) are not closed-form.
 """
@@ -17,7 +18,7 @@ import gc
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -36,7 +37,7 @@ TEAM = [["planner", "solver", "critic"]]
 TOKENS, LENGTH, GROUP = 16, 20, 8
 HIERARCHY = {"kind": "credit.assign.trajectory:Hierarchy"}
 PROCESS = {"kind": "credit.assign.process:Process", "rewards": ["step"], "discount": 0.9}
-GAE, CHAIN = "credit.assign.gae:Gae", "credit.assign.gae:ChainGae"
+GAE, CHAIN, GRAPH = "credit.assign.gae:Gae", "credit.assign.gae:ChainGae", "credit.assign.graph_gae:GraphGae"
 ASSIGN: dict[str, dict[str, Any]] = {
     "outcome": {"kind": "credit.assign.outcome:Outcome"},
     "outcome, to go": {"kind": "credit.assign.outcome:Outcome", "to_go": True},
@@ -51,7 +52,11 @@ ASSIGN: dict[str, dict[str, Any]] = {
     **{f"process, {form}": PROCESS | {"combine": form} for form in ("prime_released", "decoupled")},
     **{f"gae, {level}": {"kind": GAE, "level": level, "lam": 0.95} for level in ("token", "turn", "bi_level")},
     **{f"chain_gae, {level}": {"kind": CHAIN, "level": level, "lam": 0.95} for level in ("token", "turn")},
+    **{f"graph_gae, {level}": {"kind": GRAPH, "level": level, "lam": 0.95} for level in ("token", "turn")},
+    "graph_gae, equal parts": {"kind": GRAPH, "level": "turn", "lam": 0.95, "share": "equal", "rewards": "paid"},
 }
+ALONG_EDGES = ("flow, one team", "chain_gae, turn", "graph_gae, turn", "graph_gae, equal parts")
+LENGTHS = (10, 100, 1000, 10_000)
 PEERS, WHITEN = "credit.baselines.group", "credit.baselines.whiten"
 BASELINES: dict[str, dict[str, Any]] = {
     "none": {"kind": "credit.baselines.reinforce:Nothing"},
@@ -73,7 +78,10 @@ BASELINES: dict[str, dict[str, Any]] = {
 
 def step(turns: int) -> Evidence:
     """Groups of 8 episodes of 20 turns: plan, solve, criticise, solve, ..., the last one verified; 16 tokens a turn."""
-    trajectories = [episode(number) for number in range(turns // LENGTH)]
+    return read([episode(number) for number in range(turns // LENGTH)])
+
+
+def read(trajectories: Sequence[Trajectory]) -> Evidence:
     readings: dict[TurnId, Reading] = {}
     for trajectory in trajectories:
         for turn in trajectory.turns:
@@ -82,10 +90,10 @@ def step(turns: int) -> Evidence:
     return Evidence(trajectories, "bench", readings, rules=frozenset({"verifier"}))
 
 
-def episode(number: int) -> Trajectory:
+def episode(number: int, length: int = LENGTH) -> Trajectory:
     rng, group = random.Random(number), f"g{number // GROUP}"
     trajectory = Trajectory(Deal(f"e{number}", group, 0, SEATS), group)
-    agents = ["planner", *["solver", "critic"] * (LENGTH // 2 - 1), "verifier"]
+    agents = ["planner", *["solver", "critic"] * (length // 2 - 1), "verifier"]
     for place, agent in enumerate(agents):
         logprobs = tuple([-rng.random() for _ in range(TOKENS)])
         said = Completion("x", (number // GROUP, place), tuple(range(TOKENS)), logprobs, "stop")
@@ -147,6 +155,25 @@ def growing(turns: int, repeat: int) -> dict[str, dict[str, float]]:
     return figures
 
 
+def again(task: Callable[[], object], times: int) -> None:
+    for _ in range(times):
+        task()
+
+
+def lengthening(repeat: int) -> dict[str, dict[str, float]]:
+    """Microseconds per edge, by the number of turns of one episode."""
+    figures: dict[str, dict[str, float]] = {}
+    for length in LENGTHS:
+        whole = episode(0, length)
+        evidence, edges = read([whole]), whole.graph.number_of_edges()
+        times = max(1, 1000 // length)
+        for name in ALONG_EDGES:
+            part = CreditRule.model_validate({"assign": ASSIGN[name]}).assign.build()
+            taken = timed(partial(again, partial(part, evidence), times), repeat) / times
+            figures.setdefault(name, {})[str(length)] = round(taken / edges * 1e6, 3)
+    return figures
+
+
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--turns", type=int, default=100_000)
@@ -159,6 +186,7 @@ def main() -> None:
             name: round(timed(comparing(settings, evidence), chosen.repeat), 4) for name, settings in BASELINES.items()
         },
         "linear": growing(chosen.turns, chosen.repeat),
+        "edges": lengthening(chosen.repeat),
     }
     report(figures, chosen.out, seeds=[0], turns=chosen.turns, repeat=chosen.repeat, tokens_per_turn=TOKENS)
 

@@ -4,7 +4,8 @@
     python tests/bench/credit_learning.py run [--methods ...] [--jobs 2]
     python tests/bench/credit_learning.py report --out FILE.json --plot FILE.png
 
-Every method learns `scenarios/carry_chain.yaml` with the same baseline; only who earned it differs. Fixed before any
+Every method learns `scenarios/carry_chain.yaml` with the same baseline (GAE, which has values to compare with, with
+whitening); only who earned it differs. Fixed before any
 of the runs: the scenario, the methods' settings, the three learning rates, the budget (`BUDGET` tokens sampled or
 scored, forks and probes of credit included) and the threshold: the mean over seeds of outcome credit's final success
 (mean of the evaluations in the last tenth of the budget), at the learning rate at which that is highest. Each
@@ -68,6 +69,8 @@ VERDICTS = tuple(
 )
 """Each agent is told whether its own place is right: process rewards, which no other method gets."""
 PROCESS = "credit.assign={kind: process, rewards: [own], common: mean}"
+VALUES = "level: turn, values: own, common: mean"
+"""Values of GAE: a linear head on the model's states, as the learner of the scenario has no critic."""
 METHODS = {
     "outcome": Method(),
     "flow": Method(("credit.assign={kind: flow, teams: [[units, watcher, tens, hundreds, thousands]]}",)),
@@ -78,6 +81,8 @@ METHODS = {
     "leave_one_out": Method(("credit.assign={kind: leave_one_out}",), 2.0),
     "shapley": Method(("credit.assign={kind: shapley}",), 7.0),
     "replay": Method(("credit.assign={kind: replay, samples: 1}",), 4.0),
+    "chain_gae": Method((f"credit={{assign: {{kind: chain_gae, lam: 0.5, {VALUES}}}, baseline: whiten}}",)),
+    "graph_gae": Method((f"credit={{assign: {{kind: graph_gae, lam: 0.5, {VALUES}}}, baseline: whiten}}",)),
 }
 
 

@@ -49,7 +49,7 @@ TEAMS = (
         "carry_chain",
         "dapo",
     ),
-    *("absolute_zero", "best_of_n", "chain", "debate_judged", "mae", "mixture_of_agents"),
+    *("absolute_zero", "best_of_n", "chain", "debate_judged", "fork_join", "mae", "mixture_of_agents"),
     *("ppo_team", "dpo_pairs", "sft_best", "prime", "recipes/iterative_dpo"),
 )
 TASKS = GAMES_OF | {Path(name).name: name for name in TEAMS}

@@ -19,7 +19,7 @@ from credit.validation.measure import Method, MethodResult
 from marl.protocols import AssignConfig, Evidence
 from marl.types import Advantage, Credit, Fork
 
-HONEST = ("outcome", "flow", "shapley", "leave_one_out", "difference (policy)", "replay", "outcome / rloo")
+HONEST = ("outcome", "flow", "graph_gae", "shapley", "leave_one_out", "difference (policy)", "replay", "outcome / rloo")
 
 
 class Muddled(AssignConfig):

@@ -216,7 +216,7 @@ WRONG = {
     },
     "tokens: unknown; choices: copy, surprise, or a part ({kind: ...}) (got 3)": {"tokens": 3},
     "agents.planner: must be a number greater than 0 (got -1)": {"agents": {"planner": -1, "solver": 1}},
-    "calls.deccay: unknown field 'deccay'; did you mean 'decay'? choices: decay, kind, teams": {
+    "calls.deccay: unknown field 'deccay'; did you mean 'decay'? choices: along, decay, kind, teams": {
         "calls": {"kind": "flow", "deccay": 1}
     },
 }

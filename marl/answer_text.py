@@ -83,7 +83,7 @@ _QUESTION_AFTER = re.compile(r"(?:[^.!?\n]|\.(?=\d)){0,70}\?")
 """The two halves of a question around an answer: "Is it true that [5] is right?"."""
 
 
-class Mark(NamedTuple):
+class AnswerMark(NamedTuple):
     """A place in a text that is marked as holding an answer, such as a box or a tag."""
 
     start: int
@@ -105,7 +105,7 @@ def public_text(text: str) -> str:
     return without_thoughts(text) if "think>" in text else text
 
 
-def standing(text: str, marks: Iterable[Mark]) -> list[Mark]:
+def standing(text: str, marks: Iterable[AnswerMark]) -> list[AnswerMark]:
     """Return the marks that are neither denied ("not [5]", "[5] is wrong") nor followed by a retraction ("Wait, ...").
 
     Words within a mark take nothing back.
@@ -115,19 +115,19 @@ def standing(text: str, marks: Iterable[Mark]) -> list[Mark]:
     return [mark for mark in marks if mark.start >= taken_back and not _is_denied(text, mark.start, taken_back)]
 
 
-def certain(text: str, marks: Iterable[Mark]) -> list[Mark]:
+def certain(text: str, marks: Iterable[AnswerMark]) -> list[AnswerMark]:
     """Return the marks without those that are qualified ("maybe 5"); one that is doubted or asked ("5?") is empty."""
     unqualified = [mark for mark in marks if not _QUALIFIED.search(text[max(0, mark.start - 80) : mark.start])]
     return [mark._replace(content="") if _is_doubted(text, mark) else mark for mark in unqualified]
 
 
-def _is_doubted(text: str, mark: Mark) -> bool:
+def _is_doubted(text: str, mark: AnswerMark) -> bool:
     before = text[max(0, mark.start - 80) : mark.start]
     question = _QUESTION_AFTER.match(text, mark.end) and _QUESTION_BEFORE.search(before)
     return bool(question or _QUALIFIED_AFTER.match(text, mark.end))
 
 
-def _end_of_retraction(text: str, marks: Sequence[Mark]) -> int:
+def _end_of_retraction(text: str, marks: Sequence[AnswerMark]) -> int:
     """Return the end of the last retraction after the first of the marks and outside of them; 0 if there is none."""
     pieces, end = [], 0
     for mark in marks:
@@ -155,12 +155,12 @@ def closing_brace(text: str, start: int) -> int:
     return len(text) + 1
 
 
-def boxes(text: str) -> list[Mark]:
+def boxes(text: str) -> list[AnswerMark]:
     r"""Return the outermost boxes (`\boxed{5}`, `\fbox{5}`, `\boxed 5`).
 
     One that is never closed, or is a part of a larger formula (`-\boxed{5}`, `\boxed{5}^2`), counts as empty.
     """
-    marks: list[Mark] = []
+    marks: list[AnswerMark] = []
     end = 0
     while box := _BOX.search(text, end):
         braced = text.startswith("{", box.end())
@@ -169,26 +169,26 @@ def boxes(text: str) -> list[Mark]:
         inner = text[box.end() + braced : end - braced] if end <= len(text) else ""
         inner = inner.strip() if braced else inner.rstrip(".,;:")
         part = _PART_BEFORE.search(text[max(0, box.start() - 12) : box.start()]) or _PART_AFTER.match(text, end)
-        marks.append(Mark(box.start(), min(end, len(text)), "" if part else inner))
+        marks.append(AnswerMark(box.start(), min(end, len(text)), "" if part else inner))
     return marks
 
 
-def tags(text: str, name: str) -> list[Mark] | None:
+def tags(text: str, name: str) -> list[AnswerMark] | None:
     """Return each `<name>...</name>`; None if opening and closing tags do not alternate."""
     ends = list(re.finditer(rf"<(/?){re.escape(name)}>", text))
     if [tag[1] for tag in ends] != ["", "/"] * (len(ends) // 2):
         return None
     pairs = zip(ends[::2], ends[1::2], strict=True)
-    return [Mark(first.start(), last.end(), text[first.end() : last.start()]) for first, last in pairs]
+    return [AnswerMark(first.start(), last.end(), text[first.end() : last.start()]) for first, last in pairs]
 
 
-def brackets(text: str) -> list[Mark]:
+def brackets(text: str) -> list[AnswerMark]:
     """Return all innermost square brackets on one line, without empty ones."""
-    marks = (Mark(match.start(), match.end(), match[1].strip()) for match in _BRACKETED.finditer(text))
+    marks = (AnswerMark(match.start(), match.end(), match[1].strip()) for match in _BRACKETED.finditer(text))
     return [mark for mark in marks if mark.content]
 
 
-def code_blocks(text: str) -> Iterator[tuple[str, Mark]]:
+def code_blocks(text: str) -> Iterator[tuple[str, AnswerMark]]:
     """Yield (label, block) for each block between lines of backticks."""
     fence, label, start, place, lines = "", "", 0, 0, list[str]()
     for line in text.split("\n"):
@@ -196,7 +196,7 @@ def code_blocks(text: str) -> Iterator[tuple[str, Mark]]:
         if mark and not fence:
             fence, label, start, lines = mark[1], mark[2].strip().lower(), place, []
         elif mark and len(mark[1]) >= len(fence) and not mark[2]:
-            yield label, Mark(start, place + len(line), "\n".join(lines))
+            yield label, AnswerMark(start, place + len(line), "\n".join(lines))
             fence = ""
         elif fence:
             lines.append(line)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marl.answer_text import Mark, standing, without_thoughts
+from marl.answer_text import AnswerMark, standing, without_thoughts
 
 _OPENING = re.compile(r"(?<!\\)[{\[]")
 _TOKEN = re.compile(
@@ -70,7 +70,7 @@ def last_structure(text: str) -> Any:
     return read_json(marks[-1].content)
 
 
-def _structures(text: str) -> list[Mark]:
+def _structures(text: str) -> list[AnswerMark]:
     """Return the outermost JSON objects and arrays, readable or not; brackets around words are no array."""
     spans: list[tuple[int, int]] = []
     opened: list[_Bracket] = []
@@ -83,7 +83,7 @@ def _structures(text: str) -> list[Mark]:
             while spans and spans[-1][0] > bracket.start:
                 spans.pop()
             spans.append((bracket.start, place + 1))
-    marks = (Mark(start, end, text[start:end]) for start, end in spans)
+    marks = (AnswerMark(start, end, text[start:end]) for start, end in spans)
     return [mark for mark in marks if mark.content[0] == "[" or _OBJECT.match(mark.content)]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from marl import answer_text
-from marl.answer_text import Mark, standing, without_thoughts
+from marl.answer_text import AnswerMark, standing, without_thoughts
 from marl.json_text import last_structure, read_json
 from roles.schemas import fits_schema
 
@@ -96,7 +96,7 @@ def score(text: str, low: float, high: float) -> float | None:
     """
     text = without_thoughts(text)
     tags = answer_text.tags(text, "score")
-    labels = [Mark(*label.span(), label[0]) for label in _LABELLED.finditer(text)] if tags == [] else []
+    labels = [AnswerMark(*label.span(), label[0]) for label in _LABELLED.finditer(text)] if tags == [] else []
     if tags is None or tags:
         ratings = [_ALONE.fullmatch(mark.content) for mark in standing(text, tags or ())]
     elif labels:
@@ -155,12 +155,12 @@ def tool_call(text: str) -> dict[str, Any] | None:
     return {"name": name, "arguments": arguments}
 
 
-def _brackets(text: str) -> list[Mark]:
+def _brackets(text: str) -> list[AnswerMark]:
     text = without_thoughts(text)
     return standing(text, answer_text.brackets(text))
 
 
-def _single(marks: Iterable[Mark]) -> str | None:
+def _single(marks: Iterable[AnswerMark]) -> str | None:
     """Return the one content that all `marks` have, if it is not empty."""
     contents = {mark.content.strip() for mark in marks}
     return (contents.pop() or None) if len(contents) == 1 else None

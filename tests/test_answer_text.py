@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from marl.answer_text import Mark, boxes, brackets, closing_brace, standing, tags
+from marl.answer_text import AnswerMark, boxes, brackets, closing_brace, standing, tags
 
 
 def left(text: str) -> list[str]:
@@ -92,7 +92,7 @@ def test_boxes_are_outermost_and_parts_of_formulas_are_empty() -> None:
 
 
 def test_tags_must_alternate() -> None:
-    assert tags("<a>x</a><a>y</a>", "a") == [Mark(0, 8, "x"), Mark(8, 16, "y")]
+    assert tags("<a>x</a><a>y</a>", "a") == [AnswerMark(0, 8, "x"), AnswerMark(8, 16, "y")]
     assert tags("none", "a") == []
     for text in ("<a>", "</a><a>", "<a><a></a></a>"):
         assert tags(text, "a") is None

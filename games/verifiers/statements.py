@@ -8,7 +8,7 @@ import re
 from bisect import bisect
 from itertools import islice
 
-from marl.answer_text import Mark, boxes, certain, standing, tags
+from marl.answer_text import AnswerMark, boxes, certain, standing, tags
 
 MAX_LENGTH = 2000
 """Characters of an answer; longer text is no answer."""
@@ -92,7 +92,7 @@ def stated(text: str, *, in_boxes: bool = False) -> list[str] | None:
     return marked + (short if short or marked else sentences)
 
 
-def _standing(text: str, marks: list[Mark], sentences: list[Mark]) -> list[Mark]:
+def _standing(text: str, marks: list[AnswerMark], sentences: list[AnswerMark]) -> list[AnswerMark]:
     """Return what stands of marks and of sentences without marks, these as empty places."""
     apart = [each for each in sentences if not any(_overlap(each, mark) for mark in marks)]
     # A sentence does not hide its words: "The answer is 5, no, 6" takes 5 back. "Answer: No." takes nothing back.
@@ -100,15 +100,15 @@ def _standing(text: str, marks: list[Mark], sentences: list[Mark]) -> list[Mark]
     return standing(_LEAD.sub(lambda lead: "x" * len(lead[0]), text), [*certain(text, marks), *places])
 
 
-def _overlap(one: Mark, other: Mark) -> bool:
+def _overlap(one: AnswerMark, other: AnswerMark) -> bool:
     return one.start < other.end and other.start < one.end
 
 
-def _marks(text: str) -> list[Mark]:
+def _marks(text: str) -> list[AnswerMark]:
     """Return boxes and tags, the innermost ones; if there are none, what the text ends with, in bold or concluded."""
     tagged = tags(text, "answer")
     if tagged is None:
-        return [Mark(0, len(text), "")]
+        return [AnswerMark(0, len(text), "")]
     boxed = boxes(text)
     places = [box.start for box in boxed]
     innermost = [tag for tag in tagged if bisect(places, tag.start) == bisect(places, tag.end)]
@@ -116,10 +116,10 @@ def _marks(text: str) -> list[Mark]:
         return sorted([*boxed, *innermost])
     line = max(0, text.rstrip(" \n.").rfind("\n"))
     last = _LAST_IN_BOLD.search(text) or _CONCLUSION.search(text, line) or _CONCLUDED.search(text, line)
-    return [Mark(last.start(), len(text), last[1])] if last else []
+    return [AnswerMark(last.start(), len(text), last[1])] if last else []
 
 
-def _sentence(text: str, lead: re.Match[str]) -> Mark:
+def _sentence(text: str, lead: re.Match[str]) -> AnswerMark:
     """Return the statement that begins with `lead`, up to the end of its sentence or displayed formula."""
     start = lead.end()
     line = _LABELLED_LINE.match(text, start)
@@ -130,4 +130,4 @@ def _sentence(text: str, lead: re.Match[str]) -> Mark:
         content = content.removeprefix("**").removesuffix("**").strip()
     if text[lead.start() - 1 : lead.start()] == "(":
         content = content.removesuffix(")")
-    return Mark(lead.start(), end, content)
+    return AnswerMark(lead.start(), end, content)

@@ -23,9 +23,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import yaml
 from _bench import ROOT, commit, parser, report
-
-import marl
 
 SCENARIOS = ROOT / "scenarios"
 RUNS = ROOT / "runs" / "exactness"
@@ -94,12 +93,13 @@ def compare(name: str, *, steps: int, overrides: list[str]) -> dict[str, Any]:
 
 def _settings(name: str, steps: int, overrides: list[str]) -> list[str]:
     """Return overrides: few steps, each recorded, with an evaluation and two checkpoints on the way."""
-    scenario = marl.load(SCENARIOS / f"{name}.yaml", overrides)
-    steps = min(max(steps, FEWEST.get(name, 1)), scenario.schedule.steps) if steps else scenario.schedule.steps
+    scenario = yaml.safe_load((SCENARIOS / f"{name}.yaml").read_text())
+    all_steps, held_out = scenario["schedule"]["steps"], scenario.get("evaluate", {}).get("held_out", 0)
+    steps = min(max(steps, FEWEST.get(name, 1)), all_steps) if steps else all_steps
     few = [f"schedule.steps={steps}", f"checkpoint.every={max(1, steps // 3)}", "checkpoint.trajectories=1"]
     few += [f"evaluate.every={max(1, steps // 2)}"]
-    if scenario.evaluate.held_out:
-        few += [f"evaluate.held_out={min(40, scenario.evaluate.held_out)}"]
+    if held_out:
+        few += [f"evaluate.held_out={min(40, held_out)}"]
     return [*few, *overrides]
 
 

@@ -42,6 +42,8 @@ def with_borders(text: str, borders: Iterable[Border]) -> str:
 
 def without_borders(text: str) -> tuple[str, list[Border]]:
     """Return a text without its borders, and these."""
+    if _END not in text:
+        return text, []
     first, *rest = _BORDER.split(text)
     parts, borders, length = [first], [], len(first)
     for number, part in zip(rest[::2], rest[1::2], strict=True):

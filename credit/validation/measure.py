@@ -67,8 +67,8 @@ class CheckTask:
         )
 
 
-def _relay(*layers: int) -> dict[str, str]:
-    """Return the moves for doing nothing in a relay: the first word, and in the last layer the first symbol."""
+def _layers(*layers: int) -> dict[str, str]:
+    """Return the moves for doing nothing in a layered hint: the first word, and in the last layer the first symbol."""
     moves = ["one"] * sum(layers[:-1]) + ["red"] * layers[-1]
     return {f"agent_{place}": move for place, move in enumerate(moves)}
 
@@ -83,9 +83,9 @@ TASKS = (
     CheckTask("climbing", {"kind": "matrix", "table": "climbing"}, _TWO),
     CheckTask("two-step", {"kind": "two_step"}, _TWO),
     CheckTask("additive", {"kind": "matrix", "table": "additive"}, _TWO),
-    CheckTask("fork", {"kind": "relay", "layers": [1, 2]}, _relay(1, 2)),
-    CheckTask("join", {"kind": "relay", "layers": [2, 1]}, _relay(2, 1)),
-    CheckTask("fork-join", {"kind": "relay", "layers": [1, 2, 1]}, _relay(1, 2, 1)),
+    CheckTask("fork", {"kind": "layered_hint", "layers": [1, 2]}, _layers(1, 2)),
+    CheckTask("join", {"kind": "layered_hint", "layers": [2, 1]}, _layers(2, 1)),
+    CheckTask("fork-join", {"kind": "layered_hint", "layers": [1, 2, 1]}, _layers(1, 2, 1)),
 )
 
 

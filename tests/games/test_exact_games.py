@@ -11,7 +11,7 @@ from pettingzoo.test import api_test, seed_test
 from pydantic import ValidationError
 
 from games.hint import HintConfig
-from games.relay import RelayConfig
+from games.layered_hint import LayeredHintConfig
 from games.simultaneous import CoalitionConfig, MatrixConfig, TwoStepConfig
 from games.stopping import StoppingConfig
 from marl.evaluation.game_tree import GameTree, Situation, grow, values
@@ -28,7 +28,7 @@ GAMES: dict[str, GameConfig] = {
     "voting": CoalitionConfig(weights=(4, 3, 2, 1), quota=6),
     "stopping": StoppingConfig(),
     "hint": HintConfig(symbols=3),
-    "relay": RelayConfig(),
+    "layered_hint": LayeredHintConfig(),
 }
 
 
@@ -163,8 +163,8 @@ def test_the_guesser_hears_the_word_and_never_sees_the_symbol() -> None:
     assert returns(HintConfig(), "two", "red", symbol="green") == {"speaker": 0.0, "guesser": 0.0}
 
 
-def test_in_a_relay_each_layer_hears_the_one_before_it_and_the_last_one_is_paid_for() -> None:
-    fork = RelayConfig(layers=(1, 2, 2)).build()
+def test_in_a_layered_hint_each_layer_hears_the_one_before_it_and_the_last_one_is_paid_for() -> None:
+    fork = LayeredHintConfig(layers=(1, 2, 2)).build()
     fork.reset(0, {"symbol": "green"})
     known = {}
     for move in ("one", "two", "one", "green", "red"):
@@ -186,7 +186,7 @@ def test_an_illegal_move_costs_a_team_no_less_than_its_worst_joint_move() -> Non
         (MatrixConfig(table="qmix_2b"), 1.0),
         (CoalitionConfig(values=(0, 1, -3, 2)), 3.0),
         (HintConfig(), 1.0),
-        (RelayConfig(), 1.0),
+        (LayeredHintConfig(), 1.0),
     ]
     for config, cost in games:
         game = config.build()
@@ -202,7 +202,7 @@ def test_an_illegal_move_costs_a_team_no_less_than_its_worst_joint_move() -> Non
         ("and", 3, 1 / 8),
         ("two_step", 6, (7 + 2.5) / 2),
         ("hint", 6, 1 / 3),
-        ("relay", 2 + 2 * 2 + 4, 1 / 2),
+        ("layered_hint", 2 + 2 * 2 + 4, 1 / 2),
         ("stopping", 2, 1),
     ],
 )
@@ -225,8 +225,8 @@ def test_the_games_can_be_walked_whole(name: str, situations: int, value: float)
         (CoalitionConfig, {"weights": (1, 2)}, "quota: None"),
         (CoalitionConfig, {"values": (0, 1, 2)}, "values: 3 of them"),
         (HintConfig, {"symbols": 7}, "less than or equal to 6"),
-        (RelayConfig, {"layers": [2]}, "layers: must have at least 2|at least 2 items"),
-        (RelayConfig, {"layers": [1, 0]}, "greater than or equal to 1"),
+        (LayeredHintConfig, {"layers": [2]}, "layers: must have at least 2|at least 2 items"),
+        (LayeredHintConfig, {"layers": [1, 0]}, "greater than or equal to 1"),
     ],
 )
 def test_impossible_settings_are_named(config: type[GameConfig], settings: dict, says: str) -> None:

@@ -17,7 +17,7 @@ from credit.validation.estimands import additive, always, marginals, monotone, s
 from credit.validation.measure import TASKS, correlation_over_turns, pearson, prepare, spearman
 from games.base import IllegalMove
 from games.hint import HintConfig
-from games.relay import RelayConfig
+from games.layered_hint import LayeredHintConfig
 from games.simultaneous import CoalitionConfig, MatrixConfig, TwoStepConfig
 from games.stopping import StoppingConfig
 from marl.evaluation.game_tree import Situation, grow, values
@@ -187,7 +187,7 @@ def test_comparisons_subtract_the_mean_of_those_who_are_alike() -> None:
     assert comparisons.chained(1.0)(skewed, play) == pytest.approx([1 - 0.82, 1 - heard_one])
 
 
-RELAYED = {
+LAYERED = {
     **{"agent_0 red": {"one": 0.8, "two": 0.2}, "agent_0 green": {"one": 0.1, "two": 0.9}},
     **{
         f"agent_{k} {word}": {word: 0.9, other: 0.1} for k in (1, 2) for word, other in (("one", "two"), ("two", "one"))
@@ -195,19 +195,19 @@ RELAYED = {
     **{"agent_3 one one": {"red": 0.9, "green": 0.1}, "agent_3 two two": {"red": 0.2, "green": 0.8}},
     "agent_3 one two": {"red": 0.7, "green": 0.3},
 }
-"""Policies of a relay of one agent, two that read it and one that reads both; it does not know what `two one` means."""
+"""Policies of one agent, two that read it and one that reads both, who does not know what `two one` means."""
 
 
 def test_temporal_differences_on_a_fork_and_a_join_are_those_by_hand() -> None:
-    relay = enumerate_game(RelayConfig(), RELAYED)
-    play = find_play(relay, "one", "one", "two", "red", start="red")
-    values = {word: comparisons.foreseen(relay, 0.0, True)[play.decisions[place].situation] for place, word in PLACES}
+    game = enumerate_game(LayeredHintConfig(), LAYERED)
+    play = find_play(game, "one", "one", "two", "red", start="red")
+    values = {word: comparisons.foreseen(game, 0.0, True)[play.decisions[place].situation] for place, word in PLACES}
     # P(red | both heard): the joiner's policy; of its prompt, how often that is right.
     told = {"red": 0.8, "green": 0.1}  # chance of `one`
     heard = {symbol: one * 0.9 * 0.1 + (1 - one) * 0.1 * 0.9 for symbol, one in told.items()}
     joined = (heard["red"] * 0.7 + heard["green"] * 0.3) / (heard["red"] + heard["green"])
     assert values["j"] == pytest.approx(joined)
-    differences = comparisons.temporal(0.0)(relay, play)
+    differences = comparisons.temporal(0.0)(game, play)
     assert differences[3] == pytest.approx(1 - joined)
     assert differences[1] == pytest.approx(joined - values["a"])
     assert differences[0] == pytest.approx((values["a"] + values["b"]) / 2 - values["p"])
@@ -222,28 +222,28 @@ PLACES = ((0, "p"), (1, "a"), (2, "b"), (3, "j"))
 def test_graph_gae_with_exact_values_is_the_linear_system_of_temporal_differences(
     layers: tuple[int, ...], whole: bool, lam: float
 ) -> None:
-    relay = enumerate_game(RelayConfig(layers=layers), RELAYED if len(layers) == 3 else None)
-    values, share = comparisons.foreseen(relay, lam, whole), "whole" if whole else "equal"
+    game = enumerate_game(LayeredHintConfig(layers=layers), LAYERED if len(layers) == 3 else None)
+    values, share = comparisons.foreseen(game, lam, whole), "whole" if whole else "equal"
     rule = GraphGae(level="turn", lam=lam, share=share)
-    for play in relay.plays:
-        turns, team = play.trajectory.turns, Team(frozenset(relay.agents), 1 / len(relay.agents))
+    for play in game.plays:
+        turns, team = play.trajectory.turns, Team(frozenset(game.agents), 1 / len(game.agents))
         here = {turn.id: (values[d.situation],) for turn, d in zip(turns, play.decisions, strict=True)}
-        judged = rule.advantages(team, turns, Seen(play.trajectory, Evidence([play.trajectory], "relay"), here))
-        exact = comparisons.temporal(lam, whole=whole)(relay, play)
+        judged = rule.advantages(team, turns, Seen(play.trajectory, Evidence([play.trajectory], "layered_hint"), here))
+        exact = comparisons.temporal(lam, whole=whole)(game, play)
         assert [advantage.value for advantage in judged] == pytest.approx(exact, abs=1e-12)
 
 
 def test_with_lambda_1_graph_gae_is_unbiased_for_what_a_move_adds_to_what_its_agent_could_expect() -> None:
-    relay = enumerate_game(RelayConfig(), RELAYED)
-    credit = relay.average(lambda play: comparisons.temporal(1.0)(relay, play))
-    situations = {decision.cell.history: decision.situation for play in relay.plays for decision in play.decisions}
+    game = enumerate_game(LayeredHintConfig(), LAYERED)
+    credit = game.average(lambda play: comparisons.temporal(1.0)(game, play))
+    situations = {decision.cell.history: decision.situation for play in game.plays for decision in play.decisions}
     chances, totals = Counter[Situation](), Counter[Situation]()
     for cell in credit:
-        chances[situations[cell.history]] += relay.chance(cell)
-        totals[situations[cell.history]] += relay.chance(cell) * relay.value(cell.after)
+        chances[situations[cell.history]] += game.chance(cell)
+        totals[situations[cell.history]] += game.chance(cell) * game.value(cell.after)
     for cell, value in credit.items():
         prompt = situations[cell.history]
-        assert value == pytest.approx(relay.value(cell.after) - totals[prompt] / chances[prompt])
+        assert value == pytest.approx(game.value(cell.after) - totals[prompt] / chances[prompt])
 
 
 def test_a_tree_goes_on_from_the_best_candidate() -> None:

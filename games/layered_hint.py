@@ -1,4 +1,4 @@
-"""Relay: words about a symbol pass through layers of agents, so that one is read by several and one reads several."""
+"""Layered hint: words about a symbol pass through layers of agents: one may be read by several, and read several."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ from games.hint import SYMBOLS, WORDS
 from marl.protocols import GameStart
 
 
-class RelayConfig(TextGameConfig):
-    """Relay: all are paid the share of the last layer that names the symbol. An illegal move ends it and costs 1."""
+class LayeredHintConfig(TextGameConfig):
+    """Words pass through layers of agents; all are paid the share of the last layer that names the symbol.
 
-    kind: str = "relay"
+    An illegal move ends it and costs all 1.
+    """
+
+    kind: str = "layered_hint"
     layers: tuple[Annotated[int, Field(ge=1, le=26)], ...] = Field(default=(1, 2, 1), min_length=2)
     """Number of agents in each layer. The first layer sees the symbol; each later one hears the one before it. (1, 2,
     1): one agent that two read, and one that reads both; (1, 1): `hint`."""
     symbols: int = Field(default=2, ge=2, le=len(SYMBOLS))
     """Number of symbols, all equally likely, and of words."""
 
-    def build(self) -> Relay:
-        return Relay(self)
+    def build(self) -> LayeredHint:
+        return LayeredHint(self)
 
     def starts(self) -> tuple[GameStart, ...]:
         return tuple(GameStart(1 / self.symbols, {"symbol": symbol}) for symbol in SYMBOLS[: self.symbols])
 
 
-class Relay(TextGame):
+class LayeredHint(TextGame):
     """Agents of a layer speak at the same time; agents are numbered layer by layer."""
 
-    name = "relay"
+    name = "layered_hint"
     common = True
     choices = ("symbol",)
     rules = (
@@ -43,7 +46,7 @@ class Relay(TextGame):
         "the last one names a symbol. All win what share of the last layer names the right one."
     )
 
-    def __init__(self, config: RelayConfig) -> None:
+    def __init__(self, config: LayeredHintConfig) -> None:
         self.symbols, self.words = SYMBOLS[: config.symbols], WORDS[: config.symbols]
         ends = list(accumulate(config.layers))
         agents = tuple(f"agent_{place}" for place in range(ends[-1]))
@@ -54,8 +57,10 @@ class Relay(TextGame):
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
         self.symbol = options["symbol"] if "symbol" in options else rng.choice(self.symbols)
         if self.symbol not in self.symbols:
-            raise ValueError(f"relay: option symbol: no symbol {self.symbol!r}; choices: {', '.join(self.symbols)}")
-        self.said: dict[str, str] = {}
+            raise ValueError(
+                f"layered_hint: option symbol: no symbol {self.symbol!r}; choices: {', '.join(self.symbols)}"
+            )
+        self.words_of: dict[str, str] = {}
         return self.seats[0]
 
     def start_key(self) -> str:
@@ -80,10 +85,10 @@ class Relay(TextGame):
         return f"{agent} {self._words(agent) if self.layer_of[agent] else self.symbol}"
 
     def move(self, action: str) -> str | Mapping[str, float]:
-        self.said[self.agent_selection] = action
-        if len(self.said) < len(self.seats):
-            return self.seats[len(self.said)]
-        right = [self.said[agent] == self.symbol for agent in self.layers[-1]]
+        self.words_of[self.agent_selection] = action
+        if len(self.words_of) < len(self.seats):
+            return self.seats[len(self.words_of)]
+        right = [self.words_of[agent] == self.symbol for agent in self.layers[-1]]
         return dict.fromkeys(self.seats, sum(right) / len(right))
 
     def _heard(self, agent: str) -> tuple[str, ...]:
@@ -92,4 +97,4 @@ class Relay(TextGame):
         return self.layers[layer - 1] if layer else ()
 
     def _words(self, agent: str) -> str:
-        return " ".join(self.said.get(speaker, "none") for speaker in self._heard(agent))
+        return " ".join(self.words_of.get(speaker, "none") for speaker in self._heard(agent))

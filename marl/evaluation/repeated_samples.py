@@ -13,8 +13,8 @@ from functools import lru_cache
 from math import comb
 from statistics import fmean
 
-_Ways = dict[tuple[int, int], int]
-"""(answers chosen, different answers as common as the winner) -> number of ways to choose them."""
+_Choices = dict[tuple[int, int], int]
+"""(answers chosen so far, different ones among them as common as the winner) -> number of such choices."""
 
 
 def pass_at_k(n: int, solved: int, k: int) -> float:
@@ -51,10 +51,10 @@ def best_at_k(scores: Sequence[float], ratings: Sequence[float], k: int) -> floa
 
 
 def majority_at_k(answers: Sequence[str | None], scores: Sequence[float], k: int) -> float:
-    """Return the expected score of the most common of k answers (2203.11171); of equally common ones, each is as likely.
+    """Return the expected score of the most common of k answers (2203.11171).
 
-    An unreadable answer (None) has no vote; without any vote the score is 0. The score of an answer that was given
-    several times is the mean of theirs.
+    Of equally common ones, each is as likely. An unreadable answer (None) has no vote; without any vote the score is 0.
+    The score of an answer that was given several times is the mean of theirs.
 
     Raises:
         ValueError: if not 1 <= k <= n.
@@ -77,29 +77,33 @@ def _chances(votes: tuple[int, ...], unread: int, k: int) -> Mapping[int, float]
     """
     total = comb(sum(votes) + unread, k)
     chances: dict[int, float] = {}
-    for own in set(votes):
-        rivals = Counter(votes) - Counter([own])
-        won = sum((_won(own, most, rivals, unread, k) for most in range(1, min(own, k) + 1)), Fraction())
-        chances[own] = float(won / total)
+    for count in set(votes):
+        rivals = Counter(votes) - Counter([count])
+        won = sum((_won(count, most, rivals, unread, k) for most in range(1, min(count, k) + 1)), Fraction())
+        chances[count] = float(won / total)
     return chances
 
 
-def _won(own: int, most: int, rivals: Counter[int], unread: int, k: int) -> Fraction:
-    """Return the number of choices of k in which an answer has `most` votes and wins; a tie of t counts 1 / t."""
-    ways: _Ways = {(most, 0): comb(own, most)}
-    for votes in rivals.elements():
-        ways = _with_rival(ways, votes, most, k)
+def _won(votes: int, most: int, rivals: Counter[int], unread: int, k: int) -> Fraction:
+    """Return the number of choices of k that hold `most` of an answer's `votes`, and more than of any other answer.
+
+    A choice in which it is as common as t - 1 others counts 1 / t.
+    """
+    choices: _Choices = {(most, 0): comb(votes, most)}
+    for count in rivals.elements():
+        choices = _with_rival(choices, count, most, k)
     return sum(
-        (Fraction(count * comb(unread, k - chosen), tied + 1) for (chosen, tied), count in ways.items()), Fraction()
+        (Fraction(number * comb(unread, k - chosen), tied + 1) for (chosen, tied), number in choices.items()),
+        Fraction(),
     )
 
 
-def _with_rival(ways: _Ways, votes: int, most: int, k: int) -> _Ways:
-    """Return the ways after one more answer, of which up to `most` of its `votes` are chosen."""
-    result: _Ways = defaultdict(int)
-    for (chosen, tied), count in ways.items():
+def _with_rival(choices: _Choices, votes: int, most: int, k: int) -> _Choices:
+    """Return the choices with up to `most` of the `votes` of one more answer."""
+    result: _Choices = defaultdict(int)
+    for (chosen, tied), number in choices.items():
         for taken in range(min(votes, most, k - chosen) + 1):
-            result[chosen + taken, tied + (taken == most)] += count * comb(votes, taken)
+            result[chosen + taken, tied + (taken == most)] += number * comb(votes, taken)
     return result
 
 

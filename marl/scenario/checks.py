@@ -60,6 +60,24 @@ def notes(scenario: Scenario) -> Iterator[str]:
                 "speak; `like: prompt` and `rloo` do not (credit/ROLE/stopping_bias watches it)"
             )
 
+    if scenario.experience.off_policy:
+        yield from _off_policy(scenario)
+
+
+def _off_policy(scenario: Scenario) -> Iterator[str]:
+    kind, learners = scenario.experience.kind, scenario.credited_roles()
+    if learners:
+        yield (
+            f"experience: nothing is known of the log-probabilities of those who said what {kind!r} holds, so ratios, "
+            "kl_sampler and the fidelity check compare this run's own sampler with its learner, no more"
+        )
+    for role, learner in learners.items():
+        if not learner.off_policy:
+            yield (
+                f"policies.{scenario.roles[role].policy}.learner: {learner.kind!r} learns from {kind!r} as if its "
+                "policy had said all of it, without a correction; learners that are meant for it: awr, dpo, sft"
+            )
+
 
 def _unknown(field: str, name: str, noun: str, choices: Iterable[str]) -> str:
     return f"{field}: no {noun} {name!r}; {nearest(name, choices)}"

@@ -31,6 +31,30 @@ def wilson(hits: int, n: int) -> tuple[float, float, float]:
     return centre - half, rate, centre + half
 
 
+def paired_bootstrap(
+    before: Sequence[float], after: Sequence[float], *, seed: int = 0, resamples: int = 10_000
+) -> tuple[float, float, float]:
+    """Return lower bound, mean and upper bound of after - before, pair by pair: the bootstrap's percentiles.
+
+    Pairs are drawn with replacement (Efron 1979), so what the two sides of a pair have in common, such as a hard
+    problem, does not widen the interval. One pair has no bounds.
+
+    Raises:
+        ValueError: if there are no pairs, or one side has more values.
+    """
+    import numpy as np
+
+    if len(before) != len(after) or not before:
+        raise ValueError(f"pairs: {len(before)} values before and {len(after)} after; both must have as many, not 0")
+    gains = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
+    if len(gains) == 1:
+        return -math.inf, float(gains[0]), math.inf
+    rng = np.random.default_rng(seed)
+    means = [gains[rng.integers(len(gains), size=len(gains))].mean() for _ in range(resamples)]
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(low), float(gains.mean()), float(high)
+
+
 def adapted_kl(beta: float, kl: float, target: float, n: int, horizon: int = 10_000) -> float:
     """Return the next coefficient of a KL penalty: higher if the measured KL (nats) exceeds `target`, else lower.
 

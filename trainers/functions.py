@@ -11,6 +11,7 @@ from trainers.losses.aggregation import aggregate
 from trainers.losses.mismatch import geometric, icepop, mis, opsm, rejected, tis
 from trainers.losses.penalties import entropy, exact_kl, sampled_kl
 from trainers.losses.policy import (
+    advantage_weighted,
     cispo,
     clipped_surrogate,
     gmpo,
@@ -24,6 +25,7 @@ from trainers.losses.policy import (
 from trainers.losses.preferences import bradley_terry, dpo, implicit_rewards, orm
 
 __all__ = [
+    "advantage_weighted",
     "aggregate",
     "bradley_terry",
     "cispo",

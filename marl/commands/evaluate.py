@@ -65,7 +65,7 @@ def untrained(file: Path, overrides: Sequence[str], step: int | None, *, best: b
     if best or step is not None:
         option = "--best" if best else f"--step {step}"
         raise ScenarioError(f"{option} names a checkpoint, and {file} is no run: give a run's folder, or leave it out")
-    scenario = load(file, overrides)
+    scenario = load(file, overrides, to_train=False)
     return MeasuredPolicies(scenario, None, partial(untrained_policies, scenario))
 
 

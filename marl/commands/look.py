@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,16 @@ from marl.config import nearest
 from marl.scenario.load import ScenarioError, load
 
 app = typer.Typer()
+EPISODES = 1000
+"""Episodes that `marl eval` plays unless it is told how many."""
 _ScenarioOrRun = Annotated[Path, typer.Argument(help="A scenario (YAML) or a run's folder.", show_default=False)]
+_Measured = Annotated[
+    Path,
+    typer.Argument(
+        help="A scenario (YAML) or a run's folder; with --suite a model's, too, or its name on the hub.",
+        show_default=False,
+    ),
+]
 
 
 def _is_run(target: Path) -> bool:
@@ -34,29 +44,66 @@ def _is_run(target: Path) -> bool:
 class EvalOptions:
     """Options of `marl eval`."""
 
-    against: Annotated[str | None, typer.Option(help="random, what the game exports (nash, ...), or a run.")] = None
-    episodes: Annotated[int, typer.Option(min=1, help="How many to play.")] = 1000
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="random, what the game exports (nash, ...), or a run; with --suite a run, a scenario, a model or the "
+            "figures of an earlier measurement (.json): what was gained since, on the same problems."
+        ),
+    ] = None
+    episodes: Annotated[int | None, typer.Option(min=1, help="How many to play; default: 1000. Not with --suite.")] = (
+        None
+    )
     step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the newest.")] = None
     best: Annotated[bool, typer.Option("--best", help="The best one, by the scenario's evaluate.keep_best.")] = False
     out: Annotated[Path | None, typer.Option(help="Write the figures here, with versions and seed (.json).")] = None
+    suite: Annotated[Path | None, typer.Option(help="Tasks and games to measure on (YAML): pass@k, maj@k, best@k.")] = (
+        None
+    )
+    policy: Annotated[str | None, typer.Option(help="With --suite: who speaks in roles that the suite gives.")] = None
 
 
 @app.command(name="eval")
 @with_options(EvalOptions)
-def evaluate(target: _ScenarioOrRun, options: EvalOptions, overrides: Overrides = None) -> None:
+def evaluate(target: _Measured, options: EvalOptions, overrides: Overrides = None) -> None:
     """Measure a run, or a scenario's untrained policies: on held-out starts, against opponents, exactly where possible.
 
-    Any model's folder can sit in a scenario: marl eval SCENARIO policies.NAME.model=FOLDER.
+    With --suite, on the suite's tasks and games; then it may be any model's folder. Such a folder can also sit in a
+    scenario: marl eval SCENARIO policies.NAME.model=FOLDER.
     """
     from marl.commands.evaluate import measure_policies, prepare_file, render, trained, untrained, write_figures
 
     prepare_file(options.out)
+    if options.suite is not None:
+        _evaluate_suite(str(target), options.suite, options, overrides or ())
+        return
     open_policies = trained if _is_run(target) else untrained
     measured = open_policies(target, overrides or (), options.step, best=options.best)
-    metrics = measure_policies(measured, options.against, options.episodes)
+    metrics = measure_policies(measured, options.against, options.episodes or EPISODES)
     echo(render(metrics, measured.scenario.rule_roles))
     if options.out is not None:
         write_figures(options.out, target, measured, metrics)
+        echo(f"{options.out}: {len(metrics)} figures")
+
+
+def _evaluate_suite(target: str, file: Path, options: EvalOptions, overrides: Sequence[str]) -> None:
+    """Measure `target` on the suite in `file`; compare it with `--against`, if there is one."""
+    from marl.commands.evaluate import render
+    from marl.commands.suite import contestant, figures_of, play_against, read_suite, write_suite_figures
+
+    if options.episodes is not None:
+        raise ScenarioError(
+            f"--episodes {options.episodes} has no effect with --suite, which says problems and samples"
+        )
+    suite = read_suite(file)
+    measured = contestant(target, suite, overrides, step=options.step, best=options.best, policy=options.policy)
+    measured.tables(suite)  # so that what does not fit is said before anybody plays
+    before = play_against(options.against, suite, options.policy) if options.against else None
+    played = measured.play(suite)
+    metrics = figures_of(suite, played, before)
+    echo(render(metrics))
+    if options.out is not None:
+        write_suite_figures(options.out, suite, measured, played, metrics)
         echo(f"{options.out}: {len(metrics)} figures")
 
 
@@ -80,7 +127,7 @@ def play_game(scenario: _ScenarioOrRun, options: PlayOptions, overrides: Overrid
     is_run = _is_run(scenario)
     if is_run and overrides:
         raise ScenarioError(f"{scenario} is a run, which is played as it is: leave {overrides[0]!r} out")
-    chosen = scenario if is_run else load(scenario, overrides or (), random_play=options.random)
+    chosen = scenario if is_run else load(scenario, overrides or (), to_train=False, random_play=options.random)
     players = simulator_for(chosen, random=options.random)
     play(*players, seat=options.seat, episodes=options.episodes, out=options.out, seed=options.seed)
 

@@ -98,6 +98,7 @@ class AnswerFile(ExperienceConfig):
     """Takes each step's episodes from a file of answers, row by row, round and round."""
 
     example = "path: answers.jsonl"
+    off_policy: ClassVar[bool] = True
     answers: ClassVar[int] = 1
     """Answers of a row, each an episode of the same start."""
     path: Path

@@ -1,66 +1,166 @@
-"""Recorded play: trajectories from a file, tokenised and scored by the model that learns from them."""
+"""Recorded play: trajectories from files, tokenised and scored by the model that learns from them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from pydantic import Field
+
+from marl.config import Config
 from marl.protocols import Deals, Experience, ExperienceConfig, Simulator
+from marl.seeds import seed_of
 from marl.types import Completion, Deal, Failure, Metrics, Request, Turn, TurnId
 
 if TYPE_CHECKING:
     from marl.graph import Trajectory
 
 
-class RecordedEpisodes(ExperienceConfig):
-    """Takes each step's trajectories, in order and round and round, from a trajectory file."""
+class RecordedGame(Config):
+    """Recordings of one game."""
+
+    example = "run: runs/nim"
+    run: str | None = None
+    """Folder of a run, all of whose recorded steps are taken; in place of `path`."""
+    path: Path | tuple[Path, ...] = ()
+    """File of episodes, a `.jsonl.zst` as runs and `marl play --out` write it, or several; a folder stands for all such
+    files in it."""
+    roles: dict[str, str] = Field(default_factory=dict)
+    """Role in the recording -> the role here that learns from what it said, where their names differ."""
+
+    @property
+    def files(self) -> list[Path]:
+        """Return the files, those of a folder in the order of their names; what is not there, as it was given."""
+        named = Path(self.run) / "trajectories" if self.run else self.path
+        places = (named,) if isinstance(named, Path) else named
+        return [file for place in places for file in (sorted(place.glob("*.jsonl.zst")) or [place])]
+
+    def lacking(self) -> Iterator[str]:
+        """Yield a message if there is no recording."""
+        field = "run" if self.run else "path"
+        if bool(self.run) == bool(self.path):
+            yield f"{field}: {'beside run' if self.run else 'missing'}; give a run's folder, or files; not both"
+        for file in self.files:
+            if not file.is_file():
+                yield (
+                    f"{field}: no such file: {file}; runs write them as trajectories/STEP.jsonl.zst, and `marl play "
+                    f"SCENARIO experience=rollouts --episodes 100 --out {file}` writes one"
+                )
+
+
+class RecordedEpisodes(RecordedGame, ExperienceConfig):
+    """Takes each step's trajectories, in order and round and round, from recorded play of one game or of several.
+
+    Every text is scored by the policy that now speaks for its role, whoever said it.
+    """
 
     kind: str = "recorded"
     example = "path: games.jsonl.zst"
-    path: Path
-    """File of episodes, a `.jsonl.zst` as runs and `marl play --out` write it."""
+    off_policy: ClassVar[bool] = True
+    games: dict[str, RecordedGame] = Field(default_factory=dict)
+    """In place of `run` and `path`: name -> recordings of a game. Episodes are compared with those of their game."""
+    shuffle: bool = False
+    """Shuffle the episodes anew in each pass, by `seed`; those from one start stay together."""
+    seed: int = 0
+    """Seed of their order."""
 
-    def missing(self) -> Iterable[str]:
-        if not self.path.is_file():
-            yield (
-                f"path: no such file: {self.path}; runs write them as trajectories/STEP.jsonl.zst, and `marl play "
-                f"SCENARIO experience=rollouts --episodes 100 --out {self.path}` writes one"
-            )
+    @property
+    def sources(self) -> Mapping[str, RecordedGame]:
+        """Return name of a game -> its recordings; "" -> those of the only one."""
+        return self.games or {"": self}
+
+    def missing(self) -> Iterator[str]:
+        if self.games and (self.run or self.path or self.roles):
+            yield "games: beside run, path or roles; what is recorded of a game stands below its name"
+        for name, game in self.sources.items():
+            yield from (f"games.{name}.{problem}" if name else problem for problem in game.lacking())
 
     def build(self) -> Experience:
-        return RecordedPlay(self.path)
+        return RecordedPlay(self)
 
 
 class RecordedPlay:
-    """A file's trajectories, and the position of the next one."""
+    """Recorded trajectories, and the number of them that were used."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, settings: RecordedEpisodes) -> None:
+        self._settings = settings
+        self._recorded: list[Trajectory] = []
+        self._blocks: list[range] = []
+        """Episodes from one start that stand together in a file."""
+        for name, game in settings.sources.items():
+            for file in game.files:
+                self._read(name, game, file)
+        self._used = 0
+
+    def _read(self, name: str, game: RecordedGame, file: Path) -> None:
         from marl.graph import read_trajectories
 
-        if not path.is_file():
-            raise ValueError(f"experience.path: no such file: {path}")
-        self._recorded = list(read_trajectories(path))
-        if not self._recorded:
-            raise ValueError(f"experience.path: no trajectories in {path}")
-        self._next = 0
+        if not file.is_file():
+            raise ValueError(f"experience.path: no such file: {file}")
+        read = list(read_trajectories(file))
+        if not read:
+            raise ValueError(f"experience.path: no trajectories in {file}")
+        place = len(self._recorded)
+        for _, block in groupby(read, key=lambda trajectory: trajectory.deal.group):
+            size = len(list(block))
+            self._blocks.append(range(place, place + size))
+            place += size
+        self._recorded += [_recast(trajectory, name, game.roles) for trajectory in read]
 
     def gather(self, step: int, deals: Deals, simulator: Simulator) -> list[Trajectory]:
         """Return as many trajectories as there are deals; turns without a legal move have no tokens."""
-        starts, count = deals(step), len(self._recorded)
-        taken = [self._recorded[(self._next + i) % count] for i in range(len(starts))]
-        self._next = (self._next + len(starts)) % count
-        return _rescore(taken, starts, simulator)
+        starts = deals(step)
+        return _rescore(self._take(len(starts)), starts, simulator)
 
     def metrics(self) -> Metrics:
-        return {}
+        """Return `recorded/epochs`: passes over the recordings so far."""
+        return {"recorded/epochs": self._used / len(self._recorded)}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"next": self._next}
+        return {"next": self._used, "episodes": len(self._recorded)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._next = int(state["next"])
+        episodes = state.get("episodes", len(self._recorded))  # earlier versions did not count them
+        if episodes != len(self._recorded):
+            raise ValueError(
+                f"experience.path: {len(self._recorded)} episodes are recorded, but {episodes} were when the state was "
+                "saved; a run goes on only with the same recordings"
+            )
+        self._used = int(state["next"])
+
+    def _take(self, count: int) -> list[Trajectory]:
+        """Return the next episodes."""
+        first, self._used = self._used, self._used + count
+        places = [divmod(number, len(self._recorded)) for number in range(first, self._used)]
+        orders = {epoch: self._order(epoch) for epoch in {epoch for epoch, _ in places}}
+        return [self._recorded[orders[epoch][place]] for epoch, place in places]
+
+    def _order(self, epoch: int) -> list[int]:
+        blocks = list(self._blocks)
+        if self._settings.shuffle:
+            random.Random(seed_of(self._settings.seed, "epoch", epoch)).shuffle(blocks)
+        return [place for block in blocks for place in block]
+
+
+def _recast(trajectory: Trajectory, game: str, roles: Mapping[str, str]) -> Trajectory:
+    """Return the episode as one of this game, which only episodes of the same game are compared with, and with the
+    roles that learn from it."""
+    from marl.graph import Trajectory
+
+    if not game and not roles:
+        return trajectory
+    seats = {agent: roles.get(role, role) for agent, role in trajectory.deal.seats.items()}
+    start = f"{game}: {trajectory.start}" if game else trajectory.start
+    copy = Trajectory(replace(trajectory.deal, seats=seats), start, trajectory.parent)
+    for turn in trajectory.turns:
+        reads = {source: edge["kinds"] for source, edge in trajectory.graph.pred[turn.id].items()}
+        copy.add(replace(turn, role=roles.get(turn.role, turn.role)), reads, reads)
+    copy.rewards, copy.findings, copy.end = trajectory.rewards, trajectory.findings, trajectory.end
+    return copy
 
 
 def _rescore(recorded: Sequence[Trajectory], deals: Sequence[Deal], simulator: Simulator) -> list[Trajectory]:

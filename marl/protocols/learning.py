@@ -75,6 +75,8 @@ class LearnerConfig(Component):
     """Fields of `Reading` that it can read of a turn, for credit that needs them."""
     credit_needs: ClassVar[frozenset[str]] = frozenset()
     """Fields of `Reading` that credit must use, because the learner learns from the result: a critic's values."""
+    off_policy: ClassVar[bool] = False
+    """True if it learns from what anybody said. Others take it that their policy did, or correct by its probability."""
     publishes: ClassVar[bool] = True
     """True if its policy samples with what it learns. A reward model's does not: the policy stays as it is."""
 

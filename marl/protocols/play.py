@@ -113,6 +113,8 @@ class ExperienceConfig(Component):
     group: ClassVar[str] = "experience"
     siblings: ClassVar[bool] = False
     """True if it plays several courses of each deal itself, so that groups of one have peers, too."""
+    off_policy: ClassVar[bool] = False
+    """True if its texts are what somebody else said, of whom no log-probabilities are known."""
 
     @abstractmethod
     def build(self) -> Experience: ...

@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from marl.scenario.schema import CreditRule, Scenario
 
 
-def check(scenario: Scenario) -> None:
-    """Check that the parts of a scenario fit together.
+def check(scenario: Scenario, *, to_train: bool = True) -> None:
+    """Check that the parts of a scenario fit together, and, if it is `to_train`, that something learns.
 
     Raises:
         ValueError: naming everything that does not fit, a line each.
     """
     about_parts = (_references, _seats, _speakers, _weights, _remote, _learning, _updates, _credit, _zero_sums)
     about_measuring = (_evaluation, _held_out, _best, _alarms)
-    problems = [problem for find in (*about_parts, *about_measuring) for problem in find(scenario)]
+    about_learning = (_something_learns,) if to_train else ()
+    problems = [p for find in (*about_parts, *about_learning, *about_measuring) for p in find(scenario)]
     if problems:
         raise ValueError("\n".join(problems))
 
@@ -81,6 +82,24 @@ def notes(scenario: Scenario) -> Iterator[str]:
                 "so that turns on easier problems are compared with turns on harder ones (credit/ROLE/purity watches "
                 f"it); give credit.roles.{role} a rule of its own with a baseline `like: problem`, or with `task_role` "
                 "where hardly two turns work on the same problem"
+            )
+
+    if scenario.experience.off_policy:
+        yield from _off_policy(scenario)
+
+
+def _off_policy(scenario: Scenario) -> Iterator[str]:
+    kind, learners = scenario.experience.kind, scenario.credited_roles()
+    if learners:
+        yield (
+            f"experience: nothing is known of the log-probabilities of those who said what {kind!r} holds, so ratios, "
+            "kl_sampler and the fidelity check compare this run's own sampler with its learner, no more"
+        )
+    for role, learner in learners.items():
+        if not learner.off_policy:
+            yield (
+                f"policies.{scenario.roles[role].policy}.learner: {learner.kind!r} learns from {kind!r} as if its "
+                "policy had said all of it, without a correction; learners that are meant for it: awr, dpo, sft"
             )
 
 
@@ -175,9 +194,12 @@ def _lacks_peers(scenario: Scenario) -> bool:
     return scenario.schedule.group_size < 2 and not scenario.experience.siblings
 
 
-def _learning(scenario: Scenario) -> Iterator[str]:
+def _something_learns(scenario: Scenario) -> Iterator[str]:
     if not any(policy.learner for policy in scenario.policies.values()):
         yield f"policies: nothing to train: give one of {', '.join(scenario.policies)} a learner"
+
+
+def _learning(scenario: Scenario) -> Iterator[str]:
     for name, policy in scenario.policies.items():
         roles = [role for role in scenario.roles.values() if role.policy == name]
         if policy.learner and roles and not any(role.trainable for role in roles):

@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from marl.config import cut, nearest
+from marl.config import Config, cut, nearest
 from marl.places import Places, current, relative_to, typed
 from marl.scenario.checks import absent
 from marl.scenario.schema import Scenario
 from marl.scenario.trust import gate
 from marl.scenario.yaml_text import ScenarioError, read_yaml, read_yaml_file
 
-_SECTIONS = tuple(name for name, field in Scenario.model_fields.items() if field.is_required())
+_Settings = TypeVar("_Settings", bound=Config)
 _MOST_PROBLEMS, _LONGEST_PROBLEM = 30, 1500
 _WHOLE, _NUMBER, _BOOL = "must be a whole number", "must be a number", "must be true or false"
 _MAPPING, _LIST = "must be a mapping (`name: value`)", "must be a list ([a, b])"
@@ -48,12 +48,17 @@ _MESSAGES = {
 
 
 def load(
-    source: str | Path | Mapping[str, Any], overrides: Iterable[str] = (), *, random_play: bool = False
+    source: str | Path | Mapping[str, Any],
+    overrides: Iterable[str] = (),
+    *,
+    to_train: bool = True,
+    random_play: bool = False,
 ) -> Scenario:
     """Return the scenario in a YAML file, with overrides (`dotted.path=value`, the value in YAML), validated.
 
     Relative paths in the file begin at its folder, those in overrides at the working directory. In place of a file,
-    `source` may be the data that one would hold, in which paths begin at the working directory, too.
+    `source` may be the data that one would hold, in which paths begin at the working directory, too. A scenario that is
+    not `to_train` may do without a learner.
 
     Args:
         random_play: accept that weights, data sets and the like are absent without which random players can do.
@@ -68,27 +73,50 @@ def load(
     fields = [_override(data, override) for override in overrides]
     places = Places(folder)
     with relative_to(places):
-        scenario = validate(data, name, fields)
+        scenario = validate(data, name, fields, to_train=to_train)
     if problems := absent(scenario, random_play=random_play):
         raise _error(name, [places.explain(problem) for problem in problems])
     return scenario
 
 
-def validate(data: Mapping[str, Any], name: str = "scenario", typed_fields: Sequence[str] = ()) -> Scenario:
+def validate(
+    data: Mapping[str, Any], name: str = "scenario", typed_fields: Sequence[str] = (), *, to_train: bool = True
+) -> Scenario:
     """Return the scenario given as plain data. Its relative paths stay as they are, except within `relative_to`.
 
     Args:
         data: as a YAML file holds it.
         name: the file, or what else to call it in messages.
         typed_fields: fields (dotted) that the user typed, and so wants.
+        to_train: False if it is only played, so that nothing in it need learn.
 
     Raises:
         ScenarioError: as `load`, or, in a command, if the user does not consent to what it reaches.
     """
+    return _validated(Scenario, data, name, typed_fields, {"to_train": to_train})
+
+
+def load_settings(path: Path, settings: type[_Settings]) -> _Settings:
+    """Return the settings in a YAML file that is no scenario, such as a suite; relative paths begin at its folder.
+
+    Raises:
+        ScenarioError: as `load`.
+    """
+    with relative_to(Places(path.parent)):
+        return _validated(settings, _read(path, settings), str(path))
+
+
+def _validated(
+    settings: type[_Settings],
+    data: Mapping[str, Any],
+    name: str,
+    typed_fields: Sequence[str] = (),
+    context: Mapping[str, Any] | None = None,
+) -> _Settings:
     if check_reach := gate.get():
         check_reach(data, name, typed_fields)
     try:
-        return Scenario.model_validate(data)
+        return settings.model_validate(data, context=dict(context or {}))
     except ValidationError as error:
         problems, places = explain(error), current()
         raise _error(name, [places.explain(problem) for problem in problems] if places else problems) from error
@@ -105,7 +133,7 @@ def _error(name: str, problems: Sequence[str]) -> ScenarioError:
     return ScenarioError(f"{name}: {count}\n{problem_list(problems)}")
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, settings: type[Config] = Scenario) -> dict[str, Any]:
     try:
         data = read_yaml_file(path)
     except FileNotFoundError as error:
@@ -113,7 +141,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise ScenarioError(f"{path}: no such file; scenarios there: {near or 'none'}") from error
     if not isinstance(data, dict):
         kind = "an empty file" if data is None else type(data).__name__
-        raise ScenarioError(f"{path}: must be a mapping with {', '.join(_SECTIONS)}; got {kind}")
+        required = [name for name, field in settings.model_fields.items() if field.is_required()]
+        raise ScenarioError(f"{path}: must be a mapping with {', '.join(required)}; got {kind}")
     return data
 
 

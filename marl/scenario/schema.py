@@ -419,9 +419,9 @@ track: [trackio]
         return parts
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _consistent(self, info: ValidationInfo) -> Self:
         # In place: the settings are frozen, and a resolved scenario holds the templates that were chosen.
         for name, role in self.roles.items():
             self.roles[name] = role.for_reader(self._knows_language(role.policy))
-        check(self)
+        check(self, to_train=(info.context or {}).get("to_train", True))
         return self

@@ -1,8 +1,8 @@
 """Losses of a policy's tokens, given log-probabilities and advantages: tensors in, tensors out.
 
-Every loss is linear in the (constant) advantage for one sign of it, so an advantage may be the sum over merged samples
-of one sign. Losses of whole rows hold the row's value at every unmasked token: `seq_mean_token_mean` makes them the
-mean over rows.
+Every loss but `advantage_weighted` is linear in the (constant) advantage for one sign of it, so an advantage may be the
+sum over merged samples of one sign. Losses of whole rows hold the row's value at every unmasked token:
+`seq_mean_token_mean` makes them the mean over rows.
 """
 
 import math
@@ -25,6 +25,20 @@ def reinforce(logprobs_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor) -> Te
     """Return loss_BT = -A log π (Williams 1992)."""
     advantages_BT = _masked(advantages_BT, mask_BT)
     return -advantages_BT * torch.where(advantages_BT == 0, 0.0, widened(logprobs_BT))
+
+
+def advantage_weighted(
+    logprobs_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, beta: float, most: float
+) -> Clipped:
+    """Return loss_BT = -min(exp(A / beta), most) log π, and where `most` is less (AWR, 1910.00177; CRR, 2006.15134).
+
+    Imitation, weighted by constants: of the policies within some KL divergence of the one that played, the best has
+    probabilities proportional to its times exp(A / beta).
+    """
+    exponents_BT = _masked(advantages_BT, mask_BT) / beta
+    clipped_BT = mask_BT & (exponents_BT > math.log(most))
+    weights_BT = torch.where(mask_BT, exponents_BT.clamp(max=math.log(most)).exp(), 0.0)
+    return reinforce(logprobs_BT, weights_BT, mask_BT), clipped_BT
 
 
 def clipped_surrogate(

@@ -155,6 +155,25 @@ class PolicyGradientLoss(LossConfig):
         return reinforce(logprobs_BT, advantages_BT, mask_BT)
 
 
+class AdvantageWeightedLoss(LossConfig):
+    """AWR (1910.00177; CRR, 2006.15134): -log π, weighted by exp(A / beta); for what others played, without a ratio."""
+
+    kind: str = "advantage_weighted"
+    has_ratio: ClassVar[bool] = False
+    beta: PositiveFloat = 1.0
+    """Advantage that makes a weight e times as large; in the units of rewards, or of standard deviations where credit
+    whitens. Small: only what went best is imitated; large: all is, as by `sft`."""
+    max_weight: float = Field(default=20.0, ge=1)
+    """Greatest weight (AWR and CRR: 20)."""
+
+    def __call__(
+        self, logprobs_BT: Tensor, old_logprobs_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        from trainers.losses.policy import advantage_weighted
+
+        return advantage_weighted(logprobs_BT, advantages_BT, mask_BT, self.beta, self.max_weight)
+
+
 LOSSES: dict[str, type[LossConfig]] = {
     "clip": ClippedLoss,
     "gspo": SequenceRatioLoss,

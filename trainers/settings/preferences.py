@@ -24,6 +24,7 @@ class Pairing(Optimisation):
     """Learns from pairs of a step of which one side went better. Pairs have the same start, so luck is the same."""
 
     compares: ClassVar[bool] = True
+    off_policy: ClassVar[bool] = True
     pairs: Literal["siblings", "best_worst", "episodes"] = "siblings"
     """`siblings`: turns with the same prompt, every better one with every worse one. `best_worst`: of those, the
     best with the worst. `episodes`: all turns of an agent in a better episode with all of them in a worse one."""
@@ -160,6 +161,7 @@ class Sft(Optimisation):
     """
 
     kind: str = "sft"
+    off_policy: ClassVar[bool] = True
     keep: SampleSelection | None = None
     """Samples to imitate. None: all."""
     duplicates: bool = True

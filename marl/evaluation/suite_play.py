@@ -1,0 +1,212 @@
+"""Play of a suite's tests, and the figures of what came of it: of one policy, and of two on the same problems."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from marl.config import nearest
+from marl.evaluation.evaluate import Opponents
+from marl.evaluation.repeated_samples import best_at_k, majority_at_k, pass_at_k
+from marl.evaluation.suite import Suite, SuiteTest
+from marl.graph import Trajectory
+from marl.rollout.casting import RoleCasting
+from marl.rollout.simulator import RolloutSimulator
+from marl.scenario.load import ScenarioError
+from marl.scenario.schema import Scenario
+from marl.seeds import seed_of
+from marl.statistics import interval, paired_bootstrap
+from marl.types import Deal, Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemScores:
+    """Episodes from one start, in the order of their seeds."""
+
+    start: str
+    """Name of the start state."""
+    scores: tuple[float, ...]
+    ratings: tuple[float, ...] = ()
+    """Measures by which best@k chooses; empty: the scores."""
+    answers: tuple[str | None, ...] = ()
+    """Answers that maj@k counts, None where one was unreadable; empty: there is no maj@k."""
+    tokens: tuple[int, ...] = ()
+    """Tokens that the measured policies sampled."""
+
+    def estimates(self, solved: float, numbers: Iterable[int]) -> Metrics:
+        """Return `mean`, `tokens`, and pass@k, best@k and maj@k for each k up to the number of episodes."""
+        scores, right = self.scores, sum(score >= solved for score in self.scores)
+        figures = {"mean": fmean(scores)} | ({"tokens": fmean(self.tokens)} if self.tokens else {})
+        possible = [k for k in numbers if k <= len(scores)]
+        figures |= {f"pass@{k}": pass_at_k(len(scores), right, k) for k in possible}
+        several = [k for k in possible if k > 1]  # of one answer, both of the opponents are the mean
+        figures |= {f"best@{k}": best_at_k(scores, self.ratings or scores, k) for k in several}
+        if self.answers:
+            figures |= {f"maj@{k}": majority_at_k(self.answers, scores, k) for k in several}
+        return figures
+
+
+@dataclass(frozen=True)
+class SuiteTable:
+    """A test with those who take it."""
+
+    name: str
+    test: SuiteTest
+    scenario: Scenario
+    measured: frozenset[str]
+    """Policies of the scenario that are measured."""
+
+    def __post_init__(self) -> None:
+        """Raises:
+        ScenarioError: if the test names an opponent, a role or a measure that there is not.
+        """
+        game, test = self.scenario.game, self.test
+        self._expect("against", test.against, {"random", *game.opponents()})
+        if test.answer and not self.answering:
+            self._expect("answer", test.answer[0], self.scenario.roles)
+        if (measures := game.measured()) is not None:
+            self._expect("measure", test.measure, measures)
+            self._expect("rating", test.rating, measures)
+
+    @property
+    def agents(self) -> list[str]:
+        """Return the agents that the measured policies speak for."""
+        roles = self.scenario.roles
+        return [agent for agent, role in self.scenario.seats.items() if roles[role].policy in self.measured]
+
+    def _expect(self, field_name: str, value: str | None, choices: Iterable[str]) -> None:
+        if value is not None and value not in choices:
+            raise ScenarioError(
+                f"tests.{self.name}.{field_name}: game {self.scenario.game.kind!r} has no {value!r}; "
+                f"{nearest(value, choices)}"
+            )
+
+    def play(self, suite: Suite, simulator: RolloutSimulator) -> list[ProblemScores]:
+        """Return the scores of the suite's episodes of this test; a start none of whose episodes can be scored is left
+        out."""
+        roles = dict(self.scenario.roles)
+        roles |= {n: suite.sampling.applied_to(role) for n, role in roles.items() if role.policy in self.measured}
+        seated, policies, engines = {}, {}, {}
+        if self.test.against:
+            opponents = Opponents.scripted(self.scenario, self.test.against)
+            seated = {f"opponent:{agent}": role for agent, role in opponents.roles.items()}
+            policies = {name: f"{role.policy}@opponent" for name, role in seated.items()}
+            engines = {f"{policy}@opponent": engine for policy, engine in opponents.engines.items()}
+        table = simulator.variant(RoleCasting({**roles, **seated}, suite.seed), engines)
+        deals = self._deals(suite, policies)
+        played = {trajectory.id: trajectory for trajectory in table.play(deals)}
+        by_start: dict[str, list[Trajectory]] = defaultdict(list)
+        for deal in deals:
+            by_start[deal.group] += [played[deal.episode]] if deal.episode in played else []
+        return [self._scores(episodes) for episodes in by_start.values() if episodes]
+
+    def _deals(self, suite: Suite, policies: Mapping[str, str]) -> list[Deal]:
+        many = self.test.problems or suite.problems
+        starts = self.scenario.game.held_out(many) or [None] * many
+        deals = []
+        for index, options in enumerate(starts):
+            group, seats = f"{self.name}.{index}", self._seats(index)
+            seed = seed_of(suite.seed, self.name, index)
+            for nth in range(suite.samples):
+                episode = f"{group}.{nth}"
+                deals.append(Deal(episode, group, seed, seats, "eval", options=options, policies=policies))
+        return deals
+
+    def _seats(self, index: int) -> dict[str, str]:
+        """Return agent -> role in the episodes from a start."""
+        if not self.test.against:
+            return dict(self.scenario.seats)
+        measured = self.agents[index % len(self.agents)]
+        return {
+            agent: role if agent == measured else f"opponent:{agent}" for agent, role in self.scenario.seats.items()
+        }
+
+    def _scores(self, episodes: Sequence[Trajectory]) -> ProblemScores:
+        answering, rating = self.answering, self.test.rating
+        return ProblemScores(
+            episodes[0].start,
+            tuple([self._score(episode) for episode in episodes]),
+            tuple([self._measure(episode, rating) for episode in episodes]) if rating else (),
+            tuple([_last_move(episode, answering) for episode in episodes]) if answering else (),
+            tuple([self._tokens(episode) for episode in episodes]),
+        )
+
+    def _score(self, episode: Trajectory) -> float:
+        measures = episode.findings.measures
+        if self.test.measure or "success" in measures:
+            return self._measure(episode, self.test.measure or "success")
+        returns, seats = episode.returns, episode.deal.seats
+        return fmean(returns.get(agent, 0.0) for agent in self.agents if not seats[agent].startswith("opponent:"))
+
+    def _measure(self, episode: Trajectory, name: str) -> float:
+        measures = episode.findings.measures
+        if name not in measures:
+            raise ScenarioError(f"tests.{self.name}: the game reports no {name!r}; {nearest(name, measures)}")
+        return measures[name]
+
+    @property
+    def answering(self) -> str | None:
+        """Return the role whose last move is the answer; None if there is none, as several agents play."""
+        if self.test.answer:
+            return next((role for role in self.test.answer if role in self.scenario.roles), None)
+        return self.scenario.seats[self.agents[0]] if len(self.agents) == 1 and not self.test.against else None
+
+    def _tokens(self, episode: Trajectory) -> int:
+        turns = (turn for turn in episode.turns if turn.request.policy in self.measured)
+        return sum(len(turn.completion.token_ids) for turn in turns)
+
+
+def _last_move(episode: Trajectory, role: str) -> str | None:
+    return next((turn.action for turn in reversed(episode.turns) if turn.role == role), None)
+
+
+def suite_figures(suite: Suite, played: Mapping[str, Sequence[ProblemScores]]) -> Metrics:
+    """Return `eval/TEST/FIGURE`, the means over problems of each test, with 95 % intervals."""
+    metrics: Metrics = {}
+    for name, problems in played.items():
+        metrics[f"eval/{name}/problems"] = float(len(problems))
+        for figure, values in _estimates(suite, name, problems).items():
+            metrics |= _bounded(f"eval/{name}/{figure}", interval(list(values.values())))
+    return metrics
+
+
+def suite_gains(
+    suite: Suite, before: Mapping[str, Sequence[ProblemScores]], after: Mapping[str, Sequence[ProblemScores]]
+) -> Metrics:
+    """Return `gain/TEST/FIGURE`, after - before, with 95 % intervals of the paired bootstrap over problems.
+
+    Raises:
+        ScenarioError: if the two did not work on the same problems.
+    """
+    metrics: Metrics = {}
+    for name in suite.tests:
+        starts = [[problem.start for problem in side[name]] for side in (before, after)]
+        if starts[0] != starts[1]:
+            raise ScenarioError(
+                f"tests.{name}: not the same problems: {len(starts[0])} before and {len(starts[1])} after, "
+                f"{len({*starts[0]} & {*starts[1]})} of them in common; measure both with the same suite"
+            )
+        old, new = (_estimates(suite, name, side[name]) for side in (before, after))
+        for figure in (figure for figure in new if figure in old):
+            if pairs := [(old[figure][i], value) for i, value in new[figure].items() if i in old[figure]]:
+                metrics |= _bounded(
+                    f"gain/{name}/{figure}", paired_bootstrap(*zip(*pairs, strict=True), seed=suite.seed)
+                )
+    return metrics
+
+
+def _estimates(suite: Suite, name: str, problems: Sequence[ProblemScores]) -> dict[str, dict[int, float]]:
+    """Return figure -> number of a problem -> its estimate."""
+    estimates: dict[str, dict[int, float]] = defaultdict(dict)
+    for number, problem in enumerate(problems):
+        for figure, value in problem.estimates(suite.tests[name].solved, suite.numbers).items():
+            estimates[figure][number] = value
+    return estimates
+
+
+def _bounded(name: str, bounds: tuple[float, float, float]) -> Metrics:
+    low, mean, high = bounds
+    return {name: mean} | ({f"{name}_low": low, f"{name}_high": high} if math.isfinite(low) else {})

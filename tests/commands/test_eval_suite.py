@@ -1,0 +1,198 @@
+"""`marl eval --suite`: a bare model's folder, a run and a scenario on several tasks and games, and two compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paths import SCENARIOS
+from real_runs import Desk
+
+from marl.commands.suite import contestant, read_suite
+from marl.evaluation.suite import Suite
+from marl.evaluation.suite_play import ProblemScores, suite_figures, suite_gains
+from marl.models.tiny import Tiny
+from marl.models.tiny_build import build_tiny
+from marl.runs.run_folder import RunFolder
+from marl.scenario.load import ScenarioError
+
+SUITE = SCENARIOS / "suites" / "arithmetic.yaml"
+TEAM = SCENARIOS / "team_arithmetic.yaml"
+MIXED = """
+tests:
+  sums: {task: {kind: arithmetic, numbers: [10, 49], train: 10, held_out: 6}, grader: numeric}
+  kuhn: {game: kuhn_poker, against: nash}
+problems: 6
+samples: 4
+sampling: {max_tokens: 5}
+"""
+PERFECT = """
+game: nim
+seats: {player_0: player, player_1: player}
+roles: {player: {kind: player, policy: perfect}}
+policies: {perfect: {engine: perfect_nim}}
+schedule: {steps: 1, groups: 1, group_size: 1}
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, whole: Desk) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(whole.path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hugging Face folder that nobody trains: random weights, a byte tokenizer."""
+    folder = tmp_path_factory.mktemp("bare") / "model"
+    build_tiny(Tiny(hidden=16, layers=1, vocabulary="bytes"), folder, ())
+    return folder
+
+
+def written(folder: Path, text: str, name: str = "suite.yaml") -> Path:
+    file = folder / name
+    file.write_text(text)
+    return file
+
+
+def figures(said: str) -> dict[str, list[float]]:
+    """Name -> value and bounds, as printed."""
+    lines = [line.replace("[", " ").replace("]", " ").replace(",", " ").split() for line in said.splitlines()]
+    return {name: [float(n) for n in numbers] for name, *numbers in lines if name.startswith(("eval/", "gain/"))}
+
+
+def test_any_models_folder_takes_tasks_and_games_without_a_learner(run: Any, bare: Path, tmp_path: Path) -> None:
+    suite, out = written(tmp_path, MIXED), tmp_path / "before.json"
+    status, said, complaint = run("eval", bare, "--suite", suite, "--out", out)
+    assert (status, complaint) == (0, "")
+    measured = figures(said)
+    # Random bytes name no move: the refusal of Kuhn's seat costs a bet, and no sum is right.
+    assert measured["eval/kuhn/mean"][0] < 0
+    assert measured["eval/sums/pass@4"][0] == 0
+    assert measured["eval/sums/maj@4"][0] == 0
+    assert "eval/kuhn/maj@4" not in measured, "a game between several has no answer to vote for"
+    answers = json.loads(out.read_text(), parse_constant=pytest.fail)["answers"]
+    assert [len(problem["scores"]) for problem in answers["kuhn"]] == [4] * 6
+    status, said, _ = run("eval", bare, "--suite", suite, "--against", out)
+    gains = {name: bounds for name, bounds in figures(said).items() if name.startswith("gain/")}
+    assert {*map(tuple, gains.values())} == {(0.0, 0.0, 0.0)}, "the same problems and seeds give the same answers"
+    status, _, complaint = run("eval", bare, "--suite", written(tmp_path, MIXED + "seed: 1\n"), "--against", out)
+    assert (status, complaint) == (2, f"marl: --against {out}: measured on another suite: seed: 0 -> 1\n")
+
+
+def test_a_run_is_compared_with_the_scenario_that_it_began_from(run: Any, whole: Desk, tmp_path: Path) -> None:
+    suite = written(tmp_path, "{tests: {own: {}, nash: {against: nash}}, problems: 20, samples: 4}")
+    status, said, _ = run("eval", whole.run, "--suite", suite, "--against", whole.path / "scenario.yaml")
+    assert status == 0
+    last, first = figures(said), figures(run("eval", whole.path / "scenario.yaml", "--suite", suite)[1])
+    assert last["eval/own/mean"][0] == pytest.approx(0), "in self-play a zero-sum game pays nothing"
+    for name in ("nash/mean", "nash/pass@1", "nash/tokens"):
+        gain, *bounds = last[f"gain/{name}"]
+        assert gain == pytest.approx(last[f"eval/{name}"][0] - first[f"eval/{name}"][0], abs=2e-4)
+        assert bounds[0] <= gain <= bounds[1]
+    checkpoint = RunFolder(whole.run).policies(RunFolder(whole.run).latest()[0]) / "actor"
+    told = written(tmp_path, "{tests: {kuhn: {game: kuhn_poker, roles: {player: {kind: player, policy: measured}}}}}")
+    for target in (whole.run, checkpoint):
+        found = contestant(str(target), read_suite(told)).play(Suite.model_validate(read_suite(told)))
+        assert len(found["kuhn"]) == 100
+
+
+def test_scripted_players_need_neither_weights_nor_a_learner_and_win(run: Any, tmp_path: Path) -> None:
+    suite = written(tmp_path, "{tests: {nim: {against: random}}, problems: 40, samples: 2}")
+    status, said, complaint = run("eval", written(tmp_path, PERFECT, "perfect.yaml"), "--suite", suite)
+    assert (status, complaint) == (0, "")
+    mean, low, _ = figures(said)["eval/nim/mean"]
+    assert mean > low > 0.5, "it loses only from the few starts that are lost"
+
+
+def test_two_are_compared_problem_by_problem() -> None:
+    suite = Suite.model_validate({"tests": {"t": {"task": "arithmetic"}}, "samples": 2, "k": [1, 2]})
+    hard = [ProblemScores(f"{i}", (0.0, float(i % 2)), answers=("a", "b"), tokens=(3, 5)) for i in range(50)]
+    easy = [ProblemScores(f"{i}", (1.0, float(i % 2)), answers=("a", "b"), tokens=(3, 5)) for i in range(50)]
+    assert suite_figures(suite, {"t": hard})["eval/t/pass@1"] == 0.25
+    assert suite_figures(suite, {"t": hard})["eval/t/pass@2"] == 0.5
+    assert (
+        suite_figures(suite, {"t": hard})["eval/t/maj@2"] == 0.25
+    )  # a tie of two, one of which is right half the time
+    gains = suite_gains(suite, {"t": hard}, {"t": easy})
+    # Every problem gains the same half, so that there is no doubt, although problems differ.
+    assert [gains[f"gain/t/mean{end}"] for end in ("", "_low", "_high")] == [0.5, 0.5, 0.5]
+    assert gains["gain/t/pass@2_low"] < 0.5 < gains["gain/t/pass@2_high"]
+    with pytest.raises(ScenarioError, match="not the same problems: 50 before and 49 after, 49 of them in common"):
+        suite_gains(suite, {"t": hard}, {"t": easy[1:]})
+
+
+def test_the_shipped_suite_fits_the_team_and_any_model(bare: Path) -> None:
+    suite = read_suite(SUITE)
+    for target, answering in ((TEAM, "critic"), (bare, "solver")):
+        tables = {name: contestant(str(target), suite).table(name, test) for name, test in suite.tests.items()}
+        assert {table.answering for table in tables.values()} == {answering}
+        assert all(not policy.learner for table in tables.values() for policy in table.scenario.policies.values())
+    held_out = tables["two_digits"].scenario.game.held_out(1000)
+    assert len(held_out) == 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{tests: {}}", "tests: must have at least 1, has 0"),
+        (
+            "{tests: {a: {task: arithmetic, game: nim}}}",
+            "tests.a: task: 'arithmetic' beside game: 'nim'; give one of them",
+        ),
+        ("{tests: {a: {tsk: arithmetic}}}", "tests.a.tsk: unknown field 'tsk'; did you mean 'task'"),
+        ("{tests: {a: {task: arithmetic}}, samples: 2, k: [4]}", "k: 4 of samples: 2; choices: 1 to 2"),
+        ("{tests: {a: {task: arithmetic}}, sampling: {temperature: 0}}", "samples: 8 at sampling.temperature: 0"),
+        (
+            "{tests: {a: {game: nim, against: nsh}}}",
+            "tests.a.against: game 'nim' has no 'nsh'; choices: minimax, random",
+        ),
+        (
+            "{tests: {a: {task: arithmetic, measure: sucess}}}",
+            "tests.a.measure: game 'team' has no 'sucess'; did you mean",
+        ),
+        (
+            "{tests: {a: {task: arithmetic, answer: [judge]}}}",
+            "tests.a.answer: game 'team' has no 'judge'; choices: grader",
+        ),
+        ("{tests: {a: {}}}", "tests.a: a bare model has no game of its own; give the test a task or a game"),
+        ("{tests: {a: {task: {kind: file, path: no.csv}}}}", "no.csv"),
+        ("{tests: {a: {game: nim, seats: {player_0: x}}}}", "tests.a: seats: have no effect without a game and roles"),
+    ],
+)
+def test_a_faulty_suite_is_refused_by_field_value_and_choices(
+    bare: Path, tmp_path: Path, text: str, problem: str
+) -> None:
+    def played() -> None:
+        suite = read_suite(written(tmp_path, text))
+        contestant(str(bare), suite).play(suite)
+
+    with pytest.raises(ScenarioError) as caught:
+        played()
+    assert problem in str(caught.value)
+
+
+def test_who_cannot_take_a_suite_is_refused_before_anything_is_loaded(run: Any, bare: Path, tmp_path: Path) -> None:
+    suite = written(tmp_path, MIXED)
+    refused = {
+        ("eval", SCENARIOS / "nim_self_play.yaml"): "tests.sums.task: game 'nim' of what is measured has no task",
+        ("eval", bare, "--step", 3): "--step 3 names a checkpoint, and",
+        ("eval", bare, "--episodes", 3): "--episodes 3 has no effect with --suite",
+        (
+            "eval",
+            bare,
+            "model.dtyp=float32",
+        ): "policies.measured.model.dtyp: unknown field 'dtyp'; did you mean 'dtype'",
+        ("eval", tmp_path / "nobody"): "no run, no scenario, and neither a model's folder",
+        ("eval", bare, "--against", suite.with_suffix(".json")): "not figures of a suite, as",
+    }
+    for arguments, problem in refused.items():
+        status, _, complaint = run(*arguments, "--suite", suite)
+        assert (status, problem in complaint) == (2, True), complaint
+    told = written(tmp_path, "{tests: {a: {task: arithmetic, roles: {solver: {kind: solver, policy: measured}}}}}")
+    status, _, complaint = run("eval", TEAM, "--suite", told)
+    assert (status, "several policies; say which one is measured; choices: critic, planner, solver" in complaint) == (
+        2,
+        True,
+    )

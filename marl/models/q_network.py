@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 from pydantic import Field, field_validator
 
+from marl.models.text_encoders import HashedWords
 from marl.parts import Part
 from marl.protocols import ModelConfig, ModelContext, TextEncoderConfig
 
@@ -36,9 +37,7 @@ class QNetworkModel(ModelConfig):
     family: ClassVar[str] = Q_NETWORK
     actions: tuple[str, ...] = Field(min_length=1)
     """All moves that the game may list, each of which has a head."""
-    encoder: Annotated[TextEncoderConfig, Part("encoders", TextEncoderConfig)] = Field(
-        default={"kind": "hashed_words"}, validate_default=True
-    )  # type: ignore[assignment]
+    encoder: Annotated[TextEncoderConfig, Part("encoders", TextEncoderConfig)] = HashedWords()
     """Part that reads texts."""
     width: int = Field(64, ge=1)
     """Numbers that describe a text, and width of the layers."""

@@ -23,7 +23,7 @@ class HashedWords(TextEncoderConfig):
     """
 
     kind: str = "hashed_words"
-    buckets: int = Field(4096, ge=16, le=2**24)
+    buckets: int = Field(default=4096, ge=16, le=2**24)
     """Number of vectors. Words that fall in one bucket share its vector."""
 
     def build(self, width: int) -> TextEncoder:
@@ -43,7 +43,7 @@ class HiddenStates(TextEncoderConfig):
     example = "model: models/base"
     model: Annotated[ModelConfig, Part("models", ModelConfig, path="pretrained")]
     """The language model: a folder, a name on the hub, or `kind: tiny`. It is used as it is at the start of the run."""
-    remembered: int = Field(16384, ge=0)
+    remembered: int = Field(default=16384, ge=0)
     """Number of texts whose hidden states are remembered."""
 
     def prepare(self, context: ModelContext) -> Self:

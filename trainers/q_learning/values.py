@@ -32,6 +32,7 @@ class ReplayBatch:
     """Some episodes as tensors."""
 
     sequences: list[tuple[Decision, ...]]
+    """Those of the prompts; equal ones are read once."""
     decisions: list[Decision]
     """Those of the turns."""
     sequence_N: Tensor
@@ -56,16 +57,16 @@ def replay_batch(
     episodes: Sequence[JointEpisode], split: Split, tokenizer: DecisionTokenizer, actions: int
 ) -> ReplayBatch:
     """Return the tensors of some episodes; `actions`: the number of actions."""
-    sequences: list[tuple[Decision, ...]] = []
+    places: dict[tuple[int, ...], int] = {}
     decisions: list[Decision] = []
     turns: list[tuple[int, int, int]] = []
     transitions: list[tuple[tuple[int, ...], float, int, bool]] = []
     for episode in episodes:
-        first_sequence, first_turn, first = len(sequences), len(turns), len(transitions)
-        sequences += map(tokenizer.decisions, episode.prompts)
+        first_turn, first = len(turns), len(transitions)
         for turn in episode.turns:
-            turns.append((first_sequence + turn.sequence, turn.place, tokenizer.place(turn.action)))
-            decisions.append(sequences[turns[-1][0]][turn.place])
+            prompt = episode.prompts[turn.sequence]
+            turns.append((places.setdefault(prompt, len(places)), turn.place, tokenizer.place(turn.action)))
+            decisions.append(tokenizer.decisions(prompt)[turn.place])
         for each in split(episode):
             seats = tuple([_shift(turn, first_turn) for turn in each.turns])
             transitions.append((seats, each.reward, _shift(each.following, first), each.known))
@@ -74,7 +75,7 @@ def replay_batch(
         legal_NA[row, list(decision.legal)] = True
     seats_M, reward_M, following_M, known_M = zip(*transitions, strict=True)
     return ReplayBatch(
-        sequences,
+        [tokenizer.decisions(prompt) for prompt in places],
         decisions,
         *torch.tensor(turns).unbind(1),
         legal_NA=legal_NA,

@@ -24,8 +24,8 @@ class Exploration(Config):
 
     def after(self, updates: int) -> float:
         """Return the share after so many updates."""
-        done = min(updates / self.steps, 1.0) if self.steps else 1.0
-        return self.start + (self.end - self.start) * done
+        left = max(1 - updates / self.steps, 0.0) if self.steps else 0.0
+        return self.end + (self.start - self.end) * left
 
 
 class QLearning(LearnerConfig):

@@ -347,5 +347,5 @@ class Sample:
     imposed: tuple[int, ...] = ()
     """Positions of tokens that were not sampled, so that nothing is learned from them."""
     rewards: tuple[tuple[int, float], ...] = ()
-    """What its agent was paid from this turn until its next one: (index in the episode of the turn at which it was
-    paid, value)."""
+    """Payments to its agent from this turn until its next one: (index in the episode of the turn at which it was paid,
+    value)."""

@@ -21,7 +21,7 @@ _SIGNS = 4
 Ids = tuple[int, ...]
 
 
-class Decision(NamedTuple):
+class DecisionInput(NamedTuple):
     """All that a network sees of one decision."""
 
     observation: Ids
@@ -71,8 +71,8 @@ class DecisionTokenizer:
     def _words(self, text: str) -> list[int]:
         return [self._first_word + number for number in self._encoder.ids(text)]
 
-    def _decisions(self, prompt: Ids) -> tuple[Decision, ...]:
-        decisions: list[Decision] = []
+    def _decisions(self, prompt: Ids) -> tuple[DecisionInput, ...]:
+        decisions: list[DecisionInput] = []
         previous = -1
         for part in _parts(prompt, OBSERVATION):
             middle = part.index(MOVES)
@@ -80,7 +80,7 @@ class DecisionTokenizer:
             observation, *heard = (self._encoder_ids(text) for text in _parts((HEARD, *before), HEARD))
             end = moves.index(ANSWER)
             legal = tuple([self.place(number) for number in moves[:end]])
-            decisions.append(Decision(observation, tuple(heard), legal, previous))
+            decisions.append(DecisionInput(observation, tuple(heard), legal, previous))
             previous = self.place(moves[end + 1]) if len(moves) > end + 1 else -1
         return tuple(decisions)
 

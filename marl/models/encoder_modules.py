@@ -76,7 +76,7 @@ def frozen_reader(source: PretrainedSource, remembered: int) -> FrozenReader:
 
 
 class HiddenStateEncoder(nn.Module):
-    """What a frozen reader makes of a text, through a learnt linear layer."""
+    """Reads texts by a frozen reader and a learnt linear layer."""
 
     def __init__(self, reader: FrozenReader, width: int) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from marl.models.decisions import DecisionTokenizer
 
 if TYPE_CHECKING:
-    from marl.models.decisions import Decision, Ids
+    from marl.models.decisions import DecisionInput, Ids
     from marl.models.q_network import QNetworkModel
     from marl.protocols import TextEncoder
 
@@ -56,14 +56,14 @@ class QNetwork(nn.Module):
         self.heads = nn.Sequential(nn.Linear(memory, width), nn.SiLU(), nn.Linear(width, actions))
         self.register_buffer("epsilon", torch.ones(()))
 
-    def forward(self, sequences: Sequence[Sequence[Decision]]) -> Tensor:
+    def forward(self, sequences: Sequence[Sequence[DecisionInput]]) -> Tensor:
         """Return [S, T, A], the values of all actions at each decision; what follows a sequence's end means nothing."""
         decisions = [decision for sequence in sequences for decision in sequence]
         seen = self._observe(decisions) + self.previous(torch.tensor([decision.previous + 1 for decision in decisions]))
         padded = pad_sequence(list(seen.split([len(sequence) for sequence in sequences])), batch_first=True)
         return self.heads(self.memory(padded)[0])
 
-    def _observe(self, decisions: Sequence[Decision]) -> Tensor:
+    def _observe(self, decisions: Sequence[DecisionInput]) -> Tensor:
         """Return [decisions, W], each observation after what was heard has reached it."""
         heard = [(place, text) for place, decision in enumerate(decisions) for text in decision.heard]
         texts = [*(decision.observation for decision in decisions), *(text for _, text in heard)]

@@ -32,7 +32,7 @@ class HashedWords(TextEncoderConfig):
         return HashedWordEncoder(self.buckets, width)
 
 
-class HiddenStates(TextEncoderConfig):
+class FrozenStates(TextEncoderConfig):
     """Reads the last hidden layer of a frozen language model, averaged over a text's tokens, by a learnt linear layer.
 
     With the folder or name of a speaker's own model, questions and drafts are read as the speaker reads them. Texts

@@ -9,11 +9,11 @@ import pytest
 import torch
 from q_samples import ACTIONS, heard, network, request
 
-from marl.models.decisions import Decision, split
+from marl.models.decisions import DecisionInput, split
 from marl.models.mixers import QmixMixer
 from marl.models.q_layers import GraphLayer
 from marl.models.q_network import QNetworkModel, save_network
-from marl.models.text_encoders import HiddenStates
+from marl.models.text_encoders import FrozenStates
 from marl.models.tiny import Tiny
 from marl.protocols import ModelContext
 
@@ -38,8 +38,8 @@ def test_all_that_the_network_sees_can_be_made_again_from_the_prompt() -> None:
     second = tokenizer.prompt(request("", ["right"], continues=(*first, tokenizer.id("left"))))
     ids = tokenizer._encoder.ids
     expected = (
-        Decision(tuple(ids("hear ")), (tuple(ids("abc")),), (2, 0), -1),
-        Decision((), (), (1,), 0),
+        DecisionInput(tuple(ids("hear ")), (tuple(ids("abc")),), (2, 0), -1),
+        DecisionInput((), (), (1,), 0),
     )
     assert tokenizer.decisions(second) == expected
     assert tokenizer.decisions(first) == expected[:1]
@@ -98,7 +98,7 @@ def test_hidden_states_of_a_language_model_read_texts_and_are_no_part_of_what_is
 ) -> None:
     monkeypatch.setenv("MARL_CACHE", str(tmp_path))
     corpus = {"the sum of 3 and 4 is 7", "choose"}
-    encoder = HiddenStates(model=Tiny(hidden=16))
+    encoder = FrozenStates(model=Tiny(hidden=16))
     prepared = QNetworkModel(actions=ACTIONS, encoder=encoder, width=8).prepare(
         ModelContext("actor", lambda seed: corpus, lambda base, settings: base)
     )

@@ -13,7 +13,7 @@ from marl.state import load_state, save_state
 from marl.types import Sample
 from trainers.q_learning.episodes import joint_episodes, joint_transitions, single_transitions
 from trainers.q_learning.learner import QLearner
-from trainers.q_learning.replay import Replay
+from trainers.q_learning.replay import ReplayBuffer
 from trainers.q_learning.values import (
     ReplayBatch,
     best_values,
@@ -111,17 +111,17 @@ def test_exploration_goes_from_one_share_to_the_other_in_a_line_and_stays() -> N
 
 
 def test_a_replay_buffer_drops_the_oldest_draws_all_alike_and_comes_back_from_disk(tmp_path: Path) -> None:
-    replay = Replay(3)
+    replay = ReplayBuffer(3)
     for number in range(5):
         replay.add(joint_episodes(two_rounds(str(number), paid=number)))
     save_state(tmp_path, {"replay": replay.state_dict()})
-    again = Replay(3)
+    again = ReplayBuffer(3)
     again.load_state_dict(load_state(tmp_path)["replay"])
     assert again.draw(3, 1) == replay.draw(3, 1)
     drawn = [episode.turns[-1].rewards[0][1] for seed in range(3000) for episode in again.draw(1, seed)]
     assert [round(drawn.count(paid) / 3000, 1) for paid in (0.0, 1.0, 2.0, 3.0, 4.0)] == [0, 0, 0.3, 0.3, 0.3]
-    empty = Replay(3)
-    empty.load_state_dict(Replay(3).state_dict())
+    empty = ReplayBuffer(3)
+    empty.load_state_dict(ReplayBuffer(3).state_dict())
     assert len(empty) == 0
 
 

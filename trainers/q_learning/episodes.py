@@ -41,7 +41,7 @@ class JointEpisode:
 
 
 class Transition(NamedTuple):
-    """What some turns of one episode teach together: a round of a team, or one turn."""
+    """Turns of one episode that teach something together: a round of a team, or one turn."""
 
     turns: tuple[int, ...]
     """For each seat, the place of its turn among those of the episode; -1 for an empty seat."""

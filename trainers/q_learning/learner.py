@@ -17,7 +17,7 @@ from marl.seeds import seed_of
 from marl.types import Metrics, Reading, Sample, Turn
 from trainers.optim.optimizer import restore, snapshot
 from trainers.q_learning.episodes import JointEpisode, Transition, joint_episodes, joint_transitions, single_transitions
-from trainers.q_learning.replay import Replay
+from trainers.q_learning.replay import ReplayBuffer
 from trainers.q_learning.values import (
     MonotoneValue,
     ReplayBatch,
@@ -59,7 +59,7 @@ class QLearner:
     def __init__(self, settings: QLearning, context: LearnerContext) -> None:
         self.settings, self.context = settings, context
         self.source = cast("QNetworkSource", context.source)
-        self.replay = Replay(settings.replay)
+        self.replay = ReplayBuffer(settings.replay)
         self.updates = self.steps = 0
         """Updates and gradient steps done."""
         self.changes = 0

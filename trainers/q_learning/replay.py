@@ -17,7 +17,7 @@ from trainers.q_learning.episodes import JointEpisode, PlayedTurn
 _ENDS: tuple[End, ...] = get_args(End)
 
 
-class Replay:
+class ReplayBuffer:
     """Episodes, of which the oldest give way."""
 
     def __init__(self, capacity: int) -> None:

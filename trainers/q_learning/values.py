@@ -18,7 +18,7 @@ from marl.models.q_layers import read_texts
 from trainers.q_learning.episodes import JointEpisode, Transition
 
 if TYPE_CHECKING:
-    from marl.models.decisions import Decision, DecisionTokenizer
+    from marl.models.decisions import DecisionInput, DecisionTokenizer
     from marl.models.q_network import QNetworkModel
     from marl.protocols import TextEncoder
     from trainers.settings.q_learning import QLearning
@@ -31,10 +31,10 @@ Split = Callable[[JointEpisode], list[Transition]]
 class ReplayBatch:
     """Some episodes as tensors."""
 
-    sequences: list[tuple[Decision, ...]]
-    """Those of the prompts; equal ones are read once."""
-    decisions: list[Decision]
-    """Those of the turns."""
+    sequences: list[tuple[DecisionInput, ...]]
+    """Decisions of each prompt; equal prompts are read once."""
+    decisions: list[DecisionInput]
+    """The decision of each turn."""
     sequence_N: Tensor
     place_N: Tensor
     action_N: Tensor
@@ -58,7 +58,7 @@ def replay_batch(
 ) -> ReplayBatch:
     """Return the tensors of some episodes; `actions`: the number of actions."""
     places: dict[tuple[int, ...], int] = {}
-    decisions: list[Decision] = []
+    decisions: list[DecisionInput] = []
     turns: list[tuple[int, int, int]] = []
     transitions: list[tuple[tuple[int, ...], float, int, bool]] = []
     for episode in episodes:
@@ -70,20 +70,25 @@ def replay_batch(
         for each in split(episode):
             seats = tuple([_shift(turn, first_turn) for turn in each.turns])
             transitions.append((seats, each.reward, _shift(each.following, first), each.known))
-    legal_NA = torch.zeros(len(decisions), actions, dtype=torch.bool)
-    for row, decision in enumerate(decisions):
-        legal_NA[row, list(decision.legal)] = True
     seats_M, reward_M, following_M, known_M = zip(*transitions, strict=True)
     return ReplayBatch(
         [tokenizer.decisions(prompt) for prompt in places],
         decisions,
         *torch.tensor(turns).unbind(1),
-        legal_NA=legal_NA,
+        legal_NA=_legal(decisions, actions),
         turns_MG=torch.tensor(seats_M),
         reward_M=torch.tensor(reward_M, dtype=torch.float32),
         following_M=torch.tensor(following_M),
         known_M=torch.tensor(known_M),
     )
+
+
+def _legal(decisions: Sequence[DecisionInput], actions: int) -> Tensor:
+    """Return [N, A], True for legal moves."""
+    legal_NA = torch.zeros(len(decisions), actions, dtype=torch.bool)
+    for row, decision in enumerate(decisions):
+        legal_NA[row, list(decision.legal)] = True
+    return legal_NA
 
 
 def _shift(place: int, by: int) -> int:

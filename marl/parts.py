@@ -23,7 +23,7 @@ from pydantic_core import CoreSchema, core_schema
 from marl.config import Component, cut, nearest, wrong
 
 GROUPS = (
-    *("games", "tasks", "verifiers", "tools", "roles", "models", "engines"),
+    *("games", "tasks", "verifiers", "tools", "roles", "models", "encoders", "engines"),
     *("experience", "credit", "baselines", "trainers", "losses"),
 )
 RENAMED: Mapping[str, Mapping[str, str]] = {

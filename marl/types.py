@@ -104,6 +104,8 @@ class Request:
     """JSON schemas (as in OpenAI's `tools`) of the tools that the role may call, for chat templates that take them."""
     marks: Many[Mark] = ()
     """Parts of `messages` that were made from earlier turns, by message and beginning."""
+    purpose: Purpose = "train"
+    """Purpose of the answer: who explores while it learns does not when it is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,3 +346,6 @@ class Sample:
     finish: Finish = "stop"
     imposed: tuple[int, ...] = ()
     """Positions of tokens that were not sampled, so that nothing is learned from them."""
+    rewards: tuple[tuple[int, float], ...] = ()
+    """Payments to its agent from this turn until its next one: (index in the episode of the turn at which it was paid,
+    value)."""

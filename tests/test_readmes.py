@@ -42,7 +42,7 @@ from marl.scenario.schema import PolicyConfig, Scenario
 
 HOME_OF = {
     **dict.fromkeys(("games", "tasks", "verifiers", "tools"), "games/README.md"),
-    **dict.fromkeys(("models", "engines"), "marl/README.md"),
+    **dict.fromkeys(("models", "encoders", "engines"), "marl/README.md"),
     **dict.fromkeys(("credit", "baselines"), "credit/README.md"),
     **dict.fromkeys(("trainers", "losses"), "trainers/README.md"),
     **{"roles": "roles/README.md", "experience": "scenarios/README.md"},
@@ -309,7 +309,13 @@ def test_every_kind_is_described(group: str) -> None:
 
 
 GROUP_OF = {
-    **{"model": "models", "learner": "trainers", "engine": "engines", "experience": "experience"},
+    **{
+        "model": "models",
+        "encoder": "encoders",
+        "learner": "trainers",
+        "engine": "engines",
+        "experience": "experience",
+    },
     **{"assign": "credit", "baseline": "baselines", "loss": "losses", "task": "tasks", "game": "games"},
 }
 """Setting -> the group of parts that it names."""

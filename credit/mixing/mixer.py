@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from credit.mixing.fitted import Fitted, FittedRule, Targets, double_q_targets
-from credit.mixing.networks import Mixture, QmixMixer, RoundBatch, VdnMixer
+from credit.mixing.networks import Mixture, RoundBatch
+from marl.models.mixers import QmixMixer, VdnMixer
 
 if TYPE_CHECKING:
     from credit.assign.value_decomposition import Decomposition

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 if TYPE_CHECKING:
     from credit.mixing.records import Kind, Layout, Record
+    from marl.models.mixers import QmixMixer, VdnMixer
 
 _MESSAGE = 32
 """Numbers in which an agent's completion reaches the value of another's."""
@@ -59,49 +60,6 @@ class Networks(nn.Module):
     def loss(self, batch: RoundBatch, targets: Tensor) -> Tensor:
         """Return the loss; `targets`: [B]."""
         raise NotImplementedError
-
-
-class VdnMixer(nn.Module):
-    """VDN (arXiv 1706.05296): Q_tot = sum of the utilities."""
-
-    def forward(self, q: Tensor, state: Tensor) -> Tensor:
-        """Return [B] from utilities [B, A]."""
-        return q.sum(1)
-
-    def marginals(self, q: Tensor, v: Tensor, state: Tensor) -> Tensor:
-        """Return [B, A]: Q_tot(q) minus Q_tot with one agent's utility replaced by its `v`."""
-        return q - v
-
-
-class QmixMixer(nn.Module):
-    """QMIX (arXiv 1803.11485): hidden = ELU(q |W1(s)| + b1(s)), Q_tot = hidden |w2(s)| + V(s).
-
-    W1 and w2 come from hypernetworks Linear-ReLU-Linear, b1 from a Linear, V from Linear-ReLU-Linear. Their absolute
-    values make Q_tot rise with every utility. Time and memory grow with the number of seats, not with its square.
-    """
-
-    def __init__(self, seats: int, state: int, embed: int, width: int) -> None:
-        super().__init__()
-        self.w1, self.b1 = rectified(state, width, seats * embed), nn.Linear(state, embed)
-        self.w2, self.bias = rectified(state, width, embed), rectified(state, embed)
-
-    def forward(self, q: Tensor, state: Tensor) -> Tensor:
-        """Return [B] from utilities [B, A] and states [B, S]."""
-        w1, b1, w2, bias = self._weights(q, state)
-        hidden = functional.elu((q[:, None] @ w1)[:, 0] + b1)
-        return (hidden * w2).sum(1) + bias
-
-    def marginals(self, q: Tensor, v: Tensor, state: Tensor) -> Tensor:
-        """Return [B, A]: Q_tot(q) minus Q_tot with one agent's utility replaced by its `v`."""
-        w1, b1, w2, _ = self._weights(q, state)
-        now = (q[:, None] @ w1)[:, 0] + b1
-        without = now[:, None] + (v - q)[..., None] * w1
-        return ((functional.elu(now)[:, None] - functional.elu(without)) * w2[:, None]).sum(2)
-
-    def _weights(self, q: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return [B, A, E], [B, E], [B, E] and [B]; an empty seat's utility is 0, so its weights do not matter."""
-        w1 = self.w1(state).abs().unflatten(1, (q.shape[1], -1))
-        return w1, self.b1(state), self.w2(state).abs(), self.bias(state)[:, 0]
 
 
 class Mixture(Networks):
@@ -242,8 +200,3 @@ def smooth(inputs: int, width: int) -> nn.Sequential:
     linear and never learns that the same move is worth more at one seat than at another.
     """
     return nn.Sequential(nn.Linear(inputs, width), nn.SiLU(), nn.Linear(width, 1))
-
-
-def rectified(inputs: int, width: int, outputs: int = 1) -> nn.Sequential:
-    """Return a network with one hidden layer, as in QMIX's hypernetworks."""
-    return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, outputs))

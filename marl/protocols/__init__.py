@@ -17,6 +17,7 @@ from marl.protocols.credit import (
     Likeness,
     Peers,
 )
+from marl.protocols.encoders import TextEncoder, TextEncoderConfig
 from marl.protocols.engines import Engine, EngineConfig, Service, WeightlessEngine, WorkerEngine
 from marl.protocols.games import Game, GameConfig, GameStart, Refusal, Speaker
 from marl.protocols.learning import CountsChanges, Learner, LearnerConfig, LearnerContext, LossConfig
@@ -65,6 +66,8 @@ __all__ = [
     "Stateful",
     "TaskConfig",
     "Tasks",
+    "TextEncoder",
+    "TextEncoderConfig",
     "Tool",
     "ToolConfig",
     "UnjudgedError",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from marl.config import Component
-from marl.protocols.models import ModelSource
+from marl.protocols.models import LANGUAGE_MODEL, ModelSource
 from marl.types import Completion, Failure, Request, Ticket, Usage
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ class EngineConfig(Component):
     group: ClassVar[str] = "engines"
     needs_model: ClassVar[bool] = False
     """True if it needs a model's weights; a scripted player is given by its settings."""
+    family: ClassVar[str] = LANGUAGE_MODEL
+    """Sort of weights that it samples from, where it needs a model."""
     rule_bound: ClassVar[bool] = False
     """True if its answers follow from the request alone, as a verifier's do: random play never replaces it."""
     shares_base: ClassVar[bool] = False

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from marl.config import Component, Sampling
-from marl.protocols.models import ModelSource
+from marl.protocols.models import LANGUAGE_MODEL, ModelSource
 from marl.state import Stateful
 from marl.types import Metrics, Reading, Sample, Turn
 
@@ -69,6 +69,8 @@ class LearnerConfig(Component):
     """Settings of a learner."""
 
     group: ClassVar[str] = "trainers"
+    family: ClassVar[str] = LANGUAGE_MODEL
+    """Sort of weights that it teaches."""
     compares: ClassVar[bool] = False
     """True if it compares answers to one start, which takes groups of two or more."""
     reads: ClassVar[frozenset[str]] = frozenset({"logprobs"})

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+LANGUAGE_MODEL = "a language model"
+"""Usual family of weights, in words that follow `is` and `with`."""
+
+
 class WarmUp(Config):
     """Settings of the imitation of random legal play."""
 
@@ -47,6 +51,8 @@ class ModelConfig(Component):
     """Settings of a model: where its weights come from, and how they are held in memory."""
 
     group: ClassVar[str] = "models"
+    family: ClassVar[str] = LANGUAGE_MODEL
+    """Sort of its weights; engines and learners work with one sort."""
 
     @abstractmethod
     def prepare(self, context: ModelContext) -> ModelSource:

@@ -214,6 +214,8 @@ class Episode:
             request = self.casting.request(role, view, seed)
         if role in deal.policies:
             request = replace(request, policy=deal.policies[role])
+        if deal.purpose != request.purpose:
+            request = replace(request, purpose=deal.purpose)
         memory.read += unread
         reads = [turn.id for turn in unread]
         if memory.turns:

@@ -130,7 +130,7 @@ class RolloutSimulator:
 
     def ask(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Answer]:
         answers: dict[Ticket, Answer] = {}
-        tickets = [self._put(request, answers.__setitem__) for request in requests]
+        tickets = [self._put(replace(request, purpose=purpose), answers.__setitem__) for request in requests]
         try:
             while len(answers) < len(requests):
                 self._router.pump(_WAIT_S)

@@ -10,13 +10,14 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from marl.config import nearest
-from marl.protocols import AssignConfig, Evidence, Speaker
+from marl.parts import choices
+from marl.protocols import AssignConfig, EngineConfig, Evidence, LearnerConfig, Speaker
 from marl.types import Deal
 
 if TYPE_CHECKING:
     from marl.config import Component
-    from marl.protocols import BaselineConfig, LearnerConfig, RoleConfig
-    from marl.scenario.schema import CreditRule, Scenario
+    from marl.protocols import BaselineConfig, RoleConfig
+    from marl.scenario.schema import CreditRule, PolicyConfig, Scenario
 
 
 def check(scenario: Scenario, *, to_train: bool = True) -> None:
@@ -164,6 +165,28 @@ def _weights(scenario: Scenario) -> Iterator[str]:
                 f"policies.{name}.learner: {policy.learner.kind!r} on a policy that cannot learn: engine "
                 f"{engine.kind!r} has no weights; remove the learner, or use an engine with a model (transformers)"
             )
+        if engine.needs_model and policy.model is not None:
+            yield from _families(name, policy)
+
+
+def _families(name: str, policy: PolicyConfig) -> Iterator[str]:
+    """Yield a message for each part of a policy that works with another sort of weights than its model has."""
+    model, users = policy.model, {"engine": policy.engine, "learner": policy.learner}
+    for field, part in users.items():
+        if model and part and part.family != model.family:
+            base = EngineConfig if field == "engine" else LearnerConfig
+            fitting = [kind for kind, each in choices(part.group, base).items() if _family(each) == model.family]
+            yield (
+                f"policies.{name}.{field}: {part.kind!r} works with {part.family}, but model {model.kind!r} is "
+                f"{model.family}; choices: {', '.join(fitting)}"
+            )
+
+
+def _family(part: type[Component]) -> str | None:
+    """Return the sort of weights that an engine or learner works with; None if it needs none."""
+    if issubclass(part, EngineConfig):
+        return part.family if part.needs_model else None
+    return part.family if issubclass(part, LearnerConfig) else None
 
 
 def _remote(scenario: Scenario) -> Iterator[str]:

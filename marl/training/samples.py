@@ -8,7 +8,7 @@ from dataclasses import replace
 from marl.graph import Trajectory
 from marl.judging.judge import Judgement
 from marl.protocols import RoleConfig
-from marl.types import Advantage, End, Reading, Sample, Turn, TurnId
+from marl.types import Advantage, End, Reading, Reward, Sample, Turn, TurnId
 
 _NOT_JUDGED = Advantage(0.0)
 _GOES_ON: End = "no"
@@ -29,6 +29,7 @@ def collect(
     seen: set[TurnId] = set()
     for trajectory in trajectories:
         last, paid = {turn.agent: turn.id for turn in trajectory.turns}, trajectory.returns
+        rewards = _rewards(trajectory)
         for turn in trajectory.turns:
             role, judged = roles[turn.role], turn.id in judgement.credit
             if not role.trainable or not judged or not turn.completion.prompt_ids or turn.id in seen:
@@ -36,8 +37,24 @@ def collect(
             seen.add(turn.id)
             end = trajectory.end if last[turn.agent] == turn.id else _GOES_ON
             sample = _sample(turn, trajectory.start, end, judgement, readings.get(turn.id))
-            batches[role.policy].append(replace(sample, paid=paid.get(turn.agent, 0.0)))
+            total, following = paid.get(turn.agent, 0.0), tuple(rewards.get(turn.id, ()))
+            batches[role.policy].append(replace(sample, paid=total, rewards=following))
     return batches
+
+
+def _rewards(trajectory: Trajectory) -> dict[TurnId, list[tuple[int, float]]]:
+    """Return turn -> what its agent was paid from then until its next turn, as in `Sample.rewards`."""
+    payments: dict[TurnId, list[Reward]] = {}
+    for reward in trajectory.rewards:
+        payments.setdefault(reward.turn, []).append(reward)
+    latest: dict[str, TurnId] = {}
+    rewards: dict[TurnId, list[tuple[int, float]]] = {}
+    for index, turn in enumerate(trajectory.turns):
+        latest[turn.agent] = turn.id
+        for reward in payments.get(turn.id, ()):
+            if reward.agent in latest:
+                rewards.setdefault(latest[reward.agent], []).append((index, reward.value))
+    return rewards
 
 
 def _sample(turn: Turn, start: str, end: End, judgement: Judgement, reading: Reading | None) -> Sample:

@@ -24,6 +24,7 @@ PLACES: Mapping[str, str] = {
     "tools": "policies: {helper: {engine: {kind: tools, tools: {helper: PART}}}}",
     "roles": "roles: {speaker: PART}",
     "models": "policies: {actor: {model: PART}}",
+    "encoders": "policies: {actor: {model: {kind: q_network, actions: [a, b], encoder: PART}}}",
     "engines": "policies: {other: {engine: PART}}",
     "experience": "experience: PART",
     "credit": "credit: {assign: PART}",

@@ -17,9 +17,10 @@ from small_games import CircleConfig, FunctionEngine, deal, random_move, table
 
 from credit.assign.value_decomposition import Decomposition, Qmix, Vdn
 from credit.mixing.mixer import Mixer
-from credit.mixing.networks import QmixMixer, RoundBatch, VdnMixer
+from credit.mixing.networks import RoundBatch
 from games.simultaneous import MatrixConfig, TwoStepConfig
 from marl.graph import Trajectory
+from marl.models.mixers import QmixMixer, VdnMixer
 from marl.protocols import Evidence, GameConfig
 from marl.state import load_state, save_state
 from marl.types import Fork, Reading, TurnId

@@ -19,11 +19,12 @@ from credit.assign.teams import Team
 from credit.assign.value_decomposition import Vdn
 from credit.mixing.fitted import lambda_returns
 from credit.mixing.mixer import Mixer
-from credit.mixing.networks import Mixture, RoundBatch, VdnMixer
+from credit.mixing.networks import Mixture, RoundBatch
 from credit.mixing.records import Encoder, Layout, hashed, situation
 from credit.mixing.rounds import Round, rounds
 from games.simultaneous import TwoStepConfig
 from marl.graph import Trajectory
+from marl.models.mixers import VdnMixer
 
 AB = Team(frozenset("ab"))
 

@@ -1,0 +1,170 @@
+"""Q-learning: transitions, targets and losses by hand numbers; the replay buffer; a state that goes on bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from q_samples import context, network, request, sample
+
+from marl.state import load_state, save_state
+from marl.types import Sample
+from trainers.q_learning.episodes import joint_episodes, joint_transitions, single_transitions
+from trainers.q_learning.learner import QLearner
+from trainers.q_learning.replay import ReplayBuffer
+from trainers.q_learning.values import (
+    ReplayBatch,
+    best_values,
+    difference_loss,
+    replay_batch,
+    temporal_difference_targets,
+)
+from trainers.settings.q_learning import Exploration, QLearning
+
+SOURCE = network()
+TOKENIZER = SOURCE.tokenizer()
+LEFT, RIGHT = TOKENIZER.id("left"), TOKENIZER.id("right")
+
+
+def prompt(text: str, continues: tuple[int, ...] = ()) -> tuple[int, ...]:
+    return TOKENIZER.prompt(request(text, ["left", "right"], continues=continues))
+
+
+def two_rounds(episode: str = "e", end: Any = "terminated", paid: float = 5.0) -> list[Sample]:
+    """Two agents move twice; `ann` remembers. Both are paid 1 after the first round and `paid` at the end."""
+    first = prompt("ann at the door")
+    return [
+        sample((episode, 0), "ann", 0, first, LEFT, rewards=[(1, 1.0)]),
+        sample((episode, 1), "bob", 0, prompt("bob at the door"), RIGHT, rewards=[(1, 1.0), (2, -0.5)]),
+        sample((episode, 2), "ann", 1, prompt("ann inside", (*first, LEFT)), RIGHT, end, [(3, paid)]),
+        sample((episode, 3), "bob", 1, prompt("bob inside"), LEFT, end, [(3, paid)]),
+    ]
+
+
+def batch_of(samples: list[Sample]) -> ReplayBatch:
+    return replay_batch(joint_episodes(samples), single_transitions, TOKENIZER, 3)
+
+
+def test_an_agent_that_remembers_is_read_as_one_sequence_and_one_that_does_not_turn_by_turn() -> None:
+    [episode] = joint_episodes(two_rounds())
+    assert len(episode.prompts) == 3
+    assert [(turn.sequence, turn.place) for turn in episode.turns] == [(0, 0), (1, 0), (0, 1), (2, 0)]
+
+
+def test_what_follows_a_turn_is_its_agents_next_one_and_after_the_end_nothing() -> None:
+    batch = batch_of(two_rounds())
+    assert batch.following_M.tolist() == [2, 3, -1, -1]
+    assert batch.known_M.tolist() == [True] * 4
+    targets = temporal_difference_targets(batch, torch.tensor([100.0, 100.0, 10.0, 20.0]), 0.9)
+    assert targets.tolist() == pytest.approx([1 + 9, 0.5 + 18, 5, 5])
+
+
+def test_the_turn_before_a_cut_teaches_nothing_but_those_before_it_go_on_through_it() -> None:
+    batch = batch_of(two_rounds(end="truncated"))
+    assert batch.known_M.tolist() == [True, True, False, False]
+    targets = temporal_difference_targets(batch, torch.tensor([0.0, 0.0, 10.0, 20.0]), 0.9)
+    assert targets[:2].tolist() == pytest.approx([10, 18.5])
+    values = torch.tensor([9.0, 18.5, 1e6, -1e6])
+    assert float(difference_loss(values, targets, batch.known_M, "mse")) == pytest.approx(0.25)
+
+
+def test_a_turn_whose_successor_is_not_here_teaches_nothing() -> None:
+    kept = [each for each in two_rounds() if each.id[1] != 2]
+    assert batch_of(kept).known_M.tolist() == [False, True, True]
+
+
+def test_a_round_is_paid_what_came_after_it_had_begun_and_is_worth_what_all_do_in_it() -> None:
+    [episode] = joint_episodes(two_rounds())
+    first, second = joint_transitions(episode, {"ann": 1, "bob": 0, "cat": 2}, "mean")
+    assert first.turns == (1, 0, -1)
+    assert second.turns == (3, 2, -1)
+    # bob's -0.5 was paid at ann's second turn, with which the second round had begun.
+    assert (first.reward, second.reward) == (1.0, 4.75)
+    assert (first.following, first.known) == (1, True)
+    assert (second.following, second.known) == (-1, True)
+    [cut] = joint_episodes(two_rounds(end="truncated"))
+    assert [each.known for each in joint_transitions(cut, {"ann": 0, "bob": 1}, "sum")] == [True, False]
+    assert joint_transitions(cut, {"ann": 0, "bob": 1}, "sum")[1].reward == 9.5
+
+
+def test_double_q_learning_takes_the_targets_value_of_the_move_that_the_learner_prefers() -> None:
+    online, target = torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([[7.0, 2.0, 8.0]])
+    legal = torch.tensor([[True, True, False]])
+    assert best_values(target, online, legal).tolist() == [2]
+    assert best_values(target, target, legal).tolist() == [7]
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("mse", (0.125 + 4.5) / 2), ("huber", (0.125 + 2.5) / 2)])
+def test_a_loss_is_that_of_known_transitions(kind: str, expected: float) -> None:
+    values, targets = torch.tensor([0.5, 3.0, 50.0]), torch.tensor([1.0, 0.0, 0.0])
+    loss = difference_loss(values, targets, torch.tensor([True, True, False]), kind)
+    assert float(loss) == pytest.approx(expected)
+    assert float(difference_loss(values, targets, torch.zeros(3, dtype=torch.bool), kind)) == 0
+
+
+def test_exploration_goes_from_one_share_to_the_other_in_a_line_and_stays() -> None:
+    line = Exploration(start=1.0, end=0.2, steps=4)
+    assert [line.after(updates) for updates in (0, 1, 4, 9)] == pytest.approx([1, 0.8, 0.2, 0.2])
+    assert Exploration(start=0.5, end=0.1, steps=0).after(0) == 0.1
+
+
+def test_a_replay_buffer_drops_the_oldest_draws_all_alike_and_comes_back_from_disk(tmp_path: Path) -> None:
+    replay = ReplayBuffer(3)
+    for number in range(5):
+        replay.add(joint_episodes(two_rounds(str(number), paid=number)))
+    save_state(tmp_path, {"replay": replay.state_dict()})
+    again = ReplayBuffer(3)
+    again.load_state_dict(load_state(tmp_path)["replay"])
+    assert again.draw(3, 1) == replay.draw(3, 1)
+    drawn = [episode.turns[-1].rewards[0][1] for seed in range(3000) for episode in again.draw(1, seed)]
+    assert [round(drawn.count(paid) / 3000, 1) for paid in (0.0, 1.0, 2.0, 3.0, 4.0)] == [0, 0, 0.3, 0.3, 0.3]
+    empty = ReplayBuffer(3)
+    empty.load_state_dict(ReplayBuffer(3).state_dict())
+    assert len(empty) == 0
+
+
+@pytest.mark.parametrize("mixer", ["none", "vdn", "qmix"])
+def test_a_learner_goes_on_from_its_state_bit_for_bit(mixer: Any, tmp_path: Path) -> None:
+    settings = QLearning(mixer=mixer, batch=2, updates=2, target_every=3, tau=0.5, exploration=Exploration(steps=9))
+
+    def lesson(step: int) -> list[Sample]:
+        return [each for i in range(2) for each in two_rounds(f"{step}.{i}", paid=float(step + i))]
+
+    whole = QLearner(settings, context(SOURCE))
+    for step in range(3):
+        whole.update(lesson(step))
+    save_state(tmp_path, whole.state_dict())
+    resumed = QLearner(settings, context(SOURCE))
+    resumed.load_state_dict(load_state(tmp_path))
+    assert [resumed.update(lesson(step)) for step in (3, 4)] == [whole.update(lesson(step)) for step in (3, 4)]
+    save_state(tmp_path / "whole", whole.state_dict())
+    save_state(tmp_path / "resumed", resumed.state_dict())
+    for name in ("state.json", "state.safetensors"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "resumed" / name).read_bytes()
+    published = dict(resumed.publish())
+    assert float(published["epsilon"]) == pytest.approx(1 - 0.95 * 4 / 9)
+    assert all(torch.equal(published[name], tensor) for name, tensor in whole.publish())
+
+
+def test_nothing_is_learnt_before_a_batch_is_there_and_nobody_new_can_join_a_mixer() -> None:
+    learner = QLearner(QLearning(mixer="qmix", batch=3), context(SOURCE))
+    before = {name: tensor.clone() for name, tensor in learner.publish() if name != "epsilon"}
+    assert "loss" not in learner.update(two_rounds("1"))
+    assert all(torch.equal(before[name], tensor) for name, tensor in learner.publish() if name != "epsilon")
+    with pytest.raises(ValueError, match="no place for 'eve', who was not there in its first update; it has ann, bob"):
+        learner.update([sample(("2", 0), "eve", 0, prompt("eve"), LEFT, "terminated")])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch": 64, "replay": 32}, "batch: 64 episodes, but replay holds 32"),
+        ({"embed": 8}, "embed: has no effect with mixer: none"),
+        ({"common": "sum"}, "common: sum has no effect with mixer: none"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        QLearning(**settings)

@@ -60,9 +60,7 @@ def test_a_forced_text_is_scored_and_one_that_is_no_move_is_impossible() -> None
 
 def test_a_move_without_a_head_and_a_question_without_moves_are_named() -> None:
     engine = engine_with(0.0)
-    with pytest.raises(
-        ValueError, match=r"'actor': model\.actions lacks the legal move 'up'; it has left, right"
-    ):
+    with pytest.raises(ValueError, match=r"'actor': model\.actions lacks the legal move 'up'; it has left, right"):
         engine.submit(0, request("where", ["left", "up"]))
     with pytest.raises(ValueError, match="chooses from listed moves, but any text is one"):
         engine.submit(0, replace(request("where"), options=None))

@@ -289,7 +289,8 @@ class Communication(TextGame):
 
 def _rules(config: CommunicationConfig) -> str:
     """Return the rules in words."""
-    partly = "Each is told only a part of what there is to know. " if config.evidence == "split" else ""
+    split = "Each holds only a part of what there is to know; who does not know the answer says what it knows of it. "
+    partly = split if config.evidence == "split" else ""
     speaks = "each" if config.answer == "majority" else "each who hears somebody, is heard or has to answer"
     counts = "The majority's answer" if config.answer == "majority" else "The answer of the player who has to answer"
     you = "your speaker" if config.controllers else "you"

@@ -26,7 +26,7 @@ from marl.engines.scripted import Random
 from marl.evaluation.held_out import HeldOut
 from marl.graph import Trajectory
 from marl.protocols import EngineConfig
-from marl.statistics import interval
+from marl.statistics import interval, normal
 
 MEASURES = ("success", "words", "edges", "choice_entropy")
 Figures = dict[str, list[float]]
@@ -44,7 +44,8 @@ def figures(episodes: Sequence[Trajectory], game: CommunicationConfig) -> Figure
     columns = {name: [episode.findings.measures[name] for episode in episodes] for name in MEASURES}
     columns["return"] = [episode.returns.get(game.choosers[0], 0.0) for episode in episodes]
     columns["tokens"] = [float(sum(map(tokens, turns(episode, game.speakers)))) for episode in episodes]
-    return {name: [round(bound, 4) for bound in interval(values)] for name, values in columns.items()}
+    bounds = {name: interval(values) if name == "success" else normal(values) for name, values in columns.items()}
+    return {name: [round(bound, 4) for bound in each] for name, each in bounds.items()}
 
 
 def turns(episode: Trajectory, agents: Sequence[str]) -> list[Any]:

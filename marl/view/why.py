@@ -13,6 +13,7 @@ from marl.judging.records import StepRecord, TurnRecord
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 from marl.types import Turn, TurnId
+from marl.view.edges import earlier_turns, later_turns
 from marl.view.verdicts import readers_of, scores_of
 
 _SHOWN_PEERS = 8
@@ -34,7 +35,7 @@ def why(run: Path, turn: str) -> str:
         raise ScenarioError(f"{turn}: episode {episode} has {len(trajectory.turns)} turns, from 0")
     node, record = trajectory.turns[index], home.judgement(step)
     chains = record.turns()
-    lines = [*_header(node, step), *_readers(node, trajectory)]
+    lines = [*_header(node, step), *_readers(node, trajectory), *_edges(node, trajectory)]
     chain = chains.get(node.id)
     if chain is None:
         return "\n".join([*lines, f"not judged: {_reason(home, node)}"])
@@ -78,6 +79,13 @@ def _readers(turn: Turn, trajectory: Trajectory) -> Iterator[str]:
         for score in scores_of(reader):
             reason = f": {cut(score.why, _TEXT)}" if score.why else ""
             yield f"  scored {score.name} = {score.value:g} by {reader.agent} (turn {reader.id[1]}){reason}"
+
+
+def _edges(turn: Turn, trajectory: Trajectory) -> Iterator[str]:
+    """Yield the turns that led to a turn and those that it led to, each with the ways and the tokens of the prompt."""
+    for title, edges in (("led to by", earlier_turns(turn, trajectory)), ("led to", later_turns(turn, trajectory))):
+        lines = [f"  turn {other.id[1]} of {other.agent}: {kinds}" for other, kinds in edges]
+        yield from [title, *lines] if lines else ()
 
 
 def _reason(home: RunFolder, turn: Turn) -> str:

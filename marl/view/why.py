@@ -13,7 +13,7 @@ from marl.judging.records import StepRecord, TurnRecord
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 from marl.types import Turn, TurnId
-from marl.view.edges import earlier_turns, later_turns
+from marl.view.edges import KINDS, kinds_in_words, placed
 from marl.view.verdicts import readers_of, scores_of
 
 _SHOWN_PEERS = 8
@@ -82,10 +82,18 @@ def _readers(turn: Turn, trajectory: Trajectory) -> Iterator[str]:
 
 
 def _edges(turn: Turn, trajectory: Trajectory) -> Iterator[str]:
-    """Yield the turns that led to a turn and those that it led to, each with the ways and the tokens of the prompt."""
-    for title, edges in (("led to by", earlier_turns(turn, trajectory)), ("led to", later_turns(turn, trajectory))):
-        lines = [f"  turn {other.id[1]} of {other.agent}: {kinds}" for other, kinds in edges]
-        yield from [title, *lines] if lines else ()
+    """Yield the turns that led to a turn and those that it led to: in which ways, and in which tokens of a prompt."""
+    agents = [turn.agent for turn in trajectory.turns]
+    sources = trajectory.sources(turn.id, KINDS)
+    if sources:
+        yield "earlier turns that led to it"
+    for source in sources:
+        yield f"  {source[1]} of {agents[source[1]]}: {kinds_in_words(turn, source, trajectory, placed)}"
+    readers = [trajectory.graph.nodes[reader]["turn"] for reader in trajectory.readers(turn.id, KINDS)]
+    if readers:
+        yield "later turns that it led to"
+    for reader in readers:
+        yield f"  {reader.id[1]} of {reader.agent}: {kinds_in_words(reader, turn.id, trajectory, placed)}"
 
 
 def _reason(home: RunFolder, turn: Turn) -> str:

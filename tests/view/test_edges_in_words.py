@@ -9,7 +9,7 @@ from by_hand import episode
 from marl.graph import Trajectory
 from marl.types import EdgeKind, Mark, TurnId
 from marl.view.dialogue import Selection, dialogue
-from marl.view.edges import later_turns, sources_in_words
+from marl.view.edges import kinds_in_words, placed, sources_in_words
 from marl.view.verdicts import readers_of
 
 
@@ -26,7 +26,9 @@ def team() -> Trajectory:
     critic = replace(
         critic,
         request=replace(critic.request, marks=tuple(marks)),
-        completion=replace(critic.completion, mark_tokens=((1, 4), (3, 6), (8, 9), (10, 10))),
+        completion=replace(
+            critic.completion, prompt_ids=tuple(range(9)), mark_tokens=((1, 4), (3, 6), (8, 9**99), (10, 10))
+        ),
     )
     edges: list[dict[TurnId, list[EdgeKind]]] = [
         {},
@@ -50,10 +52,17 @@ def test_sources_are_named_with_ways_and_tokens_that_are_counted_once() -> None:
     assert sources_in_words(trajectory.turns[2], trajectory, 1) == "1 earlier, solver's turn 1 (told)"
 
 
-def test_readers_are_named_by_what_they_read() -> None:
+def test_tokens_are_named_by_their_places() -> None:
     trajectory = team()
-    readers = [(reader.agent, kinds) for reader, kinds in later_turns(trajectory.turns[0], trajectory)]
-    assert readers == [("critic", "heard, 5 tokens; told, 1 token")]
+    assert (
+        kinds_in_words(trajectory.turns[2], ("e", 0), trajectory, placed) == "heard, 5 tokens (1-5); told, 1 token (8)"
+    )
+    assert placed([1, 3, 4]) == "3 tokens (1, 3-4)"
+
+
+def test_who_was_let_speak_has_read_nothing() -> None:
+    trajectory = team()
+    assert [reader.agent for reader in readers_of(trajectory.turns[0], trajectory)] == ["critic"]
     assert not readers_of(trajectory.turns[2], trajectory), "bob was let speak by the critic, and did not read it"
 
 

@@ -20,10 +20,13 @@ from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 from marl.text import for_terminal
 from marl.types import Turn, TurnId
+from marl.view.edges import sources_in_words
 from marl.view.verdicts import problem_of, readers_of, scores_of
 
 _HEAD, _TAIL = 400, 200
 """Characters of a long text that are shown of its beginning and of its end."""
+_SOURCES = 6
+"""Most earlier turns that are named as those that led to a turn."""
 _LABEL = 10
 """Width of the labels, in characters."""
 _CUT = {"length": "cut off at max_tokens", "overflow": "no answer: the prompt is too long", "aborted": "no answer"}
@@ -146,6 +149,8 @@ def _turn(
     turn: Turn, trajectory: Trajectory, selection: Selection, chains: Mapping[TurnId, TurnRecord]
 ) -> Iterator[Text]:
     yield Text.assemble((for_terminal(f"  {turn.id[1]} {turn.agent}"), "bold"), for_terminal(f"  {_speaker(turn)}"))
+    if sources := sources_in_words(turn, trajectory, None if selection.whole else _SOURCES):
+        yield _field("reads", sources, "dim")
     messages = turn.request.messages if selection.whole else turn.request.messages[-1:]
     for message in messages:
         yield _field(message.role if selection.whole else "asked", _shorten(message.content, selection), "dim")

@@ -8,6 +8,7 @@ from typing import Any
 from marl.graph import Trajectory
 from marl.text import read_json
 from marl.types import Turn
+from marl.view.edges import IN_PROMPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,9 @@ def scores_of(turn: Turn) -> list[Score]:
 
 
 def readers_of(turn: Turn, trajectory: Trajectory) -> list[Turn]:
-    """Return the turns of other agents that read `turn`."""
-    readers = trajectory.graph.successors(turn.id)
-    turns = (trajectory.graph.nodes[reader]["turn"] for reader in readers)
-    return sorted((reader for reader in turns if reader.agent != turn.agent), key=lambda reader: reader.id[1])
+    """Return the turns of other agents that read `turn`, in the order of play."""
+    turns = [trajectory.graph.nodes[reader]["turn"] for reader in trajectory.readers(turn.id, IN_PROMPT)]
+    return [reader for reader in turns if reader.agent != turn.agent]
 
 
 def problem_of(trajectory: Trajectory) -> tuple[str, str]:

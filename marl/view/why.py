@@ -13,6 +13,7 @@ from marl.judging.records import StepRecord, TurnRecord
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 from marl.types import Turn, TurnId
+from marl.view.edges import KINDS, kinds_in_words, placed
 from marl.view.verdicts import readers_of, scores_of
 
 _SHOWN_PEERS = 8
@@ -34,7 +35,7 @@ def why(run: Path, turn: str) -> str:
         raise ScenarioError(f"{turn}: episode {episode} has {len(trajectory.turns)} turns, from 0")
     node, record = trajectory.turns[index], home.judgement(step)
     chains = record.turns()
-    lines = [*_header(node, step), *_readers(node, trajectory)]
+    lines = [*_header(node, step), *_readers(node, trajectory), *_edges(node, trajectory)]
     chain = chains.get(node.id)
     if chain is None:
         return "\n".join([*lines, f"not judged: {_reason(home, node)}"])
@@ -78,6 +79,21 @@ def _readers(turn: Turn, trajectory: Trajectory) -> Iterator[str]:
         for score in scores_of(reader):
             reason = f": {cut(score.why, _TEXT)}" if score.why else ""
             yield f"  scored {score.name} = {score.value:g} by {reader.agent} (turn {reader.id[1]}){reason}"
+
+
+def _edges(turn: Turn, trajectory: Trajectory) -> Iterator[str]:
+    """Yield the turns that led to a turn and those that it led to: in which ways, and in which tokens of a prompt."""
+    agents = [turn.agent for turn in trajectory.turns]
+    sources = trajectory.sources(turn.id, KINDS)
+    if sources:
+        yield "earlier turns that led to it"
+    for source in sources:
+        yield f"  {source[1]} of {agents[source[1]]}: {kinds_in_words(turn, source, trajectory, placed)}"
+    readers = [trajectory.graph.nodes[reader]["turn"] for reader in trajectory.readers(turn.id, KINDS)]
+    if readers:
+        yield "later turns that it led to"
+    for reader in readers:
+        yield f"  {reader.id[1]} of {reader.agent}: {kinds_in_words(reader, turn.id, trajectory, placed)}"
 
 
 def _reason(home: RunFolder, turn: Turn) -> str:

@@ -9,7 +9,7 @@ from engine_helpers import answers, ask, engine, plain_logprobs, raw_answers
 
 from marl.config import Sampling
 from marl.models.pretrained import PretrainedSource
-from marl.types import Completion, Failure, Message, Request
+from marl.types import Completion, Failure, Mark, Message, Request
 
 SAMPLINGS = [
     {"temperature": 1.0},
@@ -250,6 +250,16 @@ def test_continued_tokens_are_kept_byte_for_byte(bytewise: PretrainedSource) -> 
         assert second.prompt_ids[: len(ids)] == ids
         added = tokenizer.decode(second.prompt_ids[len(ids) :])
         assert added == ("again<assistant>" if completion.finish == "stop" else "<eos>again<assistant>")
+
+
+def test_a_completion_says_which_tokens_of_its_prompt_were_marked(bytewise: PretrainedSource) -> None:
+    marks = tuple(Mark(("e", nth), "heard", 0, begin, end) for nth, (begin, end) in enumerate([(0, 3), (5, 7), (9, 9)]))
+    plain = [ask("Ann: é 42"), ask("Ann: é 42", forced="ok")]
+    told = [replace(request, marks=marks) for request in plain]
+    for before, after in zip(answers(engine(bytewise), plain), answers(engine(bytewise), told), strict=True):
+        # Two bytes are the letter é; the last mark is the end of the message, behind ten bytes.
+        assert after.mark_tokens == ((0, 3), (5, 8), (10, 10))
+        assert replace(after, mark_tokens=()) == before
 
 
 def test_weights_that_are_no_numbers_are_named(words: PretrainedSource) -> None:

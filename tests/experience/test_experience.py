@@ -1,5 +1,6 @@
 """Recorded play, told again in the tokens of the model that learns from it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from marl.experience.recorded import RecordedEpisodes
 from marl.experience.rollouts import Rollouts
 from marl.graph import Trajectory, write_trajectories
 from marl.rollout.simulator import RolloutSimulator
-from marl.types import Completion, Failure, Request
+from marl.types import Completion, Failure, Mark, Request
 from roles.answering import PlayerRole
 
 GAME = KuhnPokerConfig(illegal=IllegalMove(retry=1))
@@ -72,6 +73,21 @@ def test_what_cannot_be_scored_or_was_no_move_has_no_tokens_and_the_rest_has_the
         usable = turn.action not in (None, "fold")
         assert turn.completion.token_ids == (tuple(turn.completion.text.encode()) if usable else ())
         assert len(turn.completion.logprobs) == len(turn.completion.token_ids)
+
+
+def test_marks_of_recorded_prompts_lead_to_turns_of_the_new_episode(tmp_path: Path) -> None:
+    old = recording(tmp_path / "t.jsonl.zst", 40)
+    for game in old:
+        for place, turn in enumerate(game.turns[1:], 1):
+            marks = (Mark(game.turns[place - 1].id, "heard", 0, 0, 2),)
+            completion = replace(turn.completion, mark_tokens=((0, 1),))
+            game.turns[place] = replace(turn, request=replace(turn.request, marks=marks), completion=completion)
+    write_trajectories(tmp_path / "t.jsonl.zst", old)
+    deals = [deal(f"new {i}", GAME) for i in range(40)]
+    new = RecordedEpisodes(path=tmp_path / "t.jsonl.zst").build().gather(0, lambda _: deals, learner())
+    for turn in (turn for game in new for turn in game.turns[1:]):
+        assert [mark.source for mark in turn.request.marks] == [(turn.id[0], turn.id[1] - 1)]
+        assert not turn.completion.mark_tokens, "the old model's tokens are gone, and this engine does not know its own"
 
 
 def test_a_recording_that_cannot_be_told_again_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,11 @@ from marl.models.chat_template import ChatTokenizer
 from marl.models.tiny_build import make_tokenizer
 from marl.types import Mark, Message, Request
 
-_KINDS = ("bytes", "trimmed", "pieces", "old_pieces")
+_TEMPLATES = [name for name, published in PUBLISHED.items() if not published.text_marks]
+_READERS = [
+    ("tiny", ""),
+    *((name, kind) for name in _TEMPLATES for kind in ("bytes", "trimmed", "pieces", "old_pieces")),
+]
 _MARKS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 300), st.integers(0, 60)), min_size=1, max_size=6)
 """(message, beginning, length), to be fitted to the messages."""
 
@@ -45,13 +49,13 @@ def fitted(marks: list[tuple[int, int, int]], messages: tuple[Message, ...]) -> 
     return tuple(fits)
 
 
-@pytest.mark.parametrize("kind", _KINDS)
-@pytest.mark.parametrize("name", ["tiny", *(name for name, published in PUBLISHED.items() if not published.text_marks)])
+@pytest.mark.filterwarnings("ignore:policy 'actor'. its chat template begins every answer with a thought")
+@pytest.mark.parametrize(("name", "kind"), _READERS)
 def test_marks_have_the_tokens_that_hold_their_characters(name: str, kind: str, factor: int) -> None:
     chat, checked = reader(name, kind), 0
     vocabulary = TokenBytes(chat.tokenizer)
 
-    @tried(factor * 10, *[contents(name)] * 3, _MARKS, st.booleans())
+    @tried(factor * 5, *[contents(name)] * 3, _MARKS, st.booleans())
     def _(first: str, second: str, third: str, places: list[tuple[int, int, int]], goes_on: bool) -> None:
         nonlocal checked
         messages = (Message("user", f"1{first}"), Message("assistant", f"2{second}"), Message("user", f"3{third}"))
@@ -75,4 +79,4 @@ def test_marks_have_the_tokens_that_hold_their_characters(name: str, kind: str, 
                 assert (begin + added, end) == expected, (content, mark)
                 checked += 1
 
-    assert checked > factor * 5
+    assert checked > factor * 2

@@ -96,6 +96,7 @@ def test_an_episode_is_shown_with_its_problem_its_turns_their_scores_and_what_wa
         "    scored     correct = 1 by judge",
         "    earned     +1, advantage +0.25",
         "  2 bob  role critic, policy actor, version 0",
+        "    reads      ann's turn 0 (heard), judge's 1 (heard)",
         "    asked      2",
         "    said       a",
         "    read as    a",

@@ -60,6 +60,13 @@ def test_a_reward_names_its_rule_its_turn_and_the_check_behind_it(run: Path) -> 
     pytest.fail("no answer of the solver was readable in a whole step")
 
 
+def test_the_turns_that_led_to_a_turn_and_those_that_it_led_to_are_named(run: Path) -> None:
+    planner, solver = (why(run, f"000000.0.0:{index}") for index in (0, 1))
+    assert re.search(r"^later turns that it led to\n  1 of solver: heard", planner, re.MULTILINE)
+    assert re.search(r"^earlier turns that led to it\n  0 of planner: heard", solver, re.MULTILINE)
+    assert "earlier turns" not in planner
+
+
 def test_a_turn_that_is_not_judged_says_why(run: Path) -> None:
     text = why(run, "000000.0.0:3")
     assert text.endswith("not judged: role 'verifier' answers by rule")

@@ -32,6 +32,8 @@ MARL = Path(sys.executable).with_name("marl")
 FIRST = {"recipes/rlhf_2_reward": ("recipes/rlhf_1_sft",),
          "recipes/rlhf_3_ppo": ("recipes/rlhf_1_sft", "recipes/rlhf_2_reward")}  # fmt: skip
 """Scenario -> those whose runs it starts from."""
+RECORDED = ("recipes/offline_awr",)
+"""Scenarios that need recordings, which no scenario's run leaves where they look; left out unless they are named."""
 _CLOCK = ("manifest.json",)
 """Files that count the bytes of metrics.jsonl, and so the digits of its times."""
 
@@ -42,7 +44,8 @@ def main() -> None:
     line.add_argument("--steps", type=int, default=6)
     line.add_argument("--overrides", nargs="*", default=[], metavar="a.b=c")
     given = line.parse_args()
-    names = given.scenarios or [str(file.relative_to(SCENARIOS).with_suffix("")) for file in sorted(_files())]
+    known = [str(file.relative_to(SCENARIOS).with_suffix("")) for file in sorted(_files())]
+    names = given.scenarios or [name for name in known if name not in RECORDED]
     compared = partial(compare, steps=given.steps, overrides=given.overrides)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         figures = dict(zip(names, pool.map(compared, names), strict=True))

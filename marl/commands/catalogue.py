@@ -51,11 +51,15 @@ def describe(
 
 
 @app.command()
-def schema() -> None:
-    """Print the JSON Schema of scenario files, for editors; ours is scenarios/.schema.json."""
+def schema(file: Annotated[str, typer.Argument(help="scenario or suite")] = "scenario") -> None:
+    """Print the JSON Schema of scenario files or of suites, for editors; ours is scenarios/.schema.json."""
+    from marl.evaluation.suite import Suite
     from marl.scenario.schema import Scenario
 
-    echo(json.dumps(Scenario.model_json_schema(), indent=1))
+    settings = {"scenario": Scenario, "suite": Suite}
+    if file not in settings:
+        raise ScenarioError(f"no schema of {file!r}; {nearest(file, settings)}")
+    echo(json.dumps(settings[file].model_json_schema(), indent=1))
 
 
 @app.command()

@@ -34,6 +34,8 @@ FIRST = {"recipes/rlhf_2_reward": ("recipes/rlhf_1_sft",),
 """Scenario -> those whose runs it starts from."""
 FEWEST = {"r_zero": 8, "recipes/iterative_dpo": 8}
 """Scenario -> steps before all of its policies have learned."""
+RECORDED = ("recipes/offline_awr",)
+"""Scenarios that need recordings, which no scenario's run leaves where they look; left out unless they are named."""
 _CLOCK = ("manifest.json",)
 """Files that count the bytes of metrics.jsonl, and so the digits of its times."""
 
@@ -44,7 +46,8 @@ def main() -> None:
     line.add_argument("--steps", type=int, default=6)
     line.add_argument("--overrides", nargs="*", default=[], metavar="a.b=c")
     given = line.parse_args()
-    names = given.scenarios or [str(file.relative_to(SCENARIOS).with_suffix("")) for file in sorted(_files())]
+    known = [str(file.relative_to(SCENARIOS).with_suffix("")) for file in sorted(_files())]
+    names = given.scenarios or [name for name in known if name not in RECORDED]
     compared = partial(compare, steps=given.steps, overrides=given.overrides)
     figures = _of_this_commit(given.out)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:

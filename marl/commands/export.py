@@ -43,5 +43,8 @@ def export_policy(
     if written.base is not None:
         away = " beside it" if Path(written.base).is_relative_to(options.out.absolute()) else ""
         echo(f"an adapter; its base is {written.base}{away}; --merge makes one model of both")
+    if not written.loader:
+        echo(f"path: {options.out} (for a scenario's model, beside the settings that it has in {run})")
+        return
     package = "peft" if written.adapter else "transformers"
     echo(f'from {package} import {written.loader}; {written.loader}.from_pretrained("{options.out}")')

@@ -16,6 +16,7 @@ from marl.models.adapter import Adapter, AdapterSource
 from marl.models.hf_folder import ADAPTER_CONFIG
 from marl.models.pretrained import HeldModel
 from marl.models.tiny import cache_folder
+from marl.protocols.models import LANGUAGE_MODEL
 from marl.runs.checkpoint import verify
 from marl.runs.leases import leased
 from marl.runs.run_folder import RunFolder
@@ -34,7 +35,7 @@ class Learnt:
     folder: Path
     """Of the checkpoint: one of Hugging Face, or of PEFT."""
     loader: str
-    """Class whose `from_pretrained` loads it."""
+    """Class whose `from_pretrained` loads it; empty if it is no language model."""
     adapter: Adapter | None
     """Settings, if it is an adapter."""
     base: str | None = None
@@ -63,7 +64,8 @@ def learnt(run: Path, policy: str | None, step: int | Literal["latest", "best"] 
         base = str(json.loads((folder / ADAPTER_CONFIG).read_text())["base_model_name_or_path"])
         return Learnt(run, name, manifest.step, folder, "AutoPeftModelForCausalLM", adapter, base)
     loader = "AutoModelForCausalLM" if publishes else "AutoModelForSequenceClassification"
-    return Learnt(run, name, manifest.step, folder, loader, None)
+    language = settings.model is None or settings.model.family == LANGUAGE_MODEL
+    return Learnt(run, name, manifest.step, folder, loader if language else "", None)
 
 
 def _learning_policy(scenario: Scenario, run: Path, policy: str | None) -> tuple[str, PolicyConfig]:

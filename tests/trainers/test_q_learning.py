@@ -157,6 +157,14 @@ def test_nothing_is_learnt_before_a_batch_is_there_and_nobody_new_can_join_a_mix
         learner.update([sample(("2", 0), "eve", 0, prompt("eve"), LEFT, "terminated")])
 
 
+def test_without_terminal_targets_what_is_paid_at_the_end_is_never_seen() -> None:
+    learners = [QLearner(QLearning(batch=1, terminal=False, target_every=10**6), context(SOURCE)) for _ in range(2)]
+    for learner, paid in zip(learners, (5.0, -5.0), strict=True):
+        learner.update(two_rounds(paid=paid))
+    [one, other] = [dict(learner.publish()) for learner in learners]
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -132,7 +132,8 @@ class QLearner:
         values_NA = self.online.action_values(batch)
         values_M = self.online.total(values_NA.gather(1, batch.action_N[:, None])[:, 0], batch)
         targets_M = self._targets(batch, values_NA.detach())
-        loss = difference_loss(values_M, targets_M, batch.known_M, settings.loss)
+        known_M = batch.known_M if settings.terminal else batch.known_M & (batch.following_M >= 0)
+        loss = difference_loss(values_M, targets_M, known_M, settings.loss)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.online.parameters(), settings.max_norm)
@@ -143,8 +144,8 @@ class QLearner:
         self.steps += 1
         if self.steps % settings.target_every == 0:
             self._move_target()
-        error_M = (values_M.detach() - targets_M)[batch.known_M].abs()
-        figures = (loss.detach(), norm, error_M.mean(), values_M.detach().mean())
+        error_M = torch.where(known_M, values_M.detach() - targets_M, 0.0).abs()
+        figures = (loss.detach(), norm, error_M.sum() / known_M.sum().clamp(min=1), values_M.detach().mean())
         return dict(zip(("loss", "grad_norm", "td_error", "value"), torch.stack(figures).tolist(), strict=True))
 
     @torch.no_grad()

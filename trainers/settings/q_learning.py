@@ -50,6 +50,9 @@ class QLearning(LearnerConfig):
     sum."""
     gamma: float = Field(default=0.99, ge=0, le=1)
     """Factor by which what comes a round later counts less."""
+    terminal: bool = True
+    """Learn from an episode's last turns. With false they are left out, so that what is paid there is never seen: for
+    comparisons. The released code of Agent Q-Mix (2604.00344) does so, and never changes its target network either."""
     double: bool = True
     """Let the learning network choose the move by which the target network values what follows (1509.06461)."""
     loss: Literal["mse", "huber"] = "mse"

@@ -64,6 +64,7 @@ def evaluate(target: _ScenarioOrRun, options: EvalOptions, overrides: Overrides 
 class PlayOptions:
     """Options of `marl play`."""
 
+    game: Annotated[str | None, typer.Option(help="Which of several; default: each in turn.")] = None
     seat: Annotated[str | None, typer.Option("--as", help="The seat that you play; policies play the others.")] = None
     random: Annotated[bool, typer.Option(help="Every seat plays uniformly random legal moves.")] = False
     episodes: Annotated[int, typer.Option(min=1)] = 1
@@ -75,14 +76,15 @@ class PlayOptions:
 @with_options(PlayOptions)
 def play_game(scenario: _ScenarioOrRun, options: PlayOptions, overrides: Overrides = None) -> None:
     """Play a game in the terminal, against a scenario's policies, a trained run's or random moves."""
-    from marl.commands.play import play, simulator_for
+    from marl.commands.play import play, simulator_for, with_game
 
     is_run = _is_run(scenario)
     if is_run and overrides:
         raise ScenarioError(f"{scenario} is a run, which is played as it is: leave {overrides[0]!r} out")
     chosen = scenario if is_run else load(scenario, overrides or ())
-    players = simulator_for(chosen, random=options.random)
-    play(*players, seat=options.seat, episodes=options.episodes, out=options.out, seed=options.seed)
+    played, simulator = simulator_for(chosen, random=options.random)
+    played = with_game(played, options.game)
+    play(played, simulator, seat=options.seat, episodes=options.episodes, out=options.out, seed=options.seed)
 
 
 @app.command()

@@ -5,17 +5,36 @@ Every message names the field, the value and the choices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from marl.config import nearest
 from marl.protocols import Speaker
+from marl.scenario.games import HELD_OUT_SCOPES, LEAST_SHARE, shares
 
 if TYPE_CHECKING:
     from marl.config import Component
     from marl.protocols import LearnerConfig, RoleConfig
     from marl.scenario.schema import CreditRule, Scenario
+
+Find = Callable[["Scenario"], Iterable[str]]
+
+
+def check_games(scenario: Scenario) -> None:
+    """Check that a scenario has one game, or several.
+
+    Raises:
+        ValueError: if it has none, or both.
+    """
+    if scenario.game and scenario.games:
+        problem = f"game {scenario.game.kind!r} is given as well; give `game` and `seats`, or `games` alone"
+        raise ValueError(f"games: {problem}")
+    if not scenario.game and not scenario.games:
+        raise ValueError("game: missing; it must be given, or `games` for several")
+    if scenario.games and scenario.seats:
+        problem = f"{scenario.seats}, but each of several games has seats of its own; give them as games.NAME.seats"
+        raise ValueError(f"seats: {problem}")
 
 
 def check(scenario: Scenario) -> None:
@@ -24,16 +43,32 @@ def check(scenario: Scenario) -> None:
     Raises:
         ValueError: naming everything that does not fit, a line each.
     """
-    about_parts = (_references, _seats, _speakers, _weights, _remote, _learning, _updates, _credit)
-    about_measuring = (_evaluation, _held_out, _best, _alarms)
-    problems = [problem for find in (*about_parts, *about_measuring) for problem in find(scenario)]
-    if problems:
+    about_parts = (_references, *map(_of_each_game, (_seats, _speakers)), _weights, _of_each_game(_remote))
+    about_learning = (_rotation, _mix, _learning, _updates, _credit)
+    about_measuring = (*map(_of_each_game, (_evaluation, _held_out)), _best, _alarms)
+    found = [problem for find in (*about_parts, *about_learning, *about_measuring) for problem in find(scenario)]
+    if problems := list(dict.fromkeys(found)):
         raise ValueError("\n".join(problems))
+
+
+def _of_each_game(find: Find) -> Find:
+    """Return a search that looks at each game of a scenario alone, and names the fields below `games`."""
+
+    def found(scenario: Scenario) -> Iterator[str]:
+        for name, view in scenario.by_game().items():
+            below = ("game", "seats", *(["evaluate"] if name and scenario.games[name].evaluate else []))
+            for problem in find(view):
+                inside = name and problem.startswith(tuple(f"{field}{end}" for field in below for end in ".:"))
+                yield f"games.{name}.{problem}" if inside else problem
+
+    return found
 
 
 def absent(scenario: Scenario) -> list[str]:
     """Return a message for each file, folder and package that the scenario needs and that is not there."""
-    parts: dict[str, Component] = {"game": scenario.game, "experience": scenario.experience}
+    parts: dict[str, Component] = {"game": scenario.game} if scenario.game else {}
+    parts |= {f"games.{name}.game": played.game for name, played in scenario.games.items()}
+    parts["experience"] = scenario.experience
     parts |= {f"roles.{name}": role for name, role in scenario.roles.items()}
     for field, rule in _rules(scenario).items():
         parts |= {f"{field}.assign": rule.assign, f"{field}.baseline": rule.baseline}
@@ -65,19 +100,26 @@ def _unknown(field: str, name: str, noun: str, choices: Iterable[str]) -> str:
 
 
 def _references(scenario: Scenario) -> Iterator[str]:
-    for agent, role in scenario.seats.items():
+    seats = _all_seats(scenario)
+    for agent, role in seats.items():
         if role not in scenario.roles:
-            yield _unknown(f"seats.{agent}", role, "role", scenario.roles)
+            yield _unknown(agent, role, "role", scenario.roles)
     for name, role in scenario.roles.items():
         if role.policy not in scenario.policies:
             yield _unknown(f"roles.{name}.policy", role.policy, "policy", scenario.policies)
-        if name not in scenario.seats.values():
-            yield f"roles.{name}: no seat uses this role; seats: {dict(scenario.seats)}"
+        if name not in seats.values():
+            yield f"roles.{name}: no seat uses this role; seats: {dict(scenario.seats or seats)}"
     used = {role.policy for role in scenario.roles.values()}
     for name in (name for name in scenario.policies if name not in used):
         yield f"policies.{name}: no role speaks with this policy; roles: {', '.join(scenario.roles)}"
     for name in (name for name in scenario.credit.roles if name not in scenario.roles):
         yield _unknown(f"credit.roles.{name}", name, "role", scenario.roles)
+
+
+def _all_seats(scenario: Scenario) -> dict[str, str]:
+    """Return field of a seat -> its role, in all games."""
+    places = {f"games.{name}.seats" if name else "seats": view.seats for name, view in scenario.by_game().items()}
+    return {f"{place}.{agent}": role for place, seats in places.items() for agent, role in seats.items()}
 
 
 def _seats(scenario: Scenario) -> Iterator[str]:
@@ -92,8 +134,30 @@ def _seats(scenario: Scenario) -> Iterator[str]:
     for agent in scenario.seats:
         if agent not in agents:
             yield f"seats.{agent}: game {scenario.game.kind!r} has no such agent; {nearest(agent, agents)}"
-    if scenario.schedule.rotate_seats and len(set(scenario.seats.values())) < 2:
+
+
+def _rotation(scenario: Scenario) -> Iterator[str]:
+    different = any(len(set(view.seats.values())) > 1 for view in scenario.by_game().values())
+    if scenario.schedule.rotate_seats and not different:
         yield "schedule.rotate_seats: true, but all seats have the same role; give them different ones or drop it"
+
+
+def _mix(scenario: Scenario) -> Iterator[str]:
+    mix, games = scenario.schedule.mix, scenario.games
+    if mix.by != "weights" and not games:
+        yield f"schedule.mix: {mix.by!r} divides starts among several games; give `games`, or leave it out"
+    for name in (name for name, share in shares(games).items() if share < LEAST_SHARE):
+        yield f"games.{name}.weight: {games[name].weight:g} is less than {LEAST_SHARE:g} of all weights; give more"
+    for name in (name for name in games if name in HELD_OUT_SCOPES):
+        yield f"games.{name}: {name!r} is a part of metrics' names (eval/{name}/...); choose another"
+    for name, played in games.items() if mix.by == "learning_progress" else ():
+        field, figure = f"games.{name}.progress", played.progress
+        known = list(_measured(scenario.by_game()[name]))
+        choices = nearest(figure or "", known)
+        if figure is None:
+            yield f"{field}: missing; schedule.mix asks for it, such as episode/measure/success; evaluated {choices}"
+        elif not figure.startswith("episode/") and not _is_one_of(figure, known):
+            yield f"{field}: nothing measures {figure!r} of this game; episode/..., or {choices}"
 
 
 def _speakers(scenario: Scenario) -> Iterator[str]:
@@ -165,7 +229,7 @@ def _learning(scenario: Scenario) -> Iterator[str]:
                 f"schedule.group_size: 1, but policies.{role.policy}.learner {learner.kind!r} compares episodes with "
                 "the same start; use 2 or more"
             )
-    conflicts = scenario.experience.conflicts(scenario.seats, scenario.schedule.group_size)
+    conflicts = scenario.experience.conflicts(_all_seats(scenario), scenario.schedule.group_size)
     yield from (f"experience.{message}" for message in conflicts)
 
 
@@ -301,11 +365,20 @@ def _best(scenario: Scenario) -> Iterator[str]:
         if evaluate.patience:
             yield f"evaluate.patience: {evaluate.patience}, but nothing says what is best; give evaluate.keep_best"
         return
-    known = list(_measured(scenario))
-    if not any(name == figure or (figure.endswith("/") and name.startswith(figure)) for figure in known):
+    known = [figure for game, view in scenario.by_game().items() for figure in _measured_of(game, view)]
+    if not _is_one_of(name, known):
         shown = [f"{figure}..." if figure.endswith("/") else figure for figure in known]
         choices = nearest(name, shown) if shown else "nothing is evaluated; give evaluate.held_out"
         yield f"evaluate.keep_best: nothing measures {name!r}; {choices}"
+
+
+def _is_one_of(name: str, known: Iterable[str]) -> bool:
+    return any(name == figure or (figure.endswith("/") and name.startswith(figure)) for figure in known)
+
+
+def _measured_of(game: str, view: Scenario) -> list[str]:
+    """Return the names of what is evaluated of one game; `game`: its name among several, or ""."""
+    return [figure.replace("eval/", f"eval/{game}/", 1) if game else figure for figure in _measured(view)]
 
 
 def _measured(scenario: Scenario) -> Iterator[str]:

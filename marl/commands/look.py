@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from marl.commands.options import with_options
 from marl.commands.terminal import Overrides, RunPath, echo
 from marl.config import nearest
 from marl.scenario.load import ScenarioError, load
+
+if TYPE_CHECKING:
+    from marl.commands.evaluate import MeasuredPolicies
 
 app = typer.Typer()
 _ScenarioOrRun = Annotated[Path, typer.Argument(help="A scenario (YAML) or a run's folder.", show_default=False)]
@@ -38,6 +41,7 @@ class EvalOptions:
     episodes: Annotated[int, typer.Option(min=1, help="How many to play.")] = 1000
     step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the newest.")] = None
     best: Annotated[bool, typer.Option("--best", help="The best one, by the scenario's evaluate.keep_best.")] = False
+    transfer: Annotated[list[Path] | None, typer.Option(help="A scenario to measure the run in; repeat it.")] = None
     out: Annotated[Path | None, typer.Option(help="Write the figures here, with versions and seed (.json).")] = None
 
 
@@ -53,11 +57,24 @@ def evaluate(target: _ScenarioOrRun, options: EvalOptions, overrides: Overrides 
     prepare_file(options.out)
     open_policies = trained if _is_run(target) else untrained
     measured = open_policies(target, overrides or (), options.step, best=options.best)
+    if options.transfer:
+        _transfer(measured, target, options)
+        return
     metrics = measure_policies(measured, options.against, options.episodes)
     echo(render(metrics))
     if options.out is not None:
         write_figures(options.out, target, measured, metrics)
         echo(f"{options.out}: {len(metrics)} figures")
+
+
+def _transfer(measured: MeasuredPolicies, run: Path, options: EvalOptions) -> None:
+    from marl.commands.transfer import Play, render_transfers, transfers, write_transfers
+
+    results = transfers(measured, run, options.transfer or (), Play(options.against, options.episodes))
+    echo(render_transfers(results))
+    if options.out is not None:
+        write_transfers(options.out, run, measured, results)
+        echo(f"{options.out}: {len(results)} scenarios")
 
 
 @dataclass(frozen=True)

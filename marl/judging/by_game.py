@@ -41,6 +41,10 @@ class GamesJudge:
     def __call__(self, evidence: Evidence) -> Judgement:
         if "" in self._judges:
             return self._first(evidence)
+        for trajectory in evidence.trajectories:
+            if trajectory.deal.game not in self._judges:
+                names = f"game {trajectory.deal.game!r}, which this run has not; games: {', '.join(self._judges)}"
+                raise ValueError(f"episode {trajectory.id} is of {names}")
         whole = Judgement({}, {}, {}, rulings := [])
         for name, judge in self._judges.items():
             episodes = [trajectory for trajectory in evidence.trajectories if trajectory.deal.game == name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,9 +69,11 @@ def evaluate(target: _ScenarioOrRun, options: EvalOptions, overrides: Overrides 
 
 
 def _transfer(measured: MeasuredPolicies, run: Path, options: EvalOptions) -> None:
-    from marl.commands.transfer import Play, render_transfers, transfers, write_transfers
+    from marl.commands.evaluate import measure_policies
+    from marl.commands.transfer import render_transfers, transfers, write_transfers
 
-    results = transfers(measured, run, options.transfer or (), Play(options.against, options.episodes))
+    measure = partial(measure_policies, against=options.against, episodes=options.episodes)
+    results = transfers(measured, run, options.transfer or (), measure)
     echo(render_transfers(results))
     if options.out is not None:
         write_transfers(options.out, run, measured, results)

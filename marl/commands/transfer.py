@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from marl.commands.evaluate import MeasuredPolicies, measure_policies
+from marl.commands.evaluate import MeasuredPolicies
 from marl.config import cut
 from marl.errors import Writing
 from marl.rollout.simulator import RolloutSimulator
@@ -19,6 +19,8 @@ from marl.training.build import sources
 from marl.training.placement import Sources, build_engines, make_simulator, use_threads
 from marl.training.restore import saved_policies
 from marl.types import Metrics
+
+Measure = Callable[[MeasuredPolicies], Metrics]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,12 @@ class _Weights:
 
     def simulator(self, scenario: Scenario, speakers: Mapping[str, str]) -> RolloutSimulator:
         """Return the simulator of another scenario in which these weights speak (its policy -> the run's)."""
-        own = {name: policy for name, policy in scenario.policies.items() if name not in speakers}
+        unchanged = {name: policy for name, policy in scenario.policies.items() if name not in speakers}
         policies = {
             name: policy.model_copy(update={"learner": None, "model": self._model(name, policy, speakers)})
             for name, policy in scenario.policies.items()
         }
-        places = {**sources(scenario, own), **{name: self.sources[source] for name, source in speakers.items()}}
+        places = {**sources(scenario, unchanged), **{name: self.sources[source] for name, source in speakers.items()}}
         use_threads(scenario.schedule.threads)
         return make_simulator(scenario, build_engines(policies, places))
 
@@ -57,8 +59,8 @@ class _Weights:
         return self.policies[speakers[name]].model if name in speakers else policy.model
 
 
-def transfers(measured: MeasuredPolicies, run: Path, targets: Sequence[Path], options: Play) -> list[Transfer]:
-    """Return the figures of each scenario in `targets`, in order, with the policies of a run in its learning seats.
+def transfers(measured: MeasuredPolicies, run: Path, targets: Sequence[Path], measure: Measure) -> list[Transfer]:
+    """Return what `measure` tells of each scenario in `targets` with the policies of a run in its learning seats.
 
     A policy of a scenario that learns there is spoken for by the run's policy of the same name, or by the only one that
     the run trained; all others stay the scenario's own.
@@ -68,26 +70,18 @@ def transfers(measured: MeasuredPolicies, run: Path, targets: Sequence[Path], op
     """
     if measured.checkpoint is None:
         raise ScenarioError(f"--transfer {targets[0]}: {run} is a scenario; give the folder of a run that was trained")
-    others = {target: load(target) for target in targets}
-    speakers = {target: _speakers(measured.scenario, target, other) for target, other in others.items()}
+    scenarios = {target: load(target) for target in targets}
+    speakers = {target: _speakers(measured.scenario, target, scenario) for target, scenario in scenarios.items()}
     folder = RunFolder(run).policies(measured.checkpoint)
     began = {name: policy.model_copy(update={"learner": None}) for name, policy in measured.scenario.policies.items()}
     ended = saved_policies(measured.scenario, folder, learn=False)
     weights = [_Weights.of(measured.scenario, policies) for policies in (began, ended)]
 
     def figures(target: Path, at: _Weights) -> Metrics:
-        policies = MeasuredPolicies(others[target], None, lambda: at.simulator(others[target], speakers[target]))
-        return measure_policies(policies, options.against, options.episodes)
+        policies = MeasuredPolicies(scenarios[target], None, lambda: at.simulator(scenarios[target], speakers[target]))
+        return measure(policies)
 
-    return [Transfer(target, others[target], *(figures(target, at) for at in weights)) for target in targets]
-
-
-@dataclass(frozen=True, slots=True)
-class Play:
-    """Play that is measured: see `marl eval`."""
-
-    against: str | None
-    episodes: int
+    return [Transfer(target, scenarios[target], *(figures(target, at) for at in weights)) for target in targets]
 
 
 def _speakers(run: Scenario, target: Path, scenario: Scenario) -> dict[str, str]:

@@ -246,22 +246,14 @@ def dry_run(scenario: Scenario) -> DryRun:
     Raises:
         ValueError: if a game or a role fails.
     """
-    casting, views = RandomCasting(scenario), scenario.by_game()
-    simulator = RolloutSimulator(
-        {name: view.game for name, view in views.items()},
-        casting,
-        _engines(scenario),
-        LIMIT_S,
-        max_turns=scenario.schedule.max_turns,
-    )
+    casting, games = RandomCasting(scenario), {name: view.game for name, view in scenario.by_game().items()}
+    simulator = RolloutSimulator(games, casting, _engines(scenario), LIMIT_S, max_turns=scenario.schedule.max_turns)
     began, unfinished = time.monotonic(), None
     played: list[Trajectory] = []
     for name in map("dry_run.{}".format, range(EPISODES)):
         before, casting.end = casting.count, time.monotonic() + LIMIT_S
-        seed = seed_of(scenario.schedule.seed, name)
-        deals = [Deal(f"{name}{game and '.'}{game}", name, seed, view.seats, game=game) for game, view in views.items()]
         try:
-            played += simulator.play(deals)
+            played += simulator.play(_deals(name, scenario))
         except (TimeoutError, HangError):
             unfinished = casting.count - before
             break
@@ -273,6 +265,15 @@ def dry_run(scenario: Scenario) -> DryRun:
     if not played and unfinished is None:
         raise ValueError(f"no random episode could be judged: {'; '.join(simulator.take_failures())}")
     return DryRun(scenario, played, frozenset(casting.free), unfinished)
+
+
+def _deals(name: str, scenario: Scenario) -> list[Deal]:
+    """Return a deal of each game."""
+    seed = seed_of(scenario.schedule.seed, name)
+    return [
+        Deal(f"{name}{game and '.'}{game}", name, seed, view.seats, game=game)
+        for game, view in scenario.by_game().items()
+    ]
 
 
 def _engines(scenario: Scenario) -> dict[str, Engine]:

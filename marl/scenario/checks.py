@@ -46,22 +46,23 @@ def check(scenario: Scenario) -> None:
     about_parts = (_references, *map(_of_each_game, (_seats, _speakers)), _weights, _of_each_game(_remote))
     about_learning = (_rotation, _mix, _learning, _updates, _credit)
     about_measuring = (*map(_of_each_game, (_evaluation, _held_out)), _best, _alarms)
-    found = [problem for find in (*about_parts, *about_learning, *about_measuring) for problem in find(scenario)]
-    if problems := list(dict.fromkeys(found)):
+    finds = (*about_parts, *about_learning, *about_measuring)
+    # What is wrong for several games in the same words is told once.
+    if problems := dict.fromkeys(problem for find in finds for problem in find(scenario)):
         raise ValueError("\n".join(problems))
 
 
 def _of_each_game(find: Find) -> Find:
     """Return a search that looks at each game of a scenario alone, and names the fields below `games`."""
 
-    def found(scenario: Scenario) -> Iterator[str]:
+    def find_in_each(scenario: Scenario) -> Iterator[str]:
         for name, view in scenario.by_game().items():
             below = ("game", "seats", *(["evaluate"] if name and scenario.games[name].evaluate else []))
             for problem in find(view):
                 inside = name and problem.startswith(tuple(f"{field}{end}" for field in below for end in ".:"))
                 yield f"games.{name}.{problem}" if inside else problem
 
-    return found
+    return find_in_each
 
 
 def absent(scenario: Scenario) -> list[str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, PositiveFloat, ValidationInfo, field_validator, model_validator
+from pydantic import Field, GetJsonSchemaHandler, PositiveFloat, ValidationInfo, field_validator, model_validator
+from pydantic_core import CoreSchema
 
 from marl.config import Config
 from marl.parts import Part
@@ -78,6 +79,11 @@ class Mix(Config):
     @classmethod
     def _from_word(cls, data: Any) -> Any:
         return {"by": data} if isinstance(data, str) else data
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        words = list(get_args(cls.model_fields["by"].annotation))
+        return {"anyOf": [super().__get_pydantic_json_schema__(core_schema, handler), {"enum": words}]}
 
     @model_validator(mode="after")
     def _has_effect(self) -> Self:

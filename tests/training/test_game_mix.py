@@ -27,9 +27,7 @@ def dealt(division: GameMix, steps: int) -> list[Slot]:
 
 @settings(max_examples=25)
 @given(weights=WEIGHTS, groups=st.integers(1, 9))
-def test_every_game_gets_its_share_to_within_two_groups_at_every_end_of_a_step(
-    weights: list[float], groups: int
-) -> None:
+def test_every_game_gets_its_share_to_within_two_groups_after_every_step(weights: list[float], groups: int) -> None:
     division, sums = mix(weights, groups), Counter[str]()
     for step in range(40):
         slots = division(step)

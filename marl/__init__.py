@@ -33,7 +33,7 @@ def train(
 
     Args:
         scenario: as `load` gives it.
-        folder: of the run; default runs/GAME.
+        folder: of the run; default runs/GAME, the kind of its game, or the names of several joined by `-`.
         resume: "auto" or a checkpoint's folder; None begins.
         force: go on although the scenario changed.
         overwrite: remove the run that is in the folder.
@@ -47,5 +47,5 @@ def train(
     """
     from marl.training.session import RunStart, session
 
-    home = Path(folder or Path("runs") / scenario.game.kind)
+    home = Path(folder or Path("runs") / (scenario.game.kind if scenario.game else "-".join(scenario.games)))
     return session(scenario, home, RunStart(resume, force=force, overwrite=overwrite), on_step)

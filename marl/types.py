@@ -216,6 +216,8 @@ class Deal:
     policies: Mapping[str, str] = field(default_factory=dict)
     """Role -> policy that speaks for it in this episode instead of the role's own. `actor@000120` names the engine
     that was added under that name; the part after `@` tells versions or owners of policy `actor` apart."""
+    game: str = ""
+    """Name of the game among the several of a run; "" where there is one."""
 
 
 @dataclass(frozen=True, slots=True)

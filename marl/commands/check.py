@@ -34,7 +34,8 @@ def check(
         checked = load(scenario, overrides or ())
     played = None if quick else _played(scenario, checked)
     learning = [name for name, policy in checked.policies.items() if policy.learner]
-    echo(f"{scenario}: fine; game {checked.game.kind}, trains {', '.join(learning)}")
+    played_games = f"game {checked.game.kind}" if checked.game else f"games {', '.join(checked.games)}"
+    echo(f"{scenario}: fine; {played_games}, trains {', '.join(learning)}")
     for message in dict.fromkeys(str(warning.message) for warning in raised):
         echo(f"note: {message}")
     tell(checked)

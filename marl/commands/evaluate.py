@@ -11,9 +11,10 @@ from pathlib import Path
 
 from marl.commands.simulators import untrained_policies
 from marl.errors import Writing
-from marl.evaluation.evaluate import LEGAL_MASS, Opponents, counts, figures, match, positions
+from marl.evaluation.evaluate import LEGAL_MASS, Opponents, figures, match, of_game, positions
 from marl.evaluation.game_tree import grow
 from marl.evaluation.held_out import HeldOut
+from marl.metrics.summaries import of_games
 from marl.protocols import GameConfig
 from marl.rollout.simulator import RolloutSimulator
 from marl.runs.checkpoint import verify_policies
@@ -82,37 +83,72 @@ def measure_policies(policies: MeasuredPolicies, against: str | None, episodes: 
     Raises:
         ScenarioError: if the game allows no exact figures and has no held-out starts, and nobody is played against.
     """
-    scenario, game = policies.scenario, policies.scenario.game
-    _expect_figures(game, against)
-    opponents = _opponents(scenario, against) if against else None
+    views = policies.scenario.by_game()
+    opponents = _opponents(policies.scenario, against) if against else {}
+    _expect_figures([view.game for view in views.values()], against)
     simulator = policies.simulator()
+    metrics: Metrics = {}
+    for name, view in views.items():
+        table = simulator.of_game(name) if name else simulator
+        metrics |= of_game(name, _measure_game(view, table, episodes))
+        if against and name in opponents:
+            results = match(view, table, opponents[name], episodes=episodes, seed=0)
+            metrics |= of_game(name, results.metrics(f"eval/{Path(against).name}"))
+    return metrics
+
+
+def _measure_game(scenario: Scenario, simulator: RolloutSimulator, episodes: int) -> Metrics:
+    """Return exact figures of a scenario's game, and figures of play on its held-out starts, where it has them."""
+    game = scenario.game
     tree = grow(game, simulator.casting, scenario.seats) if game.starts() is not None else None
     metrics = figures(tree, positions(game, simulator.casting, scenario.seats), simulator)
     if game.held_out(1):
         metrics |= HeldOut(scenario, simulator, episodes, greedy=scenario.evaluate.greedy)()
-    if against and opponents:
-        results = match(scenario, simulator, opponents, episodes=episodes, seed=0)
-        metrics |= results.metrics(f"eval/{Path(against).name}")
     return metrics
 
 
-def _expect_figures(game: GameConfig, against: str | None) -> None:
-    exact = game.starts() is not None or next(iter(game.positions()), None) is not None
-    if against is None and not exact and not game.held_out(1):
-        known = " | ".join(sorted({"random", *game.opponents()}))
+def _expect_figures(games: Sequence[GameConfig], against: str | None) -> None:
+    exact = any(game.starts() is not None or next(iter(game.positions()), None) is not None for game in games)
+    if against is None and not exact and not any(game.held_out(1) for game in games):
+        kinds, known = ", ".join(repr(game.kind) for game in games), sorted(known_opponents(games))
         raise ScenarioError(
-            f"nothing to measure: game {game.kind!r} has no held-out starts and allows no exact figures; name an "
-            f"opponent: --against {known} | RUN"
+            f"nothing to measure: game {kinds} has no held-out starts and allows no exact figures; name an "
+            f"opponent: --against {' | '.join(known)} | RUN"
         )
 
 
-def _opponents(scenario: Scenario, name: str) -> Opponents:
-    if name in {"random", *scenario.game.opponents()} or not Path(name).is_dir():
-        return Opponents.scripted(scenario, name)
-    other, simulator = restore(Path(name))
-    if other.game != scenario.game:
-        raise ScenarioError(f"--against {name}: it plays {other.game!r}, not {scenario.game!r}")
-    return Opponents({agent: other.roles[role] for agent, role in other.seats.items()}, simulator.engines)
+def known_opponents(games: Sequence[GameConfig]) -> set[str]:
+    """Return the players that one of the games exports, and `random`."""
+    return {"random", *(name for game in games for name in game.opponents())}
+
+
+def _opponents(scenario: Scenario, name: str) -> dict[str, Opponents]:
+    """Return game -> the players that `name` stands for; of several games, only those that have such players.
+
+    Raises:
+        ValueError: if no game exports such a player.
+        ScenarioError: if a run of that name plays none of the games.
+    """
+    views = scenario.by_game()
+    if name not in known_opponents([view.game for view in views.values()]) and Path(name).is_dir():
+        return _players_of(Path(name), views)
+    known = {game: view for game, view in views.items() if name in known_opponents([view.game])} or views
+    return {game: Opponents.scripted(view, name) for game, view in known.items()}
+
+
+def _players_of(run: Path, views: Mapping[str, Scenario]) -> dict[str, Opponents]:
+    """Return game -> a run's policies in its seats, for the games that it was trained in as well."""
+    other, simulator = restore(run)
+    players = {}
+    for name, view in views.items():
+        for theirs in other.by_game().values():
+            if theirs.game == view.game:
+                roles = {agent: theirs.roles[role] for agent, role in theirs.seats.items()}
+                players[name] = Opponents(roles, simulator.engines)
+    if not players:
+        theirs, ours = ([view.game for view in each.values()] for each in (other.by_game(), views))
+        raise ScenarioError(f"--against {run}: it plays {theirs!r}, not {ours!r}")
+    return players
 
 
 def render(metrics: Mapping[str, float], by_rule: Collection[str] = ()) -> str:
@@ -128,8 +164,10 @@ def render(metrics: Mapping[str, float], by_rule: Collection[str] = ()) -> str:
         low, high = metrics.get(f"{name}_low"), metrics.get(f"{name}_high")
         interval = f"  [{low:.4f}, {high:.4f}]" if low is not None and high is not None else ""
         lines.append(f"{name:<40} {value:10.4f}{interval}")
-    if not counts(metrics):
-        lines.append(f"exact figures do not count: legal mass {metrics['eval/legal_mass']:.4f} is below {LEGAL_MASS}")
+    for name in of_games(["eval/legal_mass"], metrics):
+        if metrics[name] < LEGAL_MASS:
+            whose = "" if name == "eval/legal_mass" else f" of {name.split('/')[1]}"
+            lines.append(f"exact figures{whose} do not count: legal mass {metrics[name]:.4f} is below {LEGAL_MASS}")
     return "\n".join(lines)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +14,9 @@ from marl.commands.options import with_options
 from marl.commands.terminal import Overrides, RunPath, echo
 from marl.config import nearest
 from marl.scenario.load import ScenarioError, load
+
+if TYPE_CHECKING:
+    from marl.commands.evaluate import MeasuredPolicies
 
 app = typer.Typer()
 EPISODES = 1000
@@ -56,6 +60,7 @@ class EvalOptions:
     )
     step: Annotated[int | None, typer.Option(help="Which checkpoint; default: the newest.")] = None
     best: Annotated[bool, typer.Option("--best", help="The best one, by the scenario's evaluate.keep_best.")] = False
+    transfer: Annotated[list[Path] | None, typer.Option(help="A scenario to measure the run in; repeat it.")] = None
     out: Annotated[Path | None, typer.Option(help="Write the figures here, with versions and seed (.json).")] = None
     suite: Annotated[Path | None, typer.Option(help="Tasks and games to measure on (YAML): pass@k, maj@k, best@k.")] = (
         None
@@ -79,6 +84,9 @@ def evaluate(target: _Measured, options: EvalOptions, overrides: Overrides = Non
         return
     open_policies = trained if _is_run(target) else untrained
     measured = open_policies(target, overrides or (), options.step, best=options.best)
+    if options.transfer:
+        _transfer(measured, target, options)
+        return
     metrics = measure_policies(measured, options.against, options.episodes or EPISODES)
     echo(render(metrics, measured.scenario.rule_roles))
     if options.out is not None:
@@ -107,10 +115,23 @@ def _evaluate_suite(target: str, file: Path, options: EvalOptions, overrides: Se
         echo(f"{options.out}: {len(metrics)} figures")
 
 
+def _transfer(measured: MeasuredPolicies, run: Path, options: EvalOptions) -> None:
+    from marl.commands.evaluate import measure_policies
+    from marl.commands.transfer import render_transfers, transfers, write_transfers
+
+    measure = partial(measure_policies, against=options.against, episodes=options.episodes or EPISODES)
+    results = transfers(measured, run, options.transfer or (), measure)
+    echo(render_transfers(results))
+    if options.out is not None:
+        write_transfers(options.out, run, measured, results)
+        echo(f"{options.out}: {len(results)} scenarios")
+
+
 @dataclass(frozen=True)
 class PlayOptions:
     """Options of `marl play`."""
 
+    game: Annotated[str | None, typer.Option(help="Which of several; default: each in turn.")] = None
     seat: Annotated[str | None, typer.Option("--as", help="The seat that you play; policies play the others.")] = None
     random: Annotated[bool, typer.Option(help="Every seat plays uniformly random legal moves.")] = False
     episodes: Annotated[int, typer.Option(min=1)] = 1
@@ -122,14 +143,15 @@ class PlayOptions:
 @with_options(PlayOptions)
 def play_game(scenario: _ScenarioOrRun, options: PlayOptions, overrides: Overrides = None) -> None:
     """Play a game in the terminal, against a scenario's policies, a trained run's or random moves."""
-    from marl.commands.play import play, simulator_for
+    from marl.commands.play import play, simulator_for, with_game
 
     is_run = _is_run(scenario)
     if is_run and overrides:
         raise ScenarioError(f"{scenario} is a run, which is played as it is: leave {overrides[0]!r} out")
     chosen = scenario if is_run else load(scenario, overrides or (), to_train=False, random_play=options.random)
-    players = simulator_for(chosen, random=options.random)
-    play(*players, seat=options.seat, episodes=options.episodes, out=options.out, seed=options.seed)
+    played, simulator = simulator_for(chosen, random=options.random)
+    played = with_game(played, options.game)
+    play(played, simulator, seat=options.seat, episodes=options.episodes, out=options.out, seed=options.seed)
 
 
 @app.command()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import fmean
 
@@ -38,6 +39,20 @@ def simulator_for(scenario: Scenario | Path, *, random: bool) -> tuple[Scenario,
     return restore(scenario) if isinstance(scenario, Path) else (scenario, untrained_policies(scenario))
 
 
+def with_game(scenario: Scenario, name: str | None) -> Scenario:
+    """Return the scenario with one of its several games alone; with all of them if no name is given.
+
+    Raises:
+        ScenarioError: if there is no such game.
+    """
+    if name is None:
+        return scenario
+    if name not in scenario.games:
+        have = nearest(name, scenario.games) if scenario.games else "this scenario has one game, without a name"
+        raise ScenarioError(f"--game {name}: no such game; {have}")
+    return scenario.model_copy(update={"games": {name: scenario.games[name]}})
+
+
 def play(
     scenario: Scenario,
     simulator: RolloutSimulator,
@@ -49,24 +64,35 @@ def play(
 ) -> None:
     """Play episodes, show them, and write them if asked; `seed` decides deals and answers (default: the scenario's).
 
+    Several games are played in turn.
+
     Raises:
-        ScenarioError: if `seat`, the person's, is no seat of the game.
+        ScenarioError: if `seat`, the person's, is no seat of the only game that is played.
     """
-    console = Console()
+    console, views = Console(), scenario.by_game()
     if seed is not None:
         simulator = simulator.variant(RoleCasting(simulator.casting.roles, seed))
     if seat is not None:
-        simulator = _with_person(scenario, simulator, seat)
-    seats = {agent: _PERSON if agent == seat else role for agent, role in scenario.seats.items()}
-    names = [f"play.{i}" for i in range(episodes)]
-    played = simulator.play([Deal(n, n, seed_of(simulator.casting.seed, n), seats, "eval") for n in names])
+        simulator = _with_person(views, simulator, seat)
+    played = simulator.play(list(islice(_deals(views, simulator.casting.seed, seat), episodes)))
     _show(console, played)
     if out is not None:
         write_trajectories(out, played)
         show(console, f"{out}: {len(played)} episodes")
 
 
-def _with_person(scenario: Scenario, simulator: RolloutSimulator, seat: str) -> RolloutSimulator:
+def _deals(views: Mapping[str, Scenario], seed: int, seat: str | None) -> Iterator[Deal]:
+    """Yield deals of each game in turn, with a person in `seat`."""
+    for i, (game, view) in enumerate(cycle(views.items())):
+        seats = {agent: _PERSON if agent == seat else role for agent, role in view.seats.items()}
+        name = f"play.{i}"
+        yield Deal(name, name, seed_of(seed, name), seats, "eval", game=game)
+
+
+def _with_person(views: Mapping[str, Scenario], simulator: RolloutSimulator, seat: str) -> RolloutSimulator:
+    if len(views) > 1:
+        raise ScenarioError(f"--as {seat}: in which of {', '.join(views)}? Name it: --game NAME")
+    scenario = next(iter(views.values()))
     if seat not in scenario.seats:
         raise ScenarioError(f"--as {seat}: no such seat; {nearest(seat, scenario.seats)}")
     role: RoleConfig = scenario.roles[scenario.seats[seat]].model_copy(update={"policy": _PERSON})

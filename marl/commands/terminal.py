@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from marl.scenario.checks import notes
+from marl.scenario.credit_checks import notes
 from marl.scenario.schema import Scenario
 from marl.text import for_terminal
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from marl.config import nearest
@@ -16,10 +17,12 @@ from marl.engines.scripted import Random, ScriptedConfig
 from marl.engines.workers.settings import RuleConfig
 from marl.evaluation.held_out import summarize_play
 from marl.evaluation.model_facts import ModelFacts, facts_of
+from marl.metrics.summaries import by_game
 from marl.models.tiny import Tiny
 from marl.rollout.casting import RoleCasting
 from marl.rollout.episode import GameError
 from marl.rollout.simulator import RolloutSimulator
+from marl.scenario.games import shares
 from marl.seeds import seed_of
 from marl.types import Deal
 from marl.watchdog import HangError
@@ -145,8 +148,19 @@ class DryRun:
         return counts, refused
 
     def per_episode(self, role: str) -> float:
-        """Return the mean number of turns of a role."""
-        return len(self.turns.get(role, ())) / max(len(self.episodes), 1)
+        """Return the mean number of turns of a role; games count as often as they are dealt by weight."""
+        parts = shares(self.scenario.games) or {"": 1.0}
+        turns = {game: [sum(turn.role == role for turn in e.turns) for e in of] for game, of in self._by_game.items()}
+        return sum(share * fmean(turns[game]) for game, share in parts.items() if game in turns)
+
+    @cached_property
+    def _by_game(self) -> Mapping[str, Sequence[Trajectory]]:
+        return by_game(self.episodes)
+
+    def expected(self, turn: Turn) -> str | None:
+        """Return what the answer of a turn must be, in words, where neither rules nor prompts say so."""
+        game = next(episode.deal.game for episode in self.episodes if episode.id == turn.id[0])
+        return self.scenario.by_game()[game].game.expected().get(turn.agent)
 
     @property
     def episodes_a_step(self) -> int:
@@ -169,12 +183,7 @@ class DryRun:
             yield f"an episode had not ended after {LIMIT_S:g} s and {self.unfinished:,} questions of random play"
         for role in (role for role in scenario.roles if role not in self.turns and self.episodes):
             yield f"roles.{role}: did not speak in {len(self.episodes)} random episodes"
-        name = scenario.evaluate.best_by
-        if name and name.startswith(scope := "eval/held_out/") and scenario.game.measured() is None and self.episodes:
-            figures = summarize_play(self.episodes)
-            if (short := name.removeprefix(scope)) not in figures and not short.startswith("role/"):
-                known = [figure for figure in figures if not figure.startswith("role/")]
-                yield f"evaluate.keep_best: no random episode had a measure {short!r}; {nearest(short, known)}"
+        yield from self._without_best()
         for role, counts in self.prompt_tokens.items():
             settings = scenario.roles[role]
             room, longest = self.models[settings.policy].context, max(counts) + settings.sampling.max_tokens
@@ -184,6 +193,16 @@ class DryRun:
                     f"{settings.sampling.max_tokens:,} are more than the {room:,} that the model of "
                     f"policies.{settings.policy} was made for"
                 )
+
+    def _without_best(self) -> Iterator[str]:
+        name, played = self.scenario.evaluate.best_by, self._by_game
+        for game, view in self.scenario.by_game().items():
+            scope = f"eval/{game}/held_out/" if game else "eval/held_out/"
+            if name and name.startswith(scope) and view.game.measured() is None and game in played:
+                figures = summarize_play(played[game])
+                if (short := name.removeprefix(scope)) not in figures and not short.startswith("role/"):
+                    known = [figure for figure in figures if not figure.startswith("role/")]
+                    yield f"evaluate.keep_best: no random episode had a measure {short!r}; {nearest(short, known)}"
 
     def _without_answers(self) -> Iterator[str]:
         for role in sorted(self.free):
@@ -222,21 +241,19 @@ class DryRun:
 
 
 def dry_run(scenario: Scenario) -> DryRun:
-    """Play random episodes: `EPISODES`, or as many as there is time for, but one at least.
+    """Play random episodes of each game: `EPISODES`, or as many as there is time for, but one at least.
 
     Raises:
-        ValueError: if the game or a role fails.
+        ValueError: if a game or a role fails.
     """
-    casting = RandomCasting(scenario)
-    simulator = RolloutSimulator(
-        scenario.game, casting, _engines(scenario), LIMIT_S, max_turns=scenario.schedule.max_turns
-    )
+    casting, games = RandomCasting(scenario), {name: view.game for name, view in scenario.by_game().items()}
+    simulator = RolloutSimulator(games, casting, _engines(scenario), LIMIT_S, max_turns=scenario.schedule.max_turns)
     began, unfinished = time.monotonic(), None
     played: list[Trajectory] = []
     for name in map("dry_run.{}".format, range(EPISODES)):
         before, casting.end = casting.count, time.monotonic() + LIMIT_S
         try:
-            played += simulator.play([Deal(name, name, seed_of(scenario.schedule.seed, name), scenario.seats)])
+            played += simulator.play(_deals(name, scenario))
         except (TimeoutError, HangError):
             unfinished = casting.count - before
             break
@@ -248,6 +265,15 @@ def dry_run(scenario: Scenario) -> DryRun:
     if not played and unfinished is None:
         raise ValueError(f"no random episode could be judged: {'; '.join(simulator.take_failures())}")
     return DryRun(scenario, played, frozenset(casting.free), unfinished)
+
+
+def _deals(name: str, scenario: Scenario) -> list[Deal]:
+    """Return a deal of each game."""
+    seed = seed_of(scenario.schedule.seed, name)
+    return [
+        Deal(f"{name}{game and '.'}{game}", name, seed, view.seats, game=game)
+        for game, view in scenario.by_game().items()
+    ]
 
 
 def _engines(scenario: Scenario) -> dict[str, Engine]:

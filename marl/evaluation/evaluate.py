@@ -12,6 +12,7 @@ from marl.engines.scripted import Random
 from marl.evaluation.game_tree import GameTree, Strategy, grow, nash_conv, values
 from marl.evaluation.held_out import HeldOut
 from marl.graph import Trajectory
+from marl.metrics.summaries import of_games
 from marl.protocols import Engine, EngineConfig, GameConfig, RoleConfig
 from marl.rollout.casting import RoleCasting
 from marl.rollout.episode import Episode
@@ -27,9 +28,14 @@ EXACT = ("eval/nashconv", "eval/optimal")
 """Figures worked out from move probabilities."""
 
 
-def counts(metrics: Mapping[str, float]) -> bool:
-    """Return True if the exact figures among `metrics` count, or there are none."""
-    return metrics.get("eval/legal_mass", 1.0) >= LEGAL_MASS
+def is_exact(name: str) -> bool:
+    """Return True if a metric was worked out from move probabilities: eval/nashconv, eval/NAME/nashconv of a game."""
+    return name in of_games(EXACT, [name])
+
+
+def counts(metrics: Mapping[str, float], name: str) -> bool:
+    """Return True unless the metric `name` is an exact figure that does not count, as the legal mass is too small."""
+    return not is_exact(name) or metrics.get(f"{name.rpartition('/')[0]}/legal_mass", 1.0) >= LEGAL_MASS
 
 
 def move_probabilities(simulator: RolloutSimulator, requests: Sequence[Request]) -> list[dict[str, float]]:
@@ -46,7 +52,36 @@ def move_probabilities(simulator: RolloutSimulator, requests: Sequence[Request])
 
 
 class Evaluator:
-    """Measures what a scenario's `evaluate` asks for; the game is walked once."""
+    """Measures what a scenario asks for of each of its games."""
+
+    def __init__(self, scenario: Scenario, simulator: RolloutSimulator) -> None:
+        self._games = {
+            name: GameEvaluator(view, simulator.of_game(name) if name else simulator)
+            for name, view in scenario.by_game().items()
+        }
+
+    @property
+    def measures(self) -> bool:
+        """Return True if there is anything to measure."""
+        return any(game.measures for game in self._games.values())
+
+    @property
+    def played(self) -> Sequence[Trajectory]:
+        """Return the episodes of the last evaluation on held-out starts; empty if there were none."""
+        return [trajectory for game in self._games.values() for trajectory in game.played]
+
+    def __call__(self, step: int) -> Metrics:
+        figures = (of_game(name, game(step)) for name, game in self._games.items())
+        return {name: value for of_one in figures for name, value in of_one.items()}
+
+
+def of_game(name: str, figures: Mapping[str, float]) -> Metrics:
+    """Return figures of evaluation as `eval/NAME/...` of a game; as they are if it has no name."""
+    return {figure.replace("eval/", f"eval/{name}/", 1) if name else figure: figures[figure] for figure in figures}
+
+
+class GameEvaluator:
+    """Measures what a scenario with one game asks for; the game is walked once."""
 
     def __init__(self, scenario: Scenario, simulator: RolloutSimulator) -> None:
         self._scenario, self._simulator, self._settings = scenario, simulator, scenario.evaluate

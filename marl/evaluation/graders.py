@@ -82,7 +82,7 @@ def check_graders(scenario: Scenario, problems: int = 5) -> int:
         ValueError: a line for each check that accepts what is wrong, rejects what is right, tells it or does not run.
     """
     count, complaints = 0, list[str]()
-    shown = scenario.game.problems(problems)
+    shown = [problem for view in scenario.by_game().values() for problem in view.game.problems(problems)]
     for name, policy in scenario.policies.items():
         if isinstance(policy.engine, Verifiers):
             field = f"policies.{name}.engine.checks"

@@ -74,6 +74,8 @@ class PoolEntry:
     """Step in which it was last played or, if it never was, found."""
     success: float | None = None
     """Moving average; None before it was played."""
+    game: str = ""
+    """Name of its game among several."""
 
 
 class PoolSampler:
@@ -128,11 +130,15 @@ class PoolSampler:
 
     def _choose(self, deals: Sequence[Deal]) -> dict[str, str]:
         """Return group -> the entry that it starts from. Drawn from the groups' seeds; no entry is taken twice."""
-        seeds = {deal.group: deal.seed for deal in deals if deal.purpose == "train"}
-        left, chosen = list(self._entries), {}
-        for group, seed in seeds.items():
-            if left and seed_of(seed, "replay") < self._settings.replay * 2**64:
-                chosen[group] = left.pop(seed_of(seed, "start") % len(left))
+        groups = {deal.group: deal for deal in deals if deal.purpose == "train"}
+        chosen: dict[str, str] = {}
+        left: dict[str, list[str]] = defaultdict(list)
+        for name, entry in self._entries.items():
+            left[entry.game].append(name)
+        for group, deal in groups.items():
+            entries = left[deal.game]
+            if entries and seed_of(deal.seed, "replay") < self._settings.replay * 2**64:
+                chosen[group] = entries.pop(seed_of(deal.seed, "start") % len(entries))
         return chosen
 
     def _deal(self, deal: Deal, name: str | None) -> Deal:
@@ -154,18 +160,18 @@ class PoolSampler:
         if low <= success <= high:
             # Options as they will be read from a checkpoint: tuples are lists there.
             options = json.loads(json.dumps(first.deal.options))
-            self._entries[first.start] = PoolEntry(first.deal.seed, options, self._step, success)
+            self._entries[first.start] = PoolEntry(first.deal.seed, options, self._step, success, first.deal.game)
 
     def _add_found(self, trajectories: Sequence[Trajectory]) -> None:
         """Add the starts that play came upon, unless they are in the pool."""
-        known = {_name(entry.options) for entry in self._entries.values() if entry.options}
+        known = {_name(entry.options, entry.game) for entry in self._entries.values() if entry.options}
         for trajectory in trajectories:
             for start in trajectory.findings.starts:
-                options = json.loads(json.dumps(start))
-                name = _name(options)
+                options, deal = json.loads(json.dumps(start)), trajectory.deal
+                name = _name(options, deal.game)
                 if name not in known:
                     known.add(name)
-                    self._entries[name] = PoolEntry(trajectory.deal.seed, options, self._step)
+                    self._entries[name] = PoolEntry(deal.seed, options, self._step, game=deal.game)
 
     def _trim(self) -> None:
         def rank(name: str) -> tuple[int, float]:
@@ -187,8 +193,8 @@ class PoolSampler:
         return metrics | ({"pool/open": self._open} if self._settings.curriculum else {})
 
 
-def _name(options: Mapping[str, Any]) -> str:
+def _name(options: Mapping[str, Any], game: str) -> str:
     """Return the name of a start that was never played: its problem's key, or else all its options."""
     problem = options.get("problem")
     key = problem["key"] if isinstance(problem, Mapping) and "key" in problem else options
-    return f"untested {json.dumps(key, sort_keys=True)}"
+    return f"untested {game and f'{game} '}{json.dumps(key, sort_keys=True)}"

@@ -9,11 +9,30 @@ from statistics import fmean
 
 from marl.graph import Trajectory
 from marl.metrics.collapse import collapse_figures, standard_deviation
+from marl.scenario.games import HELD_OUT_SCOPES
 from marl.types import Metrics, Turn, Usage
 
 
 def summarize(trajectories: Sequence[Trajectory]) -> Metrics:
-    """Return `episode/` and `role/` metrics of a step's trajectories, and `policy/` ones of the cost of their turns."""
+    """Return `episode/` and `role/` metrics of a step's trajectories, and `policy/` ones of the cost of their turns.
+
+    With several games the same of each, as `game/NAME/...`.
+    """
+    games = {name: summarize_game(played) for name, played in by_game(trajectories).items() if name}
+    of_games = {f"game/{name}/{figure}": value for name in sorted(games) for figure, value in games[name].items()}
+    return summarize_game(trajectories) | of_games
+
+
+def by_game(trajectories: Iterable[Trajectory]) -> dict[str, list[Trajectory]]:
+    """Return name of a game -> its trajectories."""
+    played: dict[str, list[Trajectory]] = defaultdict(list)
+    for trajectory in trajectories:
+        played[trajectory.deal.game].append(trajectory)
+    return dict(played)
+
+
+def summarize_game(trajectories: Sequence[Trajectory]) -> Metrics:
+    """Return the metrics of trajectories as if they were of one game."""
     metrics: Metrics = {"episode/count": float(len(trajectories))}
     if not trajectories:
         return metrics
@@ -83,7 +102,19 @@ def usage_metrics(usage: Mapping[str, Usage], prefix: str = "") -> Metrics:
 
 
 def held_out_measures(names: Iterable[str]) -> list[str]:
-    """Return those of these metrics that are measures on held-out starts."""
-    scopes = ("eval/held_out/", "eval/held_out_greedy/")
-    measures = (name for name in names if name.startswith(scopes) and name.count("/") == 2)
-    return [name for name in measures if not name.endswith(("_low", "_high", "/episodes"))]
+    """Return those of these metrics that are measures on held-out starts: eval/held_out/..., eval/NAME/held_out/..."""
+    of_one = [name for name in names if name.startswith("eval/") and not name.endswith(("_low", "_high", "/episodes"))]
+    return [name for name in of_one if name.count("/") < 4 and name.split("/")[-2] in HELD_OUT_SCOPES]
+
+
+def of_games(figures: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Return those of these metrics that are one of the figures, in their order: eval/nashconv, or eval/NAME/nashconv
+    of one of several games."""
+    whole: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        scope, _, rest = name.partition("/")
+        game, _, figure = rest.partition("/")
+        whole[name].append(name)
+        if figure and game not in HELD_OUT_SCOPES:
+            whole[f"{scope}/{figure}"].append(name)
+    return [name for figure in figures for name in whole.get(figure, ())]

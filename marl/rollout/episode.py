@@ -105,7 +105,8 @@ class Episode:
         self.trajectory = Trajectory(deal, "")
         with _Guard(self):
             game.reset(seed=deal.seed, options=deal.options)
-            self.trajectory.start = game.start_key()
+            # Of several games, starts of different ones are never the same.
+            self.trajectory.start = f"{deal.game}/{game.start_key()}" if deal.game else game.start_key()
         self.over = False
 
     @property

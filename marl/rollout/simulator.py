@@ -38,16 +38,18 @@ class RolloutSimulator:
 
     def __init__(
         self,
-        game: GameConfig,
+        game: GameConfig | Mapping[str, GameConfig],
         casting: RoleCasting,
         engines: Mapping[str, Engine],
         deadline_s: float = 600.0,
         worker_delay: int | None = None,
         max_turns: int = 10_000,
     ) -> None:
-        """`deadline_s`, which is also the longest time of a call of the game, and `worker_delay` are those of the
-        `RequestRouter`; an episode that is not over after `max_turns` counts as one whose game raised."""
-        self.game, self.casting, self.engines = game, casting, engines
+        """`game`: the one that is played, or several by the names that deals give them. `deadline_s`, which is also the
+        longest time of a call of the game, and `worker_delay` are those of the `RequestRouter`; an episode that is not
+        over after `max_turns` counts as one whose game raised."""
+        self.games: Mapping[str, GameConfig] = game if isinstance(game, Mapping) else {"": game}
+        self.casting, self.engines = casting, engines
         self.may_drop = 0
         """Number of episodes of a run that may be dropped because the game raised; one more ends the run."""
         self.dropped = 0
@@ -58,7 +60,8 @@ class RolloutSimulator:
         self._limits = PlayLimits(max_turns, deadline_s)
         self._router = RequestRouter(engines.values(), deadline_s, worker_delay)
         self._tickets = count()
-        self._idle: list[Game] = []
+        self._idle: dict[str, list[Game]] = {name: [] for name in self.games}
+        """Game -> instances that no episode uses."""
         self._plays: dict[Ticket, _Play] = {}
         self._finished: dict[Ticket, Trajectory | None] = {}
         self._branches: dict[str, Counter[str]] = {}
@@ -69,7 +72,16 @@ class RolloutSimulator:
         Both may have requests in flight at the same time, and tokens are counted together. Its dropped episodes are its
         own, and none may be dropped there.
         """
-        other = RolloutSimulator(self.game, casting, {**self.engines, **(engines or {})})
+        return self._like(self.games, casting, {**self.engines, **(engines or {})})
+
+    def of_game(self, name: str) -> RolloutSimulator:
+        """Return another simulator, as `variant` does, of one of several games: its deals name none."""
+        return self._like(self.games[name], self.casting, self.engines)
+
+    def _like(
+        self, game: GameConfig | Mapping[str, GameConfig], casting: RoleCasting, engines: Mapping[str, Engine]
+    ) -> RolloutSimulator:
+        other = RolloutSimulator(game, casting, engines)
         other._limits, other._router, other.tokens = self._limits, self._router, self.tokens
         return other
 
@@ -188,7 +200,7 @@ class RolloutSimulator:
 
     def _begin(self, ticket: Ticket, deal: Deal, fork: Fork | None, rewards: Rewards | None) -> None:
         try:
-            episode = Episode(self._idle.pop() if self._idle else self.game.build(), deal, self.casting, self._limits)
+            episode = Episode(self._game(deal.game), deal, self.casting, self._limits)
             if fork:
                 episode.replay(fork.trajectory, fork.trajectory.turns[fork.index].id)
                 episode.follow(fork)
@@ -197,6 +209,12 @@ class RolloutSimulator:
             return
         play = self._plays[ticket] = _Play(ticket, episode, rewards)
         self._advance(play, None)
+
+    def _game(self, name: str) -> Game:
+        """Return a game in which no episode is going on."""
+        if name not in self.games:
+            raise ValueError(f"no game {name!r} here; games: {', '.join(map(repr, self.games))}")
+        return self._idle[name].pop() if self._idle[name] else self.games[name].build()
 
     def _advance(self, play: _Play, answer: tuple[str, Answer] | None) -> None:
         """Hand an answer to its episode, if there is one, and put the questions that follow."""
@@ -230,8 +248,8 @@ class RolloutSimulator:
 
     def _finish(self, play: _Play) -> None:
         self.cancel([play.ticket])
-        self._idle.append(play.episode.game)
         trajectory = play.episode.trajectory
+        self._idle[trajectory.deal.game].append(play.episode.game)
         self._finished[play.ticket] = play.rewards(trajectory) if play.rewards else trajectory
 
     def _drop(self, ticket: Ticket, error: GameError) -> None:

@@ -5,19 +5,38 @@ Every message names the field, the value and the choices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from marl.config import nearest
 from marl.parts import choices
-from marl.protocols import AssignConfig, EngineConfig, Evidence, LearnerConfig, Speaker
-from marl.types import Deal
+from marl.protocols import EngineConfig, LearnerConfig, Speaker
+from marl.scenario.credit_checks import credit_problems, credit_rules, lacks_peers, zero_sum_problems
+from marl.scenario.games import HELD_OUT_SCOPES, LEAST_SHARE, shares
 
 if TYPE_CHECKING:
     from marl.config import Component
-    from marl.protocols import BaselineConfig, RoleConfig
-    from marl.scenario.schema import CreditRule, PolicyConfig, Scenario
+    from marl.protocols import RoleConfig
+    from marl.scenario.schema import PolicyConfig, Scenario
+
+Find = Callable[["Scenario"], Iterable[str]]
+
+
+def check_games(scenario: Scenario) -> None:
+    """Check that a scenario has one game, or several.
+
+    Raises:
+        ValueError: if it has none, or both.
+    """
+    if scenario.game and scenario.games:
+        problem = f"game {scenario.game.kind!r} is given as well; give `game` and `seats`, or `games` alone"
+        raise ValueError(f"games: {problem}")
+    if not scenario.game and not scenario.games:
+        raise ValueError("game: missing; it must be given, or `games` for several")
+    if scenario.games and scenario.seats:
+        problem = f"{scenario.seats}, but each of several games has seats of its own; give them as games.NAME.seats"
+        raise ValueError(f"seats: {problem}")
 
 
 def check(scenario: Scenario, *, to_train: bool = True) -> None:
@@ -26,12 +45,27 @@ def check(scenario: Scenario, *, to_train: bool = True) -> None:
     Raises:
         ValueError: naming everything that does not fit, a line each.
     """
-    about_parts = (_references, _seats, _speakers, _weights, _remote, _learning, _updates, _credit, _zero_sums)
-    about_measuring = (_evaluation, _held_out, _best, _alarms)
+    about_parts = (_references, *map(_of_each_game, (_seats, _speakers)), _weights, _of_each_game(_remote))
+    about_credit = (_rotation, _mix, _learning, _updates, credit_problems, _of_each_game(zero_sum_problems))
     about_learning = (_something_learns,) if to_train else ()
-    problems = [p for find in (*about_parts, *about_learning, *about_measuring) for p in find(scenario)]
-    if problems:
+    about_measuring = (*map(_of_each_game, (_evaluation, _held_out)), _best, _alarms)
+    finds = (*about_parts, *about_credit, *about_learning, *about_measuring)
+    # What is wrong for several games in the same words is told once.
+    if problems := dict.fromkeys(problem for find in finds for problem in find(scenario)):
         raise ValueError("\n".join(problems))
+
+
+def _of_each_game(find: Find) -> Find:
+    """Return a search that looks at each game of a scenario alone, and names the fields below `games`."""
+
+    def find_in_each(scenario: Scenario) -> Iterator[str]:
+        for name, view in scenario.by_game().items():
+            below = ("game", "seats", *(["evaluate"] if name and scenario.games[name].evaluate else []))
+            for problem in find(view):
+                inside = name and problem.startswith(tuple(f"{field}{end}" for field in below for end in ".:"))
+                yield f"games.{name}.{problem}" if inside else problem
+
+    return find_in_each
 
 
 def absent(scenario: Scenario, *, random_play: bool = False) -> list[str]:
@@ -39,7 +73,8 @@ def absent(scenario: Scenario, *, random_play: bool = False) -> list[str]:
 
     `random_play`: only those that the game needs if random players take all seats but those that answer by rule.
     """
-    parts: dict[str, Component] = {"game": scenario.game}
+    parts: dict[str, Component] = {"game": scenario.game} if scenario.game else {}
+    parts |= {f"games.{name}.game": played.game for name, played in scenario.games.items()}
     parts |= {f"roles.{name}": role for name, role in scenario.roles.items()}
     for name, policy in scenario.policies.items():
         if policy.engine.rule_bound or not random_play:
@@ -57,51 +92,11 @@ def absent(scenario: Scenario, *, random_play: bool = False) -> list[str]:
 def _parts_of_training(scenario: Scenario) -> Iterator[tuple[str, Component]]:
     """Yield field and part of what random play can do without: weights, learners, credit, experience."""
     yield "experience", scenario.experience
-    for field, rule in _rules(scenario).items():
+    for field, rule in credit_rules(scenario).items():
         yield from ((f"{field}.assign", rule.assign), (f"{field}.baseline", rule.baseline))
     for name, policy in scenario.policies.items():
         yield from [(f"policies.{name}.model", policy.model)] if policy.model else ()
         yield from [(f"policies.{name}.learner", policy.learner)] if policy.learner else ()
-
-
-def notes(scenario: Scenario) -> Iterator[str]:
-    """Yield a line for each combination that is no error, but that an author should know of."""
-    for field, rule in _learnt_rules(scenario).items():
-        if rule.assign.by_turn and rule.baseline.by_episode:
-            yield (
-                f"{field}: {rule.assign.kind!r} gives an agent's turns different worths and {rule.baseline.kind!r} "
-                "compares whole episodes, which pays for going on or for stopping where agents decide how often they "
-                "speak; `like: prompt` and `rloo` do not (credit/ROLE/stopping_bias watches it)"
-            )
-    posed_to = scenario.game.posed_to()
-    for role in scenario.credited_roles():
-        field, rule = _rule_of(scenario, role)
-        compares_starts = dict(rule.baseline).get("like") == "start"
-        if compares_starts and any(scenario.seats[agent] == role for agent in posed_to):
-            yield (
-                f"{field}.baseline.like: 'start', but role {role!r} works on problems that others pose in the episode, "
-                "so that turns on easier problems are compared with turns on harder ones (credit/ROLE/purity watches "
-                f"it); give credit.roles.{role} a rule of its own with a baseline `like: problem`, or with `task_role` "
-                "where hardly two turns work on the same problem"
-            )
-
-    if scenario.experience.off_policy:
-        yield from _off_policy(scenario)
-
-
-def _off_policy(scenario: Scenario) -> Iterator[str]:
-    kind, learners = scenario.experience.kind, scenario.credited_roles()
-    if learners:
-        yield (
-            f"experience: nothing is known of the log-probabilities of those who said what {kind!r} holds, so ratios, "
-            "kl_sampler and the fidelity check compare this run's own sampler with its learner, no more"
-        )
-    for role, learner in learners.items():
-        if not learner.off_policy:
-            yield (
-                f"policies.{scenario.roles[role].policy}.learner: {learner.kind!r} learns from {kind!r} as if its "
-                "policy had said all of it, without a correction; learners that are meant for it: awr, dpo, sft"
-            )
 
 
 def _unknown(field: str, name: str, noun: str, choices: Iterable[str]) -> str:
@@ -109,19 +104,26 @@ def _unknown(field: str, name: str, noun: str, choices: Iterable[str]) -> str:
 
 
 def _references(scenario: Scenario) -> Iterator[str]:
-    for agent, role in scenario.seats.items():
+    seats = _all_seats(scenario)
+    for agent, role in seats.items():
         if role not in scenario.roles:
-            yield _unknown(f"seats.{agent}", role, "role", scenario.roles)
+            yield _unknown(agent, role, "role", scenario.roles)
     for name, role in scenario.roles.items():
         if role.policy not in scenario.policies:
             yield _unknown(f"roles.{name}.policy", role.policy, "policy", scenario.policies)
-        if name not in scenario.seats.values():
-            yield f"roles.{name}: no seat uses this role; seats: {dict(scenario.seats)}"
+        if name not in seats.values():
+            yield f"roles.{name}: no seat uses this role; seats: {dict(scenario.seats or seats)}"
     used = {role.policy for role in scenario.roles.values()}
     for name in (name for name in scenario.policies if name not in used):
         yield f"policies.{name}: no role speaks with this policy; roles: {', '.join(scenario.roles)}"
     for name in (name for name in scenario.credit.roles if name not in scenario.roles):
         yield _unknown(f"credit.roles.{name}", name, "role", scenario.roles)
+
+
+def _all_seats(scenario: Scenario) -> dict[str, str]:
+    """Return field of a seat -> its role, in all games."""
+    places = {f"games.{name}.seats" if name else "seats": view.seats for name, view in scenario.by_game().items()}
+    return {f"{place}.{agent}": role for place, seats in places.items() for agent, role in seats.items()}
 
 
 def _seats(scenario: Scenario) -> Iterator[str]:
@@ -136,8 +138,30 @@ def _seats(scenario: Scenario) -> Iterator[str]:
     for agent in scenario.seats:
         if agent not in agents:
             yield f"seats.{agent}: game {scenario.game.kind!r} has no such agent; {nearest(agent, agents)}"
-    if scenario.schedule.rotate_seats and len(set(scenario.seats.values())) < 2:
+
+
+def _rotation(scenario: Scenario) -> Iterator[str]:
+    different = any(len(set(view.seats.values())) > 1 for view in scenario.by_game().values())
+    if scenario.schedule.rotate_seats and not different:
         yield "schedule.rotate_seats: true, but all seats have the same role; give them different ones or drop it"
+
+
+def _mix(scenario: Scenario) -> Iterator[str]:
+    mix, games = scenario.schedule.mix, scenario.games
+    if mix.by != "weights" and not games:
+        yield f"schedule.mix: {mix.by!r} divides starts among several games; give `games`, or leave it out"
+    for name in (name for name, share in shares(games).items() if share < LEAST_SHARE):
+        yield f"games.{name}.weight: {games[name].weight:g} is less than {LEAST_SHARE:g} of all weights; give more"
+    for name in (name for name in games if name in HELD_OUT_SCOPES):
+        yield f"games.{name}: {name!r} is a part of metrics' names (eval/{name}/...); choose another"
+    for name, played in games.items() if mix.by == "learning_progress" else ():
+        field, figure = f"games.{name}.progress", played.progress
+        known = list(_measured(scenario.by_game()[name]))
+        choices = nearest(figure or "", known)
+        if figure is None:
+            yield f"{field}: missing; schedule.mix asks for it, such as episode/measure/success; evaluated {choices}"
+        elif not figure.startswith("episode/") and not _is_one_of(figure, known):
+            yield f"{field}: nothing measures {figure!r} of this game; episode/..., or {choices}"
 
 
 def _speakers(scenario: Scenario) -> Iterator[str]:
@@ -212,11 +236,6 @@ def _remote(scenario: Scenario) -> Iterator[str]:
             )
 
 
-def _lacks_peers(scenario: Scenario) -> bool:
-    """Return True if every episode is the only one from its start."""
-    return scenario.schedule.group_size < 2 and not scenario.experience.siblings
-
-
 def _something_learns(scenario: Scenario) -> Iterator[str]:
     if not any(policy.learner for policy in scenario.policies.values()):
         yield f"policies: nothing to train: give one of {', '.join(scenario.policies)} a learner"
@@ -229,12 +248,12 @@ def _learning(scenario: Scenario) -> Iterator[str]:
             yield f"policies.{name}.learner: no role with `trainable: true` speaks with this policy"
     for name, role, learner in scenario.learning_roles():
         yield from _sampling(f"roles.{name}.sampling", role, learner)
-        if learner.compares and _lacks_peers(scenario):
+        if learner.compares and lacks_peers(scenario):
             yield (
                 f"schedule.group_size: 1, but policies.{role.policy}.learner {learner.kind!r} compares episodes with "
                 "the same start; use 2 or more"
             )
-    conflicts = scenario.experience.conflicts(scenario.seats, scenario.schedule.group_size)
+    conflicts = scenario.experience.conflicts(_all_seats(scenario), scenario.schedule.group_size)
     yield from (f"experience.{message}" for message in conflicts)
 
 
@@ -261,130 +280,6 @@ def _sampling(field: str, role: RoleConfig, learner: LearnerConfig) -> Iterator[
             f"policies.{role.policy}.learner would see other probabilities; set its `truncated: recompute`, "
             "or top_p: 1 and top_k: 0"
         )
-
-
-def _rule_of(scenario: Scenario, role: str) -> tuple[str, CreditRule]:
-    """Return the field and the rule that judges a role."""
-    rules = scenario.credit.roles
-    return (f"credit.roles.{role}", rules[role]) if role in rules else ("credit", scenario.credit)
-
-
-def _learnt_rules(scenario: Scenario) -> dict[str, CreditRule]:
-    """Return field -> rule, for the rules that a learner learns by. Imitation has none; a default may be unused."""
-    return dict(_rule_of(scenario, role) for role in scenario.credited_roles())
-
-
-def _rules(scenario: Scenario) -> dict[str, CreditRule]:
-    """Return field -> rule, for the rules that a learner learns by and those that are compared with them."""
-    compared = {f"credit.compare.{name}": rule for name, rule in scenario.credit.compare.items()}
-    return learnt | compared if (learnt := _learnt_rules(scenario)) else {}
-
-
-def _credit(scenario: Scenario) -> Iterator[str]:
-    for field, rule in _rules(scenario).items():
-        baseline = rule.baseline
-        if baseline.compares and _lacks_peers(scenario):
-            yield (
-                f"schedule.group_size: 1, but {field}.baseline {baseline.kind!r} compares episodes with the same "
-                "start; use 2 or more, or another baseline (role_average, none)"
-            )
-        if baseline.by_name:
-            yield from _by_name(field, rule)
-        yield from _unreadable(scenario, field, rule)
-    for role, learner in scenario.credited_roles().items():
-        field, rule = _rule_of(scenario, role)
-        if unused := sorted(learner.credit_needs - rule.assign.needs - rule.baseline.needs):
-            yield (
-                f"{field}: {rule.assign.kind!r} and {rule.baseline.kind!r} look at no {', '.join(unused)}, but "
-                f"learner {learner.kind!r} of role {role!r} learns from what comes of them; choose an assign (gae, "
-                "chain_gae) or a baseline (value) with `values: learner`, or another learner"
-            )
-
-
-def _zero_sums(scenario: Scenario) -> Iterator[str]:
-    """Yield a message for each rule that adds up the rewards of all agents of a zero-sum game."""
-    try:
-        everybody = set(scenario.game.build().possible_agents) if scenario.game.is_zero_sum() else None
-    except ValueError:
-        return  # `_seats` reports a game that cannot be built ...
-    if everybody != scenario.seats.keys():
-        return  # ... and seats that are missing, or too many
-    teams = ", ".join(f"[{', '.join(team)}]" for team in _opposing_teams(scenario.seats))
-    parts = [
-        (f"{field}.{half}", part, instead)
-        for field, rule in _rules(scenario).items()
-        for half, part, instead in (("assign", rule.assign, "outcome"), ("baseline", rule.baseline, "group"))
-    ]
-    for field, part, instead in parts:
-        try:
-            pools = _pools(scenario, part)
-        except ValueError as error:
-            yield f"{field}.{error}"
-            continue
-        if everybody in pools:
-            yield (
-                f"{field}: {part.kind!r} adds up what all agents are paid, and in the zero-sum game "
-                f"{scenario.game.kind!r} that is always 0, so that nothing is learnt; give it `teams: [{teams}]`, or "
-                f"choose {instead!r}, which judges each agent by what it is paid itself"
-            )
-
-
-def _pools(scenario: Scenario, part: AssignConfig | BaselineConfig) -> list[Set[str]]:
-    """Return the groups of agents whose rewards half a credit rule adds up.
-
-    Raises:
-        ValueError: if it names agents that the game does not have.
-    """
-    from marl.graph import Trajectory  # here, as networkx takes a tenth of a second
-
-    before_play = Trajectory(Deal("", "", 0, scenario.seats), "")
-    evidence = Evidence((), scenario.game.kind, rules=scenario.rule_roles)
-    if isinstance(part, AssignConfig):
-        return [agents for agents, _ in part.reward_pools(before_play, evidence)]
-    return [*part.joint_agents(before_play, evidence)]
-
-
-def _opposing_teams(seats: Mapping[str, str]) -> list[list[str]]:
-    """Return teams that probably play against one another: the agents of a role, or each alone where all have one."""
-    teams: dict[str, list[str]] = {}
-    alone = len(set(seats.values())) == 1
-    for agent, role in seats.items():
-        teams.setdefault(agent if alone else role, []).append(agent)
-    return list(teams.values())
-
-
-def _by_name(field: str, rule: CreditRule) -> Iterator[str]:
-    assign, baseline = rule.assign, rule.baseline
-    if assign.build() is not assign:
-        yield (
-            f"{field}.baseline: {baseline.kind!r} asks what each named reward alone would earn, which "
-            f"{field}.assign {assign.kind!r} cannot tell, as it learns from what it is asked; choose an assign "
-            "without a state (outcome, flow, ...) or another baseline"
-        )
-    penalties = {"kl": rule.kl, "overlong": rule.overlong}
-    for name in (name for name, penalty in penalties.items() if penalty):
-        yield (
-            f"{field}.{name}: {field}.baseline {baseline.kind!r} compares what each named reward alone would earn, and "
-            "what tokens are charged is none of them; choose another baseline, or remove this"
-        )
-
-
-def _unreadable(scenario: Scenario, field: str, rule: CreditRule) -> Iterator[str]:
-    for role, learner in scenario.credited_roles().items():
-        if not field.startswith("credit.compare.") and _rule_of(scenario, role)[1] is not rule:
-            continue
-        reads = f"its learner {learner.kind!r} reads {', '.join(sorted(learner.readable))}"
-        if lacks := sorted((rule.assign.needs | rule.baseline.needs) - learner.readable):
-            yield (
-                f"{field}: {rule.assign.kind!r} and {rule.baseline.kind!r} need {', '.join(lacks)} of what role "
-                f"{role!r} says, but {reads}"
-            )
-        if rule.kl and (lacks := sorted(rule.kl.needs - learner.readable)):
-            yield (
-                f"{field}.kl: needs {', '.join(lacks)} of what role {role!r} says, but {reads}; give "
-                f"policies.{scenario.roles[role].policy}.learner a `reference` ({{coefficient: 0}} keeps it out of the "
-                "loss)"
-            )
 
 
 def _evaluation(scenario: Scenario) -> Iterator[str]:
@@ -422,11 +317,20 @@ def _best(scenario: Scenario) -> Iterator[str]:
         if evaluate.patience:
             yield f"evaluate.patience: {evaluate.patience}, but nothing says what is best; give evaluate.keep_best"
         return
-    known = list(_measured(scenario))
-    if not any(name == figure or (figure.endswith("/") and name.startswith(figure)) for figure in known):
+    known = [figure for game, view in scenario.by_game().items() for figure in _measured_of(game, view)]
+    if not _is_one_of(name, known):
         shown = [f"{figure}..." if figure.endswith("/") else figure for figure in known]
         choices = nearest(name, shown) if shown else "nothing is evaluated; give evaluate.held_out"
         yield f"evaluate.keep_best: nothing measures {name!r}; {choices}"
+
+
+def _is_one_of(name: str, known: Iterable[str]) -> bool:
+    return any(name == figure or (figure.endswith("/") and name.startswith(figure)) for figure in known)
+
+
+def _measured_of(game: str, view: Scenario) -> list[str]:
+    """Return the names of what is evaluated of one game; `game`: its name among several, or ""."""
+    return [figure.replace("eval/", f"eval/{game}/", 1) if game else figure for figure in _measured(view)]
 
 
 def _measured(scenario: Scenario) -> Iterator[str]:

@@ -18,6 +18,7 @@ from marl.scenario.trust import gate
 from marl.scenario.yaml_text import ScenarioError, read_yaml, read_yaml_file
 
 _Settings = TypeVar("_Settings", bound=Config)
+_SECTIONS = ("game", *(name for name, field in Scenario.model_fields.items() if field.is_required()))
 _MOST_PROBLEMS, _LONGEST_PROBLEM = 30, 1500
 _WHOLE, _NUMBER, _BOOL = "must be a whole number", "must be a number", "must be true or false"
 _MAPPING, _LIST = "must be a mapping (`name: value`)", "must be a list ([a, b])"

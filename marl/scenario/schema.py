@@ -28,16 +28,14 @@ from marl.protocols import (
     ModelConfig,
     RoleConfig,
 )
-from marl.scenario.checks import check
+from marl.scenario.checks import check, check_games
+from marl.scenario.games import MAX_EPISODES, Episodes, Measures, Mix, PlayedGame, with_default_seats
 
 HORIZON = 10_000
 """Default of `KlInReward.horizon`, in turns, as in verl."""
 AlarmKind = Literal["constant", "unreadable", "repeated", "distinct", "entropy", "length", "cut", "reward"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Steps = Annotated[int, Field(gt=0, le=10**9)]
-MAX_EPISODES = 10**6
-"""Of one step or one evaluation, which are held in memory."""
-Episodes = Annotated[int, Field(gt=0, le=MAX_EPISODES)]
 _LONGEST_NAME = 100
 
 
@@ -207,6 +205,8 @@ class Schedule(Config):
     """Different starts a step."""
     group_size: Episodes
     """Episodes from each start; in all groups together at most a million."""
+    mix: Mix = Mix()
+    """With `games`: how the groups of a step are divided among them; a bare word stands for `by`."""
     rotate_seats: bool = False
     """Let the roles change seats from group to group, so that each role plays every seat."""
     seed: int = 0
@@ -236,21 +236,11 @@ class Schedule(Config):
         return self
 
 
-class Evaluate(Config):
+class Evaluate(Measures):
     """Measurements every so many steps, before the first and after the last; which checkpoint is best by them."""
 
     every: Steps = 50
     """Steps between evaluations; there is one before the first step and one after the last, too."""
-    nashconv: bool = False
-    """Measure NashConv: exact, from the policy's own move probabilities; the game must export its deals."""
-    optimal: bool = False
-    """Measure the mean probability of an optimal move over all positions that have one; the game must know them."""
-    against: dict[str, Episodes] = Field(default_factory=dict)
-    """Opponent (`random`, or one that the game exports) -> episodes that are played against it."""
-    held_out: Episodes | None = None
-    """Episodes on starts that training never deals: the same ones with the same seeds every time."""
-    greedy: bool = False
-    """Play the held-out starts at temperature 0, too."""
     keep_best: str | None = None
     """Keep the checkpoint at which this was best: a measure on held-out starts, or an `eval/...` metric."""
     goal: Literal["max", "min"] = "max"
@@ -350,8 +340,11 @@ checkpoint: {every: 20}
 alarms: {stop: [unreadable]}
 track: [trackio]
 """
-    game: Annotated[GameConfig, Part("games", GameConfig)]
-    """The game that is played; a workflow on problems is `kind: team`."""
+    game: Annotated[GameConfig, Part("games", GameConfig, optional=True)] = None  # type: ignore[assignment]
+    """The game that is played; a workflow on problems is `kind: team`. None only where `games` has several: what looks
+    at a game goes through `by_game`."""
+    games: dict[str, PlayedGame] = Field(default_factory=dict)
+    """In place of `game` and `seats`: name -> one of several games of one run."""
     seats: dict[str, str] = Field(default_factory=dict, validate_default=True)
     """Agent of the game -> role. Agents left out get the game's default role, where it has one."""
     roles: dict[str, Annotated[RoleConfig, Part("roles", RoleConfig)]] = Field(min_length=1)
@@ -406,13 +399,31 @@ track: [trackio]
         by_rule = {name for name, policy in self.policies.items() if policy.engine.rule_bound}
         return frozenset(name for name, role in self.roles.items() if role.policy in by_rule)
 
-    @field_validator("seats")
-    @classmethod
-    def _default_seats(cls, seats: dict[str, str], info: ValidationInfo) -> dict[str, str]:
-        game: GameConfig | None = info.data.get("game")
-        return {**game.default_seats(), **seats} if game else seats
+    def by_game(self) -> dict[str, Scenario]:
+        """Return name -> the scenario with this game alone, its seats and their roles; "" -> itself if it has one."""
+        return {name: self._of(played) for name, played in self.games.items()} or {"": self}
 
-    @field_validator("roles", "policies")
+    def _of(self, played: PlayedGame) -> Scenario:
+        measures = dict(played.evaluate or ()) | {"keep_best": None, "patience": None}
+        return self.model_copy(
+            update={
+                "game": played.game,
+                "games": {},
+                "seats": played.seats,
+                "roles": {name: role for name, role in self.roles.items() if name in played.seats.values()},
+                "evaluate": self.evaluate.model_copy(update=measures),
+            }
+        )
+
+    def play_data(self) -> dict[str, Any]:
+        """Return the part of the scenario, as plain data, that random play depends on: games, seats and roles."""
+        if not self.games:
+            return self.model_dump(mode="json", include={"game", "seats", "roles"})
+        return self.model_dump(mode="json", include={"games": {"__all__": {"game", "seats"}}, "roles": True})
+
+    _default_seats = field_validator("seats")(with_default_seats)
+
+    @field_validator("roles", "policies", "games")
     @classmethod
     def _valid_names(cls, parts: dict[str, Any]) -> dict[str, Any]:
         _check_names(parts, "it becomes a folder")
@@ -420,6 +431,7 @@ track: [trackio]
 
     @model_validator(mode="after")
     def _consistent(self, info: ValidationInfo) -> Self:
+        check_games(self)
         # In place: the settings are frozen, and a resolved scenario holds the templates that were chosen.
         for name, role in self.roles.items():
             self.roles[name] = role.for_reader(self._knows_language(role.policy))

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from marl.graph import write_trajectories
-from marl.judging.judge import Judge
+from marl.judging.by_game import GamesJudge
 from marl.models.hf_folder import publish_folder
 from marl.protocols import ModelConfig, ModelContext, ModelSource, WarmUp
 from marl.runs.run_folder import RunFolder
@@ -37,9 +37,8 @@ def build(scenario: Scenario, placement: Placement | None = None) -> Run:
     use_threads(scenario.schedule.threads)
     weights = sources(scenario, scenario.policies)
     simulator, learners = placement.simulator(scenario, weights), placement.learners(scenario, weights)
-    return Run(
-        scenario, simulator, learners, Judge(scenario.credit, scenario.schedule.deadline_s), scenario.experience.build()
-    )
+    judge = GamesJudge(scenario.credit, tuple(scenario.games), scenario.schedule.deadline_s)
+    return Run(scenario, simulator, learners, judge, scenario.experience.build())
 
 
 def sources(scenario: Scenario, policies: Mapping[str, PolicyConfig]) -> dict[str, ModelSource | None]:
@@ -60,8 +59,8 @@ def _context(scenario: Scenario, policy: str, model: ModelConfig) -> ModelContex
 
 def warm_up(scenario: Scenario, policies: Sequence[str], base: Path, settings: WarmUp) -> Path:
     """Return the folder of the model in `base` after its warm-up, which is done once and cached beside `base`."""
-    game = scenario.model_dump(mode="json", include={"game", "seats", "roles"})
-    identity = [_FORMAT, base.name, settings.model_dump(mode="json"), game, "+".join(policies)]
+    played = scenario.play_data()
+    identity = [_FORMAT, base.name, settings.model_dump(mode="json"), played, "+".join(policies)]
     name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
     folder = base.parent / f"{base.name}-{name}"
     if not folder.is_dir():

@@ -152,14 +152,14 @@ class Training:
 
         Of an evaluation some turns are shown: on held-out starts, or else of the step's own `trajectories`.
         """
-        measured: Metrics = {}
+        run, measured = self.run, Metrics()
 
         def log() -> None:
-            tokens = dict(self.run.simulator.tokens)
+            tokens = dict(run.simulator.tokens)
             evaluated = tokens.pop("eval", 0)
             sampled = {"step/tokens": float(sum(tokens.values())), "step/eval_tokens": float(evaluated)}
-            spent = usage_metrics(self.run.simulator.spent, "total_")
-            self._log(metrics | measured | sampled | spent | clock.metrics)
+            spent = usage_metrics(run.simulator.spent, "total_")
+            self._log(metrics | measured | sampled | spent | run.mix.metrics() | clock.metrics)
 
         def save_unmeasured() -> None:
             length = self.folder.settled_rows()
@@ -168,11 +168,12 @@ class Training:
 
         if due := self._due:
             with self._rescued(clock, save_unmeasured), clock("evaluate"), self._stop.patient(STEP_S):
-                measured = self._evaluator(self.run.step)
+                measured = self._evaluator(run.step)
             self._best.expect(measured)
-            self._best.take(self.run.step, measured)
+            self._best.take(run.step, measured)
         log()
-        for failure in self.run.simulator.take_failures():
+        run.mix.take(metrics | measured)
+        for failure in run.simulator.take_failures():
             self._say(failure)
         for line in examples(self._evaluator.played or trajectories) if due else ():
             self._say(line)
@@ -253,10 +254,11 @@ class Training:
                 ) from error
             self.run.step = self._saved = self._resumed = step
             self._unmeasured = self.folder.unmeasured(step)
-        # Neither has a state of its own: what they know is in the rows.
+        # None has a state of its own: what they know is in the rows.
         for row in self.folder.rows():
             self._best.take(row["step"], row)
             self._alarms(row)
+            self.run.mix.take(row)
         if self._unmeasured:
             self._alarms(self._unmeasured)
 

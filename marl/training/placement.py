@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from marl.protocols import Engine, Learner, LearnerContext, ModelConfig, ModelSource
+from marl.protocols import Engine, GameConfig, Learner, LearnerContext, ModelConfig, ModelSource
 from marl.rollout.casting import RoleCasting
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import PolicyConfig, Scenario
@@ -85,14 +85,19 @@ class LocalPlacement:
 
 
 def make_simulator(scenario: Scenario, engines: Mapping[str, Engine], seed: int | None = None) -> RolloutSimulator:
-    """Return a simulator of the scenario's game and roles with `engines` (policy -> engine); default: its own seed."""
+    """Return a simulator of the scenario's games and roles with `engines` (policy -> engine); default: its own seed."""
     schedule = scenario.schedule
     casting = RoleCasting(scenario.roles, schedule.seed if seed is None else seed)
     simulator = RolloutSimulator(
-        scenario.game, casting, engines, schedule.deadline_s, schedule.worker_delay, schedule.max_turns
+        games_of(scenario), casting, engines, schedule.deadline_s, schedule.worker_delay, schedule.max_turns
     )
     simulator.may_drop = schedule.max_drops if schedule.on_error == "drop" else 0
     return simulator
+
+
+def games_of(scenario: Scenario) -> dict[str, GameConfig]:
+    """Return name -> game; the name of a scenario's only game is ""."""
+    return {name: view.game for name, view in scenario.by_game().items()}
 
 
 def build_engines(policies: Mapping[str, PolicyConfig], sources: Sources) -> dict[str, Engine]:

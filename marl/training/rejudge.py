@@ -11,7 +11,8 @@ from typing import Any, cast
 
 from marl.experience.rollouts import Rollouts
 from marl.graph import Trajectory
-from marl.judging.judge import Judge, Judgement
+from marl.judging.by_game import GamesJudge
+from marl.judging.judge import Judgement
 from marl.judging.records import RejudgedStep
 from marl.protocols import Simulator
 from marl.rollout.simulator import RolloutSimulator
@@ -58,7 +59,7 @@ class Rejudge:
         if rule is None and self._home.has_judgement(self.step):
             return self._recorded_judgement(name)
         scenario = self.scenario if rule is None else _with(self.scenario, rule)
-        judge, simulator = Judge(scenario.credit), _LazySimulator(self)
+        judge, simulator = GamesJudge(scenario.credit, tuple(scenario.games)), _LazySimulator(self)
         history = self._prepare(judge, simulator, of_run=rule is None) if judge.may_have_state else []
         before = simulator.spent_tokens
         judgement = self._judge(judge, simulator, self.trajectories)
@@ -93,7 +94,7 @@ class Rejudge:
             raise ScenarioError(f"--step {step}: no trajectories of this step were recorded; there are: {ranges(have)}")
         return have[-1] if step is None else step
 
-    def _prepare(self, judge: Judge, simulator: _LazySimulator, *, of_run: bool) -> list[str]:
+    def _prepare(self, judge: GamesJudge, simulator: _LazySimulator, *, of_run: bool) -> list[str]:
         """Bring a rule's state to where it was before the step; return remarks on how."""
         saved = max((s for s in self._whole if of_run and s < self.step), default=0)
         if saved:
@@ -107,7 +108,7 @@ class Rejudge:
         shown = [f"was shown the recorded steps before first ({ranges(seen)})"] if seen else []
         return shown + ([f"lacks steps that were not recorded ({ranges(lost)})"] if lost else [])
 
-    def _restore(self, judge: Judge, step: int) -> None:
+    def _restore(self, judge: GamesJudge, step: int) -> None:
         try:
             judge.load_state_dict(checkpoint.read(self._home.checkpoints, step)[1]["judge"])
         except KeyError as error:
@@ -116,7 +117,7 @@ class Rejudge:
                 f"{error}; name a rule with --with"
             ) from error
 
-    def _judge(self, judge: Judge, simulator: _LazySimulator, trajectories: Sequence[Trajectory]) -> Judgement:
+    def _judge(self, judge: GamesJudge, simulator: _LazySimulator, trajectories: Sequence[Trajectory]) -> Judgement:
         readings = {}
         if judge.needs:
             self.run.judge = judge

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from marl.graph import Trajectory
-from marl.judging.judge import Judge, Judgement
+from marl.judging.by_game import GamesJudge
+from marl.judging.judge import Judgement
 from marl.judging.records import StepRecord
 from marl.protocols import CountsChanges, Evidence, Experience, Simulator
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import Scenario
 from marl.seeds import seed_of
+from marl.training.mix import GameMix
 from marl.training.placement import Learners
 from marl.training.update_schedule import UpdateSchedule
 from marl.types import Deal, Metrics, Reading, Sample, Turn, TurnId, Usage
@@ -27,30 +29,32 @@ class Run:
     scenario: Scenario
     simulator: RolloutSimulator
     learners: Learners
-    judge: Judge
+    judge: GamesJudge
     experience: Experience
     step: int = 0
     """Steps done."""
     versions: dict[str, int] = field(init=False)
     update_schedule: UpdateSchedule = field(init=False)
+    mix: GameMix = field(init=False)
 
     def __post_init__(self) -> None:
         self.versions = dict.fromkeys(self.learners, 0)
         self.update_schedule = UpdateSchedule(self.scenario.policies)
+        self.mix = GameMix(self.scenario)
+        self._seats_of = {name: view.seats for name, view in self.scenario.by_game().items()}
 
     def deals(self, step: int) -> list[Deal]:
         """Return the starts of a step: groups share a seed, so their episodes begin alike."""
         schedule = self.scenario.schedule
         deals = []
-        for group in range(schedule.groups):
+        for group, (game, turn) in enumerate(self.mix(step)):
             name = f"{step:06d}.{group}"
-            seed = seed_of(schedule.seed, "deal", name)
-            seats = self._seats(step * schedule.groups + group)
-            deals += [Deal(f"{name}.{i}", name, seed, seats) for i in range(schedule.group_size)]
+            seed, seats = seed_of(schedule.seed, "deal", name), self._seats(game, turn)
+            deals += [Deal(f"{name}.{i}", name, seed, seats, game=game) for i in range(schedule.group_size)]
         return deals
 
-    def _seats(self, rotation: int) -> dict[str, str]:
-        seats = self.scenario.seats
+    def _seats(self, game: str, rotation: int) -> dict[str, str]:
+        seats = self._seats_of[game]
         shift = rotation % len(seats) if self.scenario.schedule.rotate_seats else 0
         roles = list(seats.values())
         return dict(zip(seats, roles[shift:] + roles[:shift], strict=True))
@@ -168,5 +172,6 @@ def make_evidence(
     simulator: Simulator | None,
 ) -> Evidence:
     """Return everything that credit may look at."""
-    rules, seed = scenario.rule_roles, scenario.schedule.seed
-    return Evidence(trajectories, scenario.game.kind, readings, simulator, rules, seed)
+    # Of several games each is judged alone, and put in here by `GamesJudge`.
+    game = scenario.game.kind if scenario.game else ""
+    return Evidence(trajectories, game, readings, simulator, scenario.rule_roles, scenario.schedule.seed)

@@ -25,11 +25,20 @@ _EXAMPLES = 256
 
 
 def random_play(scenario: Scenario, episodes: int, seed: int) -> list[Trajectory]:
-    """Return episodes of the scenario's game in which every role plays uniformly random legal moves."""
+    """Return episodes in which every role plays uniformly random legal moves: so many of each game, in turns."""
     players = dict.fromkeys(scenario.policies, Random().build(None))
     simulator = make_simulator(scenario, players | scenario.rule_engines(), seed)
-    names = [f"random.{i}" for i in range(episodes)]
-    return simulator.play([Deal(name, name, seed_of(seed, name), scenario.seats) for name in names])
+    names, seats = [f"random.{i}" for i in range(episodes)], _seats_by_name(scenario)
+    deals = [
+        Deal(f"{name}{game and '.'}{game}", name, seed_of(seed, name), seats[game], game=game)
+        for name in names
+        for game in seats
+    ]
+    return simulator.play(deals)
+
+
+def _seats_by_name(scenario: Scenario) -> dict[str, dict[str, str]]:
+    return {name: view.seats for name, view in scenario.by_game().items()}
 
 
 @lru_cache(maxsize=1)
@@ -57,7 +66,7 @@ def lesson(scenario: Scenario, policies: Sequence[str], settings: WarmUp, base: 
 
     The first of `policies` learns the answers of all of them.
     """
-    data = scenario.model_dump(mode="json", include={"game", "seats", "roles"})
+    data = scenario.play_data()
     learner = {"kind": "sft", "lr": settings.lr, "schedule": "linear", "betas": [0.9, 0.99]}
     pupil = {"model": {"kind": "pretrained", "path": str(base)}, "learner": learner}
     for role in data["roles"].values():

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from marl.evaluation.evaluate import LEGAL_MASS
-from marl.metrics.summaries import held_out_measures
+from marl.evaluation.evaluate import LEGAL_MASS, is_exact
+from marl.metrics.summaries import held_out_measures, of_games
 from marl.runs.best_checkpoint import Best
 from marl.runs.checkpoint import whole
 from marl.runs.run_folder import RunFolder
@@ -66,16 +66,19 @@ def _stopped(folder: RunFolder, rows: Sequence[Row]) -> str:
 def _titles(rows: Sequence[Row]) -> dict[str, str]:
     """Return metric -> its title, in the order of the report."""
     names = {name: None for row in rows for name in row if name.startswith("eval/")}
-    titles = {name: title for name, title in _TITLES.items() if name in names}
+    titles = {}
+    for figure, title in _TITLES.items():
+        for name in of_games([figure], names):
+            titles[name] = title if name == figure else f"{name.split('/')[1]}: {title}"
     for name in held_out_measures(names):
-        _, scope, measure = name.split("/")
+        *game, scope, measure = name.split("/")[1:]
         titles[name] = f"{measure} on held-out starts" + (", greedy" if scope.endswith("greedy") else "")
+        titles[name] = ": ".join([*game, titles[name]])
     return titles
 
 
 def _evaluations(rows: Sequence[Row], curves: Mapping[str, Curve], titles: Mapping[str, str]) -> Iterator[str]:
     last = _last_tenth(rows)
-    masses = _values(last, "eval/legal_mass")
     for name, curve in curves.items():
         if len(curve) == 1:
             yield f"{titles[name]} {curve[0][1]:.3f} at step {curve[0][0]}, measured once: nothing to compare it with"
@@ -83,14 +86,21 @@ def _evaluations(rows: Sequence[Row], curves: Mapping[str, Curve], titles: Mappi
         # A run that was stopped may have been measured last before its last tenth.
         end = fmean(_values(last, name) or [curve[-1][1]])
         note = ""
-        if name in ("eval/nashconv", "eval/optimal"):
+        if is_exact(name):
+            masses = _values(last, _legal_mass_of(name))
             note = f" (legal mass {fmean(masses):.3f})" if masses else ""
         elif lows := _values(rows, f"{name}_low"):
             note = f" (last [{lows[-1]:.3f}, {_values(rows, f'{name}_high')[-1]:.3f}])"
         late = "" if _values(last, name) else f" at step {curve[-1][0]}"
         yield f"{titles[name]} {curve[0][1]:.3f} -> {end:.3f}{late}{note}"
-    if masses and min(masses) < LEGAL_MASS:
+    exact = dict.fromkeys(_legal_mass_of(name) for name in curves if is_exact(name))
+    if any(mass < LEGAL_MASS for name in exact for mass in _values(last, name)):
         yield f"the exact figure does not count: the legal mass fell below {LEGAL_MASS}"
+
+
+def _legal_mass_of(name: str) -> str:
+    """Return the metric that says how far the exact figure `name` counts."""
+    return f"{name.rpartition('/')[0]}/legal_mass"
 
 
 def _roles(rows: Sequence[Row]) -> Iterator[str]:
@@ -108,12 +118,14 @@ def _roles(rows: Sequence[Row]) -> Iterator[str]:
 
 def _credit(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the credit diagnostics of each judged role (mean of the last tenth), and a warning for each bad one."""
-    names = {name for row in rows for name in row if name.startswith("credit/") and name.endswith("/zero")}
-    for role in sorted(name.split("/")[1] for name in names):
-        figures = {title: _end(rows, f"credit/{role}/{name}") for name, title in _CREDIT_FIGURES.items()}
+    names = {name for row in rows for name in row if name.startswith(("credit/", "game/")) and name.endswith("/zero")}
+    for scope in sorted(name.removesuffix("/zero") for name in names):
+        *game, _, role = scope.removeprefix("game/").split("/")
+        role += f" in game {game[0]}" if game else ""
+        figures = {title: _end(rows, f"{scope}/{name}") for name, title in _CREDIT_FIGURES.items()}
         shown = [f"{title} {value:.3g}" for title, value in figures.items() if value is not None]
         yield f"credit of role {role}: {', '.join(shown)}"
-        if (pure := min(_values(rows, f"credit/{role}/purity"), default=1.0)) < 1:
+        if (pure := min(_values(rows, f"{scope}/purity"), default=1.0)) < 1:
             yield (
                 f"WARNING role {role}: purity {pure:.3g} in the worst step: turns were compared that do not have in "
                 "common what the baseline says, or that work on different problems which others posed (then compare by "

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from marl.config import cut
 from marl.errors import FolderError
-from marl.metrics.summaries import held_out_measures
+from marl.metrics.summaries import held_out_measures, of_games
 from marl.runs.run_folder import RunFolder
 from marl.text import for_terminal
 from marl.types import Metrics
@@ -37,7 +37,7 @@ def show(console: Console, text: str) -> None:
 
 def notable(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return the few metrics of a step that a person looks at first."""
-    names = [name for name in _SHOWN if name in metrics]
+    names = of_games(_SHOWN, metrics)
     names += held_out_measures(metrics)
     names += sorted(n for n in metrics if n.startswith(("episode/measure/", "alarm/")))
     names += sorted(n for n in metrics if n.startswith("episode/return/"))

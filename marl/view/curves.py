@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from marl.errors import Writing
 from marl.evaluation.evaluate import EXACT, LEGAL_MASS, counts
-from marl.metrics.summaries import held_out_measures
+from marl.metrics.summaries import held_out_measures, of_games
 from marl.runs.links import expect_no_link
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
@@ -87,12 +87,12 @@ def _default_metrics(runs: Iterable[Sequence[Row]], names: Sequence[str]) -> tup
     That is success with its intervals, what agents are paid, losses, and exact figures.
     """
     paid = {name for rows in runs for row in rows for name, value in row.items() if value}
-    chosen = held_out_measures(names)
-    chosen += [name for name in names if name.startswith("eval/") and name.endswith(("/win", "/draw"))]
-    chosen = [name for name in chosen if name.count("/") == 2]
+    wins = [name for name in names if name.startswith("eval/") and name.endswith(("/win", "/draw"))]
+    wins = [name for name in wins if name.count("/") == 2] or of_games(("eval/random/win", "eval/minimax/draw"), names)
+    chosen = held_out_measures(names) + wins
     chosen += [name for name in names if name.startswith("episode/return/") and name in paid]
     chosen += [name for name in names if name.startswith("policy/") and name.endswith("/loss")]
-    chosen += [name for name in (*EXACT, "eval/legal_mass") if name in names]
+    chosen += of_games((*EXACT, "eval/legal_mass"), names)
     chosen = chosen or list(names)[:4]
     return chosen[:_MOST_PANELS], chosen[_MOST_PANELS:]
 
@@ -105,7 +105,7 @@ def _curve(rows: Sequence[Row], name: str) -> list[Point]:
             row[name],
             row.get(f"{name}_low"),
             row.get(f"{name}_high"),
-            counts=name not in EXACT or counts(row),
+            counts=counts(row, name),
         )
         for row in rows
         if name in row
@@ -215,7 +215,7 @@ def _panel(axis: Any, metric: str, by_run: Mapping[str, Sequence[Point]], colour
     axis.set_title(metric, fontsize=10)
     axis.set_xlabel("step")
     axis.grid(alpha=0.25)
-    if metric == "eval/legal_mass":
+    if metric.startswith("eval/") and metric.endswith("/legal_mass"):
         axis.set_ylim(0, 1.02)  # else the last per mille would fill the panel
 
 

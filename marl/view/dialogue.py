@@ -130,7 +130,8 @@ def dialogue(trajectory: Trajectory, selection: Selection, chains: Mapping[TurnI
     """Yield one episode: its problem, the selected turns and its rewards; `chains`: the turns that were judged."""
     measures = ", ".join(f"{name} {value:.4g}" for name, value in trajectory.findings.measures.items())
     title = (for_terminal(f"episode {trajectory.id}"), "bold cyan")
-    yield Text.assemble(title, for_terminal(f"  {measures}" if measures else ""))
+    game = for_terminal(f" of {trajectory.deal.game}" if trajectory.deal.game else "")
+    yield Text.assemble(title, game, for_terminal(f"  {measures}" if measures else ""))
     if trajectory.parent:
         yield _fact("left", f"episode {trajectory.parent[0]} before its turn {trajectory.parent[1]}")
     question, answer = problem_of(trajectory)

@@ -44,7 +44,13 @@ def _table(run: DryRun) -> Iterator[str]:
 def _row(run: DryRun, role: str) -> tuple[str, ...]:
     scenario, settings = run.scenario, run.scenario.roles[role]
     policy = scenario.policies[settings.policy]
-    seats = [agent for agent, seated in scenario.seats.items() if seated == role]
+    games = scenario.by_game()
+    seats = [
+        f"{game}{game and '/'}{agent}"
+        for game, view in games.items()
+        for agent, seated in view.seats.items()
+        if seated == role
+    ]
     shown = ", ".join(seats) if len(seats) < 3 else f"{seats[0]} ... {seats[-1]} ({len(seats)})"
     learns = "frozen" if policy.model else "-"
     if policy.learner:
@@ -79,8 +85,10 @@ def _amounts(run: DryRun) -> Iterator[str]:
     if read:
         yield f"        about {_count(read)} tokens read and up to {_count(written)} written"
     yield f"run     {_plural(schedule.steps, 'step')}: {_count(schedule.steps * run.episodes_a_step)} episodes"
-    if evaluate.held_out:
-        yield f"        every {_plural(evaluate.every, 'step')}: {evaluate.held_out:,} held-out episodes"
+    for game, view in run.scenario.by_game().items():
+        whose = f" of {game}" if game else ""
+        if held_out := view.evaluate.held_out:
+            yield f"        every {_plural(evaluate.every, 'step')}: {held_out:,} held-out episodes{whose}"
     yield from _memory(run)
 
 
@@ -118,7 +126,7 @@ def _first_turn(run: DryRun, role: str, *, whole: bool) -> Iterator[str]:
         if len(shown) < len(lines):
             yield f"  {'':<11}... {_plural(len(lines) - len(shown), 'line')} more; --prompts shows them"
     yield f"  {'says':<11}{_answers(run, turn)}"
-    if expected := run.scenario.game.expected().get(turn.agent):
+    if expected := run.expected(turn):
         yield f"  {'is to say':<11}{expected}"
 
 

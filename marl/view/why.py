@@ -35,7 +35,8 @@ def why(run: Path, turn: str) -> str:
         raise ScenarioError(f"{turn}: episode {episode} has {len(trajectory.turns)} turns, from 0")
     node, record = trajectory.turns[index], home.judgement(step)
     chains = record.turns()
-    lines = [*_header(node, step), *_readers(node, trajectory), *_edges(node, trajectory)]
+    header = _header(node, step, trajectory.deal.game)
+    lines = [*header, *_readers(node, trajectory), *_edges(node, trajectory)]
     chain = chains.get(node.id)
     if chain is None:
         return "\n".join([*lines, f"not judged: {_reason(home, node)}"])
@@ -64,10 +65,11 @@ def _find(home: RunFolder, episode: str) -> tuple[int, list[Trajectory]]:
     raise ScenarioError(f"{home.path}: no episode {episode} among the recorded steps ({steps})")
 
 
-def _header(turn: Turn, step: int) -> Iterator[str]:
+def _header(turn: Turn, step: int, game: str) -> Iterator[str]:
     first, last = turn.completion.versions
     version = f"weights version {first}" if first == last else f"weights versions {first} to {last}"
-    yield f"step {step}, turn {turn.id[0]}:{turn.id[1]}: {turn.agent} in role {turn.role}, {version}"
+    played = f" of {game}" if game else ""
+    yield f"step {step}, turn {turn.id[0]}:{turn.id[1]}{played}: {turn.agent} in role {turn.role}, {version}"
     text = turn.completion.text
     shown = text if len(text) <= _TEXT else f"{text[:_TEXT]}…"
     yield f"  answered {shown!r}, read as {'nothing' if turn.action is None else repr(turn.action)}"

@@ -1,11 +1,13 @@
 """What a scenario learns, seed by seed: one run per seed, measured at its start and its end.
 
-    python tests/bench/learning.py kuhn|nim|tic_tac_toe|TEAM|rlhf|sft [--seeds 0 1 2] [--budget 1] [--out FILE] [a.b=c]
+    python tests/bench/learning.py kuhn|nim|tic_tac_toe|TEAM|rlhf|sft|two_games [--seeds 0 1 2] [--budget 1]
+        [--out FILE] [a.b=c]
 
 TEAM is a scenario file with held-out problems, such as team_arithmetic: all its held-out measures are reported. `rlhf`
 is the recipe of three scenarios, each of which starts from the folder of the one before. `sft` imitates the recorded
-answers of `team_arithmetic`'s solver from random weights. Of what learners say of themselves, the loss and the
-accuracies are reported: means over the first and the last twentieth of the steps.
+answers of `team_arithmetic`'s solver from random weights. `two_games` compares two games in one run with each alone. Of
+what learners say of themselves, the loss and the accuracies are reported: means over the first and the last twentieth
+of the steps.
 
 Runs go to runs/learning/. `--budget 0.1` does a tenth of the steps (CI does that with one seed).
 """
@@ -28,6 +30,7 @@ from marl.graph import write_trajectories
 from marl.models.tiny import Tiny
 from marl.protocols import WarmUp
 from marl.runs.run_folder import RunFolder
+from marl.scenario.games import shares
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
 from marl.training.warm_up import corpus, lesson, random_play
@@ -54,6 +57,8 @@ TEAMS = (
 )
 TASKS = GAMES_OF | {Path(name).name: name for name in TEAMS}
 RLHF = ("rlhf_1_sft", "rlhf_2_reward", "rlhf_3_ppo")
+GOALS = ("eval/kuhn/nashconv", "eval/nim/optimal")
+"""Figure of each game of `two_games`."""
 LEARNT = ("loss", "accuracy", "held_out_accuracy", "prm_loss", "prm_accuracy")
 GAMES = 1000
 BEFORE = ("eval/random/win", "eval/minimax/draw")
@@ -163,6 +168,28 @@ def imitate(seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
     return {"seed": seed, "steps": settings.steps, **learnt(list(RunFolder(home / "run").rows()))}
 
 
+def together(seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
+    """Two games in one run, then each alone with as many episodes of its own; the share of its gain that each keeps."""
+    file = ROOT / "scenarios" / "two_games.yaml"
+    steps = max(1, round(marl.load(file, overrides).schedule.steps * budget))
+    both = marl.load(file, [*overrides, f"schedule.seed={seed}", f"schedule.steps={steps}", "evaluate.keep_best=null"])
+    data, parts = both.model_dump(mode="json"), shares(both.games)
+    figures: dict[str, Any] = {"seed": seed, "steps": steps}
+    gains: dict[str, list[float]] = {name: [] for name in GOALS}
+    for run, part in {"both": 1.0, **parts}.items():
+        alone = {"games": {run: data["games"][run]}} if run in parts else {}
+        plan = {"schedule": data["schedule"] | {"groups": round(both.schedule.groups * part)}}
+        with silent():
+            marl.train(validate(data | alone | plan), RUNS / f"two_games_{run}_{seed}", overwrite=True)
+        rows = list(RunFolder(RUNS / f"two_games_{run}_{seed}").rows())
+        for name, curve in {name: [row[name] for row in rows if name in row] for name in GOALS}.items():
+            if curve:
+                end = fmean(curve[-max(1, len(curve) // 10) :])
+                figures |= {f"{run}/{name}/start": round(curve[0], 4), f"{run}/{name}/end": round(end, 4)}
+                gains[name].append(abs(end - curve[0]))
+    return figures | {f"{name}/kept": round(whole / alone, 4) for name, (whole, alone) in gains.items()}
+
+
 def learn(task: str, seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
     """Train one seed and measure it."""
     run = RUNS / f"{task}_{seed}"
@@ -183,7 +210,7 @@ def learn(task: str, seed: int, budget: float, overrides: list[str]) -> dict[str
     return figures | {key: round(value, 4) for key, value in (before | played(run, task)).items()}
 
 
-OTHERS = {"rlhf": follow, "sft": imitate}
+OTHERS = {"rlhf": follow, "sft": imitate, "two_games": together}
 
 
 def main() -> None:

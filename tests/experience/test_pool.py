@@ -88,7 +88,7 @@ def test_success_is_an_average_that_forgets() -> None:
     pool.load_state_dict({"entries": {"x": entry(5, problem, 0.8)}, "step": 3, "open": 1.0})
     pool.gather(0, lambda _: deals(4, groups=1), drill())
     (item,) = pool.state_dict()["entries"].values()
-    assert item == {"seed": 5, "options": problem, "played": 4, "success": pytest.approx(0.75 * 0.8)}
+    assert item == {"seed": 5, "options": problem, "played": 4, "success": pytest.approx(0.75 * 0.8), "game": ""}
 
 
 def entry(seed: int, options: Any, success: float | None, played: int = 0) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from marl.experience.recorded import RecordedEpisodes
 from marl.graph import Trajectory, write_trajectories
 from marl.protocols import GameConfig
 from marl.rollout.simulator import RolloutSimulator
-from marl.scenario.checks import notes
+from marl.scenario.credit_checks import notes
 from marl.scenario.load import ScenarioError, validate
 from marl.types import Deal
 from roles.answering import PlayerRole

@@ -26,7 +26,7 @@ from roles.answering import PlayerRole
 
 def limited(simulator: RolloutSimulator, max_turns: int = 10_000, deadline_s: float = 600.0) -> RolloutSimulator:
     return RolloutSimulator(
-        simulator.game, simulator.casting, simulator.engines, deadline_s=deadline_s, max_turns=max_turns
+        simulator.games, simulator.casting, simulator.engines, deadline_s=deadline_s, max_turns=max_turns
     )
 
 

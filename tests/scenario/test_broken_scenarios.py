@@ -25,10 +25,10 @@ CUT_OFF = (
 )
 
 TYPOS = {
-    "gamee={}": "gamee: unknown field 'gamee'; did you mean 'game'? choices: alarms, checkpoint, credit, evaluate, "
-    "experience, game, policies, roles, schedule, seats, track",
+    "gamee={}": "gamee: unknown field 'gamee'; did you mean 'game' or 'games'? choices: alarms, checkpoint, "
+    "credit, evaluate, experience, game, games, policies, roles, schedule, seats, track",
     "schedule.stepz=5": "schedule.stepz: unknown field 'stepz'; did you mean 'steps'? choices: deadline_s, group_size, "
-    "groups, max_drops, max_turns, on_error, rotate_seats, seed, steps, threads, worker_delay",
+    "groups, max_drops, max_turns, mix, on_error, rotate_seats, seed, steps, threads, worker_delay",
     "game.illega=1": "game.illega: unknown field 'illega'; did you mean 'illegal'? choices: illegal, kind",
     "game.illegal.thn=x": "game.illegal.thn: unknown field 'thn'; did you mean 'then'? choices: penalty, retry, then",
     "roles.player.sampling.temprature=1": "roles.player.sampling.temprature: unknown field 'temprature'; did you mean "
@@ -218,7 +218,8 @@ def test_a_missing_section_is_named(section: str) -> None:
     del data[section]
     with pytest.raises(ScenarioError) as caught:
         validate(data, "mine.yaml")
-    assert str(caught.value) == f"mine.yaml: 1 problem\n  {section}: missing; it must be given"
+    instead = ", or `games` for several" if section == "game" else ""
+    assert str(caught.value) == f"mine.yaml: 1 problem\n  {section}: missing; it must be given{instead}"
 
 
 def test_without_seats_every_agent_of_a_game_that_casts_nobody_is_named() -> None:

@@ -14,7 +14,7 @@ from small_teams import SCENARIOS
 import marl
 from marl.judging.judge import Judge
 from marl.protocols import Evidence
-from marl.scenario.checks import notes
+from marl.scenario.credit_checks import notes
 from marl.scenario.load import ScenarioError
 from marl.scenario.schema import CreditConfig
 from marl.training.placement import make_simulator

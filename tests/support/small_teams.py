@@ -11,7 +11,9 @@ from marl.scenario.load import load
 from marl.scenario.schema import PolicyConfig, Scenario
 
 TEAMS = sorted(
-    file.stem for file in SCENARIOS.glob("*.yaml") if yaml.safe_load(file.read_text())["game"]["kind"] == "team"
+    file.stem
+    for file in SCENARIOS.glob("*.yaml")
+    if yaml.safe_load(file.read_text()).get("game", {}).get("kind") == "team"
 )
 # Taught so little that some of what a model says cannot be read: rewards differ, so that there is something to learn.
 _TINY = ("hidden=16", "layers=1", "warm_up.steps=40", "warm_up.episodes=128", "warm_up.batch=32", "warm_up.lr=0.01")

@@ -31,7 +31,7 @@ LEARNING = [
     Kill("call", "Optimizer.clip", 2),
     Kill("call", "Optimizer.clip", 15),
     Kill("call", "Run.publish", 4),
-    Kill("call", "Evaluator._against", 2),
+    Kill("call", "GameEvaluator._against", 2),
 ]
 BUILDING = [
     Kill("tempfile.mkdtemp", "", 1),

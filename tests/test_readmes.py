@@ -37,6 +37,7 @@ from readme_blocks import BLOCKS, DOCUMENTS, Block, write_modules
 
 import marl
 from marl.commands import cli
+from marl.commands.suite import read_suite
 from marl.parts import GROUPS, find, names
 from marl.scenario.schema import PolicyConfig, Scenario
 
@@ -120,6 +121,9 @@ def test_scenarios_and_their_fragments_pass_check(block: Block, desk: Path, comm
     if block.base:
         text = yaml.safe_dump(merged(yaml.safe_load((ROOT / block.base).read_text()), data))
     (desk / "block.yaml").write_text(text)
+    if "tests" in data:
+        assert read_suite(desk / "block.yaml").tests
+        return
     assert command("check", "block.yaml").startswith("block.yaml: fine;")
 
 
@@ -246,7 +250,8 @@ def test_every_fragment_names_a_scenario_that_there_is() -> None:
     whole = {"game", "policies", "schedule"}
     for block in BLOCKS:
         if block.language == "yaml":
-            assert block.base or whole <= yaml.safe_load(block.text).keys(), f"{block.document}:{block.line}"
+            keys = yaml.safe_load(block.text).keys()
+            assert block.base or whole <= keys or "tests" in keys, f"{block.document}:{block.line}"
         assert not block.base or (ROOT / block.base).is_file()
 
 

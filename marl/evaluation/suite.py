@@ -139,8 +139,14 @@ def own_table(name: str, test: SuiteTest, scenario: Scenario) -> dict[str, Any]:
     """Return the data of a scenario in which the roles and policies of `scenario` take a test, and nothing learns.
 
     Raises:
-        ScenarioError: if the scenario has no place for the test's task.
+        ScenarioError: if the scenario has no place for the test's task or game.
     """
+    if scenario.games:
+        several = ", ".join(scenario.games)
+        raise ScenarioError(
+            f"tests.{name}: what is measured plays several games ({several}), none of which the test can replace; give "
+            "the test `roles` of its own"
+        )
     data = scenario.model_dump(mode="json", include={"game", "seats", "roles", "policies", "schedule"})
     for policy in data["policies"].values():
         policy |= _NO_LEARNER

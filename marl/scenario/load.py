@@ -18,7 +18,6 @@ from marl.scenario.trust import gate
 from marl.scenario.yaml_text import ScenarioError, read_yaml, read_yaml_file
 
 _Settings = TypeVar("_Settings", bound=Config)
-_SECTIONS = ("game", *(name for name, field in Scenario.model_fields.items() if field.is_required()))
 _MOST_PROBLEMS, _LONGEST_PROBLEM = 30, 1500
 _WHOLE, _NUMBER, _BOOL = "must be a whole number", "must be a number", "must be true or false"
 _MAPPING, _LIST = "must be a mapping (`name: value`)", "must be a list ([a, b])"
@@ -142,7 +141,9 @@ def _read(path: Path, settings: type[Config] = Scenario) -> dict[str, Any]:
         raise ScenarioError(f"{path}: no such file; scenarios there: {near or 'none'}") from error
     if not isinstance(data, dict):
         kind = "an empty file" if data is None else type(data).__name__
-        required = [name for name, field in settings.model_fields.items() if field.is_required()]
+        fields = settings.model_fields.items()
+        # A scenario has a `game`, or, which is rarer, several `games`.
+        required = [name for name, field in fields if field.is_required() or name == "game"]
         raise ScenarioError(f"{path}: must be a mapping with {', '.join(required)}; got {kind}")
     return data
 

@@ -51,6 +51,7 @@ def absent(scenario: Scenario) -> list[str]:
 
 def notes(scenario: Scenario) -> Iterator[str]:
     """Yield a line for each combination that is no error, but that an author should know of."""
+    yield from _idle_thought_limits(scenario)
     for field, rule in _learnt_rules(scenario).items():
         if rule.assign.by_turn and rule.baseline.by_episode:
             yield (
@@ -58,6 +59,20 @@ def notes(scenario: Scenario) -> Iterator[str]:
                 "compares whole episodes, which pays for going on or for stopping where agents decide how often they "
                 "speak; `like: prompt` and `rloo` do not (credit/ROLE/stopping_bias watches it)"
             )
+
+
+def _idle_thought_limits(scenario: Scenario) -> Iterator[str]:
+    """Yield a line for each limit of thoughts that never ends one."""
+    for name, role in scenario.roles.items():
+        limit, longest = role.sampling.thinking_tokens, role.sampling.max_tokens
+        policy = scenario.policies.get(role.policy)
+        field = f"roles.{name}.sampling.thinking_tokens: {limit} has no effect"
+        if limit is None or policy is None:
+            continue
+        if policy.engine.token_level and not policy.engine.needs_model:
+            yield f"{field}: engine {policy.engine.kind!r} of policies.{role.policy} does not think; remove it"
+        elif limit >= longest:
+            yield f"{field}: answers end after sampling.max_tokens: {longest}; give fewer, or more max_tokens"
 
 
 def _unknown(field: str, name: str, noun: str, choices: Iterable[str]) -> str:
@@ -139,6 +154,12 @@ def _remote(scenario: Scenario) -> Iterator[str]:
             )
     for name, role in scenario.roles.items():
         speaker = scenario.policies.get(role.policy)
+        if speaker and not speaker.engine.token_level and role.sampling.thinking_tokens is not None:
+            yield (
+                f"roles.{name}.sampling.thinking_tokens: {role.sampling.thinking_tokens}, but engine "
+                f"{speaker.engine.kind!r} of policies.{role.policy} cannot limit thoughts; remove it: fields of the "
+                "endpoint's own, such as reasoning_effort, stand in engine.extra"
+            )
         if speaker and not speaker.engine.token_level and role.history != "fresh":
             yield (
                 f"roles.{name}.history: {role.history!r}, but engine {speaker.engine.kind!r} of "

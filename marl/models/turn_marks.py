@@ -76,8 +76,8 @@ class TurnMarks:
         read, written = self._as_read(content), iter(enumerate(disarmed))
         if read != well_formed(content):
             borders = [_normalized_border(border, content, self._normalizer) for border in borders]
-        kept = [next(place for place, character in written if character == wanted) for wanted in read]
-        begins, ends = [*kept, len(disarmed)], [0, *(place + 1 for place in kept)]
+        shifted = [next(place for place, character in written if character == wanted) for wanted in read]
+        begins, ends = [*shifted, len(disarmed)], [0, *(place + 1 for place in shifted)]
         return [Border((ends if number % 2 else begins)[place], number) for place, number in borders]
 
     def ids(self, text: str) -> list[int]:
@@ -115,7 +115,7 @@ class TurnMarks:
 
     @cached_property
     def _trims_blanks(self) -> bool:
-        """Whether the places of tokens that begin with a blank, as GPT-2's and Llama 3's do, are given without it."""
+        """True if the places of tokens that begin with a blank, as GPT-2's and Llama 3's do, are given without it."""
         if not self._tokenizer.is_fast:
             return False
         (ids, encoding) = self._batch(["x x"])[0]

@@ -229,6 +229,12 @@ def _remote(scenario: Scenario) -> Iterator[str]:
             )
     for name, role in scenario.roles.items():
         speaker = scenario.policies.get(role.policy)
+        if speaker and not speaker.engine.token_level and role.sampling.thinking_tokens is not None:
+            yield (
+                f"roles.{name}.sampling.thinking_tokens: {role.sampling.thinking_tokens}, but engine "
+                f"{speaker.engine.kind!r} of policies.{role.policy} cannot limit thoughts; remove it: fields of the "
+                "endpoint's own, such as reasoning_effort, stand in engine.extra"
+            )
         if speaker and not speaker.engine.token_level and role.history != "fresh":
             yield (
                 f"roles.{name}.history: {role.history!r}, but engine {speaker.engine.kind!r} of "

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def notes(scenario: Scenario) -> Iterator[str]:
     """Yield a line for each combination that is no error, but that an author should know of."""
+    yield from _idle_thought_limits(scenario)
     for field, rule in _learnt_rules(scenario).items():
         if rule.assign.by_turn and rule.baseline.by_episode:
             yield (
@@ -35,6 +36,20 @@ def notes(scenario: Scenario) -> Iterator[str]:
 
     if scenario.experience.off_policy:
         yield from _off_policy(scenario)
+
+
+def _idle_thought_limits(scenario: Scenario) -> Iterator[str]:
+    """Yield a line for each limit of thoughts that never ends one."""
+    for name, role in scenario.roles.items():
+        limit, longest = role.sampling.thinking_tokens, role.sampling.max_tokens
+        policy = scenario.policies.get(role.policy)
+        field = f"roles.{name}.sampling.thinking_tokens: {limit} has no effect"
+        if limit is None or policy is None:
+            continue
+        if policy.engine.token_level and not policy.engine.needs_model:
+            yield f"{field}: engine {policy.engine.kind!r} of policies.{role.policy} does not think; remove it"
+        elif limit >= longest:
+            yield f"{field}: answers end after sampling.max_tokens: {longest}; give fewer, or more max_tokens"
 
 
 def _posed_to(scenario: Scenario) -> set[str]:

@@ -104,10 +104,23 @@ def test_calls_of_tools_are_spelled_as_local_models_say_them(serve: Serve) -> No
     assert texts[2] == '<tool_call>{"name": "python", "arguments": "{\\"code\\": "}</tool_call>'
 
 
+def test_a_thought_that_the_server_takes_out_of_the_answer_stands_before_it(serve: Serve) -> None:
+    server = serve(
+        says("5", reasoning_content="2 + 3"),
+        says("", reasoning_content=""),
+        says(None, reasoning_content="hm, w", finish="length"),
+    )
+    mate = engine(server)
+    texts = [answer.text for answer in (answers(mate, ask())[0] for _ in range(3)) if isinstance(answer, Completion)]
+    assert texts == ["<think>\n2 + 3\n</think>\n\n5", "", "<think>\nhm, w"]
+
+
 def test_what_takes_the_model_itself_is_refused(serve: Serve) -> None:
     mate = engine(serve(says()))
     with pytest.raises(ValueError, match=r"policy 'mate': the endpoint http.* cannot score a text"):
         mate.submit(0, ask(forced="[bet]"))
+    with pytest.raises(ValueError, match=r"cannot limit thoughts \(sampling.thinking_tokens\)"):
+        mate.submit(0, ask(sampling=Sampling(thinking_tokens=5)))
     with pytest.raises(ValueError, match="cannot continue token ids"):
         mate.submit(0, ask(continues=(1, 2)))
     with pytest.raises(ValueError, match="no weights to load"):

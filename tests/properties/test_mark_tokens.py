@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import pytest
 from chat_templates import PUBLISHED
@@ -26,7 +27,7 @@ _MARKS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 300), st.integers(
 
 @cache
 def reader(name: str, kind: str) -> ChatTokenizer:
-    tokenizer = make_tokenizer("bytes") if name == "tiny" else PUBLISHED[name].tokenizer(kind)
+    tokenizer: Any = make_tokenizer("bytes") if name == "tiny" else PUBLISHED[name].tokenizer(kind)
     return ChatTokenizer(tokenizer, frozenset([tokenizer.eos_token_id]))
 
 

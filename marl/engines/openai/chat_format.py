@@ -33,6 +33,8 @@ class _Call(BaseModel):
 
 class _Message(BaseModel):
     content: str | None = None
+    reasoning_content: str | None = None
+    """The model's thought, where the server takes it out of the content, as vLLM and DeepSeek do."""
     refusal: str | None = None
     tool_calls: list[_Call] | None = Field(None, max_length=_MOST)
 
@@ -102,7 +104,7 @@ def parse_response(body: bytes) -> ChatCompletion:
 
 
 def to_completion(response: ChatCompletion) -> Completion:
-    """Return the text of a response, tool calls spelled as in a chat template, without tokens.
+    """Return the text of a response, its thought and tool calls spelled as in a chat template, without tokens.
 
     Raises:
         ValueError: if there is no text, and nothing says why.
@@ -114,7 +116,15 @@ def to_completion(response: ChatCompletion) -> Completion:
         if message.refusal is None:
             raise ValueError("a chat completion without content")
         texts, finish = [message.refusal], "aborted"
-    return Completion("\n".join(filter(None, texts)), (), (), (), finish)
+    return Completion(_spell_thought(message) + "\n".join(filter(None, texts)), (), (), (), finish)
+
+
+def _spell_thought(message: _Message) -> str:
+    """Return the beginning of an answer that was thought; its end is missing where the answer was cut off within it."""
+    if not message.reasoning_content:
+        return ""
+    is_over = message.content is not None or message.tool_calls
+    return f"<think>\n{message.reasoning_content}" + ("\n</think>\n\n" if is_over else "")
 
 
 def _spell_call(call: _Call) -> str:

@@ -35,8 +35,11 @@ class Endpoint(Service):
         """Send a request as soon as `concurrency` allows.
 
         Raises:
-            ValueError: if it needs the model itself: forced text, or token ids to continue.
+            ValueError: if it needs the model itself: forced text, token ids to continue, or a limit of thoughts.
         """
+        if request.sampling.thinking_tokens is not None:
+            problem = "cannot limit thoughts (sampling.thinking_tokens)"
+            raise ValueError(f"policy {request.policy!r}: the endpoint {self.address} {problem}")
         if request.forced is not None or request.continues:
             what = "continue token ids" if request.forced is None else "score a text"
             raise ValueError(f"policy {request.policy!r}: the endpoint {self.address} cannot {what}")

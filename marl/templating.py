@@ -2,6 +2,9 @@
 
 Scenario files are shared, so their templates run in a sandbox: they reach nothing outside their facts, an unknown name
 is an error and not an empty string, and what a rendering makes is charged to a budget.
+
+Values that are marked with the turns that they were made from (`marl/provenance.py`) keep their marks: an output is
+marked by what its expression looked at, and the whole of an `if` or a `for` by what its conditions and items depend on.
 """
 
 from __future__ import annotations
@@ -14,13 +17,38 @@ from threading import local
 from types import BuiltinMethodType, CodeType, MethodType
 from typing import Any
 
-from jinja2 import StrictUndefined, Template, TemplateError, TemplateRuntimeError, TemplateSyntaxError, Undefined, nodes
+from jinja2 import (
+    StrictUndefined,
+    Template,
+    TemplateError,
+    TemplateRuntimeError,
+    TemplateSyntaxError,
+    Undefined,
+    nodes,
+    pass_context,
+)
 from jinja2.exceptions import SecurityError
 from jinja2.filters import FILTERS
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
+
+from marl.provenance import (
+    Begin,
+    End,
+    Marked,
+    Origin,
+    Origins,
+    Rest,
+    carry,
+    joined,
+    note,
+    origins_of,
+    swap_notes,
+    taken,
+    text_of,
+)
 
 BUDGET = 10_000_000
 """Characters that one rendering may make; an item of a list, a call and a round of a loop count as `ITEM`."""
@@ -59,18 +87,23 @@ class LimitError(SecurityError):
     """A template or an expression would take too much time or memory."""
 
 
-class _Spent(local):
-    """Characters that the rendering in this thread has made so far."""
+class _Rendering(local):
+    """State of the rendering in this thread."""
 
     units = 0
+    """Characters that it has made so far."""
+    branches: list[set[Origin]]
+    """What the conditions and items depend on of each `if` and `for` that is open; first, of the whole template."""
+    assigned: set[Origin]
+    """What variables depend on that were set just now and cannot be marked."""
 
 
-_spent = _Spent()
+_rendering = _Rendering()
 
 
 def _spend(units: int) -> None:
-    _spent.units += units
-    if _spent.units > BUDGET:
+    _rendering.units += units
+    if _rendering.units > BUDGET:
         raise LimitError(
             f"it makes more than {BUDGET:,} characters (an item, a call or a round of a loop counts as {ITEM})"
         )
@@ -82,11 +115,14 @@ def _size(value: Any) -> int:
     while left and total <= BUDGET:
         match left.pop():
             case str() as text:
-                total += len(text)
+                total += str.__len__(text)
             case dict() as mapping:
-                total += ITEM * len(mapping)
-                left += [*mapping.keys(), *mapping.values()]
-            case list() | tuple() | set() | frozenset() as items:
+                total += ITEM * dict.__len__(mapping)
+                left += [*dict.keys(mapping), *dict.values(mapping)]
+            case list() as items:
+                total += ITEM * list.__len__(items)
+                left += list.__iter__(items)
+            case tuple() | set() | frozenset() as items:
                 total += ITEM * len(items)
                 left += items
             case range() as numbers:
@@ -102,13 +138,16 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
+    concat = staticmethod(joined)  # of all that a template, block, macro or `set` block puts out
 
     def __init__(self, filters: Mapping[str, Callable[..., Any]] | None = None, **options: Any) -> None:
-        super().__init__(undefined=StrictUndefined, finalize=_charge, **options)
+        super().__init__(undefined=StrictUndefined, finalize=_output, **options)
         known = {name: FILTERS[name] for name in _FILTERS} | (dict(filters) if filters else {})
         self.filters = {name: _metered(function) for name, function in known.items()}
         self.filters |= {"join": _join, "replace": _replace, "round": round, "sum": total, "tojson": _to_json}
-        self.filters |= {"_charge": _charge, "_count": _count, "_concatenate": _concatenate}
+        self.filters |= {"_charge": _charge, "_count": _count, "_concatenate": _concatenate, "_look": _look}
+        self.filters |= {"_begin": _begin, "_decide": _decide, "_end": _end, "_assign": _assign, "_rest": _rest}
+        self.tests = {name: test if name in _OF_NAMES else _looking(test) for name, test in self.tests.items()}
         self.globals = {"range": range, "dict": dict}
 
     def parse_expression(self, source: str) -> nodes.Expr:
@@ -146,9 +185,14 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return tree
 
     def _generate(self, source: nodes.Template, *place: Any, **options: Any) -> str:
-        _Meter().visit(source)
+        _Meter(silent=source.find(nodes.Extends) is not None).visit(source)
         source.set_environment(self)
-        return super()._generate(source, *place, **options)
+        # A template may be compiled while another one is rendered that includes it.
+        notes = swap_notes(None)
+        try:
+            return super()._generate(source, *place, **options)
+        finally:
+            swap_notes(notes)
 
     def _compile(self, source: str, filename: str) -> CodeType:
         try:
@@ -175,7 +219,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 (as jinja2)
         _spend(ITEM + _size((args, kwargs)))
-        return _charge(super().call(__context, __obj, *args, **kwargs))
+        # What the arguments depend on is part of the result, not of what a macro happens to put out first.
+        origins = taken()
+        return carry(_charge(super().call(__context, __obj, *args, **kwargs)), origins)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if not super().is_safe_attribute(obj, attr, value):
@@ -218,12 +264,61 @@ def _check_tree(tree: nodes.Node) -> None:
 
 
 class _Meter(NodeTransformer):
-    """Makes a template charge rounds of loops, and the values that jinja2's sandbox cannot intercept."""
+    """Makes a template charge rounds of loops and the values that jinja2's sandbox cannot intercept, and tell where
+    what it puts out depends on marked values without being made of them."""
 
-    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 (jinja2 names it)
+    def __init__(self, *, silent: bool) -> None:
+        """`silent`: nothing that stands outside of blocks is put out, as the template extends another one."""
+        self._silent = silent
+
+    def visit_Block(self, node: nodes.Node) -> nodes.Node:  # noqa: N802 (jinja2 names it)
+        silent, self._silent = self._silent, False
+        self.generic_visit(node)
+        self._silent = silent
+        return node
+
+    def visit_For(self, node: nodes.For) -> list[nodes.Node]:  # noqa: N802
         self.generic_visit(node)
         cost = ITEM + sum(len(text.data) for text in node.find_all(nodes.TemplateData))
         node.iter = _filtered(node.iter, "_count", nodes.Const(cost))
+        node.test = node.test and _filtered(node.test, "_decide")
+        return [_put_out("_begin", node), node, _put_out("_end", node)]
+
+    def visit_If(self, node: nodes.If) -> list[nodes.Node]:  # noqa: N802
+        branches, node.elif_ = [node, *node.elif_], []
+        for branch in branches:
+            self.generic_visit(branch)
+            branch.test = _filtered(branch.test, "_decide")
+        node.elif_ = branches[1:]
+        # What a branch sets, or does not as it is not taken, is seen by all that follows.
+        sets = node.find((nodes.Assign, nodes.AssignBlock)) is not None
+        end = _put_out("_end", node, nodes.Const(sets))
+        return [_put_out("_begin", node), node, end, *([_put_out("_rest", node)] if sets else [])]
+
+    def visit_Assign(self, node: nodes.Assign) -> list[nodes.Node]:  # noqa: N802
+        self.generic_visit(node)
+        node.node = _filtered(node.node, "_assign", nodes.Const(self._silent))
+        return [node, _put_out("_rest", node)]
+
+    def visit_With(self, node: nodes.With) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.values = [_filtered(value, "_assign") for value in node.values]
+        node.body.insert(0, _put_out("_rest", node))
+        return node
+
+    def visit_Macro(self, node: nodes.Macro | nodes.CallBlock) -> nodes.Node:  # noqa: N802
+        self.visit_Block(node)
+        node.defaults = [_filtered(value, "_assign") for value in node.defaults]
+        node.body.insert(0, _put_out("_rest", node))
+        return node
+
+    visit_CallBlock = visit_Macro  # noqa: N815
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        # All other comparisons are methods of the marked value.
+        if any(operand.op in ("in", "notin") for operand in node.ops):
+            node.expr = _filtered(node.expr, "_look")
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
@@ -242,8 +337,89 @@ def _filtered(node: nodes.Node, name: str, *args: nodes.Expr) -> nodes.Filter:
     return nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno)
 
 
+def _put_out(name: str, place: nodes.Node, *args: nodes.Expr) -> nodes.Output:
+    """Return a statement that puts out what the filter `name` makes."""
+    return nodes.Output([_filtered(nodes.Const(None, lineno=place.lineno), name, *args)], lineno=place.lineno)
+
+
+# --- marks: filters that `_Meter` puts in. Those with a context are not worked out before the facts are known ------------
+
+
+@pass_context
+def _begin(_context: Context, _: None) -> Begin:
+    """Return the beginning of an `if` or a `for`."""
+    _rendering.branches.append(set())
+    return _BEGIN
+
+
+@pass_context
+def _end(_context: Context, _: None, sets: bool = False) -> End:
+    """Return the end of an `if` or a `for`; `sets`: it may set variables."""
+    origins = _rendering.branches.pop()
+    if sets:
+        _rendering.assigned |= origins
+    return End(frozenset(origins)) if origins else _END
+
+
+def _decide(condition: Any) -> bool:
+    """Return whether a condition holds; all of the `if` or `for` that is open depends on what it looked at."""
+    holds = bool(condition)
+    _rendering.branches[-1].update(taken())
+    return holds
+
+
+def _assign(value: Any, silent: bool = False) -> Any:
+    """Return the value of a variable, marked by what was looked at for it; `silent`: all the rest may use it."""
+    origins = taken()
+    if origins and isinstance(value, str):
+        return carry(value, origins)
+    (_rendering.branches[0] if silent else _rendering.assigned).update(origins)
+    return value
+
+
+@pass_context
+def _rest(_context: Context, _: None) -> str:
+    """Return the boundary after variables were set."""
+    origins, _rendering.assigned = _rendering.assigned, set()
+    return Rest(frozenset(origins)) if origins else ""
+
+
+def _look(value: Any) -> Any:
+    """Return a value, with a note that it was looked at."""
+    if type(value) is Marked:
+        note(origins_of(value))
+    return value
+
+
+def _looking(test: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a test (`is upper`) that notes what it looks at."""
+
+    @wraps(test)
+    def looking(*args: Any) -> Any:
+        for value in args:
+            _look(value)
+        return test(*args)
+
+    return looking
+
+
+_BEGIN, _END = Begin(), End()
+_OF_NAMES = ("defined", "undefined", "filter", "test")
+"""Tests that look at names and not at values."""
+
+
+# --- costs, and filters of our own ---------------------------------------------------------------------------------------
+
+
+def _output(value: Any) -> str:
+    """Return what an output statement puts out, marked by what its expression looked at."""
+    text = text_of(value)
+    _spend(str.__len__(text))
+    return carry(text, taken())
+
+
 def _charge(value: Any) -> Any:
-    _spend(len(value) if isinstance(value, str) else _size(value))
+    _spend(str.__len__(value) if isinstance(value, str) else _size(value))
     return value
 
 
@@ -253,34 +429,41 @@ def _count(items: Iterable[Any], cost: int) -> list[Any]:
     for item in items:
         _spend(cost)
         counted.append(item)
+    _rendering.branches[-1].update(taken())
     return counted
 
 
 def _concatenate(values: list[Any]) -> str:
     _spend(_size(values))
-    return "".join(map(str, values))
+    return joined(map(text_of, values))
 
 
 def _metered(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter that is charged for what it is given."""
+    """Return a filter that is charged for what it is given; what it makes of a marked text is marked."""
 
     @wraps(function)
     def metered(*args: Any, **kwargs: Any) -> Any:
         _spend(_size((args, kwargs)))
-        return function(*args, **kwargs)
+        result = function(*args, **kwargs)
+        if type(result) is not Marked and any([type(value) is Marked for value in args]):
+            return carry(result, origins_of(tuple([value for value in args if type(value) is Marked])))
+        return result
 
     return metered
 
 
 def _join(values: Iterable[Any], separator: str = "") -> str:
-    texts = list(map(str, _charge(list(values))))
+    texts = list(map(text_of, _charge(list(values))))
     _spend(_size(texts) + len(texts) * len(separator))
-    return separator.join(texts)
+    between = [separator] * max(2 * len(texts) - 1, 0)
+    between[::2] = texts
+    return joined(between)
 
 
 def _replace(text: str, old: str, new: str) -> str:
-    _spend(len(text) + text.count(old) * len(new))
-    return text.replace(old, new)
+    text, old, new = map(text_of, (text, old, new))
+    _spend(str.__len__(text) + str.count(text, old) * str.__len__(new))
+    return carry(str.replace(text, old, new), origins_of((text, old, new)))
 
 
 def total(values: Iterable[Any]) -> Any:
@@ -289,7 +472,7 @@ def total(values: Iterable[Any]) -> Any:
 
 
 def _to_json(value: Any) -> str:
-    return json.dumps(_charge(value), ensure_ascii=False)
+    return carry(json.dumps(_charge(value), ensure_ascii=False), origins_of(value))
 
 
 class CompiledTemplate:
@@ -303,21 +486,32 @@ class CompiledTemplate:
         self._template, self._globals = template, dict(template.globals)
 
     def render(self, facts: Mapping[str, Any]) -> str:
-        """Return the text, like `Template.render`.
+        """Return the text, like `Template.render`; `Marked` if it was made from marked values.
 
         Raises:
             jinja2.TemplateError: for names that are undefined or not allowed, for values that do not fit (the cause is
                 Python's own error), and for what exceeds a limit (`LimitError`).
         """
-        return self.run(facts)[0]
+        text, _, origins = self._run(facts)
+        return carry(text, origins)
 
-    def run(self, facts: Mapping[str, Any]) -> tuple[str, Context]:
-        """Return the text, and the context with the variables that the template has set; raises as `render`."""
+    def evaluate(self, facts: Mapping[str, Any]) -> tuple[Any, Origins]:
+        """Return the value of the variable `value`, and what it depends on; raises as `render`."""
+        _, context, origins = self._run(facts)
+        value = context.vars["value"]
+        return value, origins | origins_of(value)
+
+    def _run(self, facts: Mapping[str, Any]) -> tuple[str, Context, Origins]:
+        """Return the text, the context with the variables that were set, and what all of it depends on."""
         context = self._template.new_context({**self._globals, **facts}, shared=True)
-        _spent.units = 0
+        state, notes = _rendering, swap_notes(set())
+        state.units, state.branches, state.assigned = 0, [set()], set()
         try:
-            return "".join(self._template.root_render_func(context)), context
+            text = joined(self._template.root_render_func(context))
+            return text, context, taken().union(state.assigned, *state.branches)
         except TemplateError:
             raise
         except _FAILURES as error:
             raise TemplateRuntimeError(f"{type(error).__name__}: {error}") from error
+        finally:
+            swap_notes(notes)

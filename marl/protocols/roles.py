@@ -15,7 +15,12 @@ from marl.types import Info, Message, Observation, Turn
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Everything that a role may use for a prompt."""
+    """Everything that a role may use for a prompt.
+
+    In play, the texts and moves of turns are marked (`marl.provenance.Marked`): a prompt that is made of them by
+    templates, `+` or `marl.provenance.joined` tells which turns are in it. If a role looks at such a text in another
+    way (compares it, or formats it into an f-string), all of its prompt counts as made from it.
+    """
 
     agent: str
     observation: Observation
@@ -26,6 +31,8 @@ class View:
     """Turns of others that it can hear, since its last one."""
     read: Sequence[Turn] = ()
     """Turns of others that it had read before that."""
+    turns: Sequence[Turn] = ()
+    """All turns of the episode: a marked observation names them by their number."""
 
     @classmethod
     def of(cls, agent: str, text: str) -> View:
@@ -49,6 +56,8 @@ class RoleConfig(Component):
 
     example = "policy: actor"
     group: ClassVar[str] = "roles"
+    answers_calls: ClassVar[bool] = False
+    """True if its turns are answers to tool calls."""
     hears_thoughts: ClassVar[bool] = False
     """True if it hears all that others said, thoughts that they hide included, as a verifier must."""
     policy: str

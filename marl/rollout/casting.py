@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import overload
 
 from marl.answer_text import public_text
 from marl.protocols import RoleConfig, Tool, View
+from marl.provenance import Origin, carry, merged, plain, spans_of, swap_notes, taken
 from marl.text import well_formed
-from marl.types import Message, Request, Turn
+from marl.types import Mark, Message, Request, Turn
 
 
 class RoleCasting:
@@ -18,6 +20,7 @@ class RoleCasting:
     def __init__(self, roles: Mapping[str, RoleConfig], seed: int) -> None:
         self.roles, self.seed = roles, seed
         self._options: dict[tuple[str, tuple[str, ...]], dict[str, str]] = {}
+        self._toolboxes = frozenset(name for name, role in roles.items() if role.answers_calls)
 
     def greedy(self) -> RoleCasting:
         """Return the same roles, sampling at temperature 0."""
@@ -39,33 +42,88 @@ class RoleCasting:
             return turn
         return replace(turn, completion=replace(turn.completion, text=public))
 
+    def marked(self, reader: str, turns: Sequence[Turn]) -> Sequence[Turn]:
+        """Return turns with texts and moves that know from which turn they are, and as what `reader` reads them."""
+        return _MarkedTurns(turns, reader, self._toolboxes) if turns else ()
+
     def request(self, role: str, view: View, seed: int) -> Request:
         """Return the request that `role` makes of its policy in the situation `view`.
 
         Observations may hold texts from outside: lone surrogates, which no file and no tokenizer takes, are replaced.
         """
         speaker = self.roles[role]
+        messages = _messages(speaker, view)
         return Request(
             policy=speaker.policy,
-            messages=_well_formed(speaker.messages(view)),
+            messages=tuple([Message(message.role, well_formed(plain(message.content))) for message in messages]),
             sampling=speaker.sampling,
             seed=seed,
             options=self.options(role, view.info["legal"]),
-            state=well_formed(view.info["state"]),
+            state=well_formed(plain(view.info["state"])),
             continues=speaker.continues(view),
             examples=tuple([well_formed(speaker.phrase(move)) for move in view.info.get("examples", ())]),
             tools=_schemas(speaker.tools) if speaker.tools else (),
+            marks=tuple([mark for index, message in enumerate(messages) for mark in _marks(message, index, view)]),
         )
+
+
+class _MarkedTurns(Sequence[Turn]):
+    """Turns whose texts are marked when they are looked at, as most prompts look at few of them."""
+
+    __slots__ = ("_reader", "_toolboxes", "_turns")
+
+    def __init__(self, turns: Sequence[Turn], reader: str, toolboxes: Collection[str]) -> None:
+        self._turns, self._reader, self._toolboxes = turns, reader, toolboxes
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    @overload
+    def __getitem__(self, place: int) -> Turn: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Turn]: ...
+    def __getitem__(self, place: int | slice) -> Turn | Sequence[Turn]:
+        if isinstance(place, slice):
+            return _MarkedTurns(self._turns[place], self._reader, self._toolboxes)
+        turn = self._turns[place]
+        own, called = turn.agent == self._reader, turn.role in self._toolboxes
+        origins = frozenset([Origin(turn.id, "self" if own else "tool" if called else "heard")])
+        completion = replace(turn.completion, text=carry(turn.completion.text, origins))
+        return replace(turn, completion=completion, action=carry(turn.action, origins) if turn.action else turn.action)
 
 
 def _greedy(role: RoleConfig) -> RoleConfig:
     return role.model_copy(update={"sampling": role.sampling.model_copy(update={"temperature": 0.0})})
 
 
-def _well_formed(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    if all(message.content.isascii() for message in messages):
-        return messages  # the usual case; equal prompts stay one object
-    return tuple([Message(message.role, well_formed(message.content)) for message in messages])
+def _messages(speaker: RoleConfig, view: View) -> Sequence[Message]:
+    """Return the prompt of a role, all of it marked by what the role itself looked at to make it."""
+    notes = swap_notes(set())
+    try:
+        messages, origins = speaker.messages(view), taken()
+    finally:
+        swap_notes(notes)
+    return [Message(each.role, carry(each.content, origins)) for each in messages] if origins else messages
+
+
+def _marks(message: Message, index: int, view: View) -> Iterator[Mark]:
+    """Yield the parts of a message that were made from earlier turns, by beginning."""
+    spans = [(begin, end, turn) for begin, end, origin in spans_of(message.content) for turn in _turns(origin, view)]
+    for begin, end, (source, kind) in merged(spans):
+        yield Mark(source, kind, index, begin, end)  # type: ignore[arg-type]  # `_turns` names turns by their ids
+
+
+def _turns(origin: Origin, view: View) -> Iterable[Origin]:
+    """Return the turns that an origin stands for, by their ids."""
+    match origin.source:
+        case None:
+            own = view.mine[-1:] if view.agent in view.info["hears"] else ()
+            return [*(Origin(turn.id, "told") for turn in view.unread), *(Origin(turn.id, "self") for turn in own)]
+        case int() as step:
+            turn = view.turns[step]
+            own_words = origin.kind == "told" and turn.agent == view.agent
+            return (Origin(turn.id, "self" if own_words else origin.kind),)
+    return (origin,)
 
 
 def _schemas(tools: tuple[Tool, ...]) -> tuple[str, ...]:

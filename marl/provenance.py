@@ -83,8 +83,8 @@ class Marked(str):
         self._spans = spans
         return self
 
-    def __getnewargs__(self) -> tuple[str, tuple[Span, ...]]:
-        return plain(self), self._spans
+    def __reduce__(self) -> tuple[type[Marked], tuple[str, tuple[Span, ...]]]:
+        return Marked, (plain(self), self._spans)
 
     def __str__(self) -> str:
         return self
@@ -105,7 +105,7 @@ class Marked(str):
 
     def lstrip(self, characters: str | None = None, /) -> Marked:
         text = str.lstrip(self, characters)
-        return self._cut(text, str.__len__(self) - str.__len__(text))
+        return self._cut(text, str.__len__(self) - len(text))
 
     def rstrip(self, characters: str | None = None, /) -> Marked:
         return self._cut(str.rstrip(self, characters), 0)
@@ -113,6 +113,8 @@ class Marked(str):
     def _cut(self, text: str, first: int) -> Marked:
         """Return `text`, which begins at `first`; a part that was cut away leaves a span of no length."""
         size = len(text)
+        if size == str.__len__(self):
+            return self
         spans = [(min(max(b - first, 0), size), min(max(e - first, 0), size), o) for b, e, o in self._spans]
         return Marked(text, tuple(spans))
 
@@ -206,15 +208,15 @@ def _keeping(name: str) -> Callable[..., Any]:
 
 
 _COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
+_OF_CONTAINERS = ("__iter__", "__reversed__", "__len__", "__contains__")
 _LOOKS = {
     Marked: (
         *(*_COMPARISONS, "__hash__", "__len__", "__contains__", "__format__", "count", "find", "rfind", "index"),
         *("rindex", "startswith", "endswith", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "islower"),
         *("isidentifier", "isnumeric", "isprintable", "isspace", "istitle", "isupper", "encode", "format"),
     ),
-    WatchedList: (*_COMPARISONS, "__iter__", "__reversed__", "__len__", "__contains__", "__add__", "__mul__", "__rmul__",
-        "count", "index"),
-    WatchedDict: (*_COMPARISONS, "__iter__", "__reversed__", "__len__", "__contains__", "keys", "values", "items"),
+    WatchedList: (*_COMPARISONS, *_OF_CONTAINERS, "__add__", "__mul__", "__rmul__", "count", "index"),
+    WatchedDict: (*_COMPARISONS, *_OF_CONTAINERS, "keys", "values", "items"),
 }
 for _kind, _names in _LOOKS.items():
     for _name in _names:
@@ -240,9 +242,12 @@ def mark(value: Any, origins: Origins) -> Any:
         case str():
             return Marked(value, _whole(value, origins))
         case dict():
-            return WatchedDict({name: mark(inner, origins) for name, inner in value.items()}, dict.fromkeys(value, origins))
-        case list() | tuple():
+            marked = {name: mark(inner, origins) for name, inner in value.items()}
+            return WatchedDict(marked, dict.fromkeys(value, origins))
+        case list():
             return WatchedList([mark(inner, origins) for inner in value], [origins] * len(value))
+        case tuple():
+            return tuple([mark(inner, origins) for inner in value])
     return value
 
 
@@ -335,18 +340,17 @@ def joined(pieces: Iterable[str]) -> Any:
         return text
     place, spans, open_places, rest = 0, list[Span](), list[int](), list[tuple[int, Origins]]()
     for piece in pieces:
-        match piece:
-            case Marked():
-                spans += [(place + begin, place + end, origin) for begin, end, origin in piece._spans]
-            case Begin():
-                open_places.append(place)
-            case End():
-                begin = open_places.pop()
-                spans += [(begin, place, origin) for origin in piece.origins]
-            case Rest():
-                rest.append((place, piece.origins))
+        if type(piece) is Marked:
+            spans += [(place + begin, place + end, origin) for begin, end, origin in piece._spans]
+        elif isinstance(piece, Begin):
+            open_places.append(place)
+        elif isinstance(piece, End):
+            begin = open_places.pop()
+            spans += [(begin, place, origin) for origin in piece.origins]
+        elif isinstance(piece, Rest):
+            rest.append((place, piece.origins))
         place += str.__len__(piece)
-    spans += [(begin, place, origin) for begin, origins in rest for origin in origins]
+    spans += [(begin, len(text), origin) for begin, origins in rest for origin in origins]
     return Marked(text, tuple(spans)) if spans else text
 
 

@@ -10,7 +10,7 @@ marked by what its expression looked at, and the whole of an `if` or a `for` by 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
 from math import isfinite
 from threading import local
@@ -36,6 +36,7 @@ from jinja2.visitor import NodeTransformer
 
 from marl.provenance import (
     Begin,
+    Boundary,
     End,
     Marked,
     Origin,
@@ -45,6 +46,7 @@ from marl.provenance import (
     joined,
     note,
     origins_of,
+    plain,
     swap_notes,
     taken,
     text_of,
@@ -140,13 +142,21 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "**", "%"})
     concat = staticmethod(joined)  # of all that a template, block, macro or `set` block puts out
 
-    def __init__(self, filters: Mapping[str, Callable[..., Any]] | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        filters: Mapping[str, Callable[[str], str]] | None = None,
+        marked: Collection[str] | None = None,
+        **options: Any,
+    ) -> None:
+        """`filters`: functions of a text. `marked`: names of all facts that may be marked. Default: any may."""
         super().__init__(undefined=StrictUndefined, finalize=_output, **options)
-        known = {name: FILTERS[name] for name in _FILTERS} | (dict(filters) if filters else {})
+        known = {name: FILTERS[name] for name in _FILTERS}
+        known |= {name: _of_text(function) for name, function in (filters or {}).items()}
         self.filters = {name: _metered(function) for name, function in known.items()}
+        self.marked, self.begin = marked, Begin()
         self.filters |= {"join": _join, "replace": _replace, "round": round, "sum": total, "tojson": _to_json}
         self.filters |= {"_charge": _charge, "_count": _count, "_concatenate": _concatenate, "_look": _look}
-        self.filters |= {"_begin": _begin, "_decide": _decide, "_end": _end, "_assign": _assign, "_rest": _rest}
+        self.filters |= {"_decide": _decide, "_end": _end, "_assign": _assign, "_rest": _rest}
         self.tests = {name: test if name in _OF_NAMES else _looking(test) for name, test in self.tests.items()}
         self.globals = {"range": range, "dict": dict}
 
@@ -185,7 +195,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return tree
 
     def _generate(self, source: nodes.Template, *place: Any, **options: Any) -> str:
-        _Meter(silent=source.find(nodes.Extends) is not None).visit(source)
+        _Meter(source, self.marked).visit(source)
         source.set_environment(self)
         # A template may be compiled while another one is rendered that includes it.
         notes = swap_notes(None)
@@ -267,9 +277,17 @@ class _Meter(NodeTransformer):
     """Makes a template charge rounds of loops and the values that jinja2's sandbox cannot intercept, and tell where
     what it puts out depends on marked values without being made of them."""
 
-    def __init__(self, *, silent: bool) -> None:
-        """`silent`: nothing that stands outside of blocks is put out, as the template extends another one."""
-        self._silent = silent
+    def __init__(self, template: nodes.Template, marked: Collection[str] | None) -> None:
+        # What stands outside of blocks is not put out by a template that extends another one.
+        self._silent = template.find(nodes.Extends) is not None
+        own = {name.name for name in template.find_all(nodes.Name) if name.ctx != "load"}
+        self._marked = None if marked is None else own.union(marked)
+
+    def _may_look(self, condition: nodes.Node) -> bool:
+        """Return whether a condition may look at marked values."""
+        # `find_all` leaves the node itself out.
+        names = {name.name for name in nodes.Output([condition]).find_all(nodes.Name)}  # type: ignore[list-item]
+        return self._marked is None or not names.isdisjoint(self._marked)
 
     def visit_Block(self, node: nodes.Node) -> nodes.Node:  # noqa: N802 (jinja2 names it)
         silent, self._silent = self._silent, False
@@ -282,18 +300,21 @@ class _Meter(NodeTransformer):
         cost = ITEM + sum(len(text.data) for text in node.find_all(nodes.TemplateData))
         node.iter = _filtered(node.iter, "_count", nodes.Const(cost))
         node.test = node.test and _filtered(node.test, "_decide")
-        return [_put_out("_begin", node), node, _put_out("_end", node)]
+        return [_begin(node), node, _put_out("_end", node)]
 
     def visit_If(self, node: nodes.If) -> list[nodes.Node]:  # noqa: N802
         branches, node.elif_ = [node, *node.elif_], []
         for branch in branches:
             self.generic_visit(branch)
-            branch.test = _filtered(branch.test, "_decide")
         node.elif_ = branches[1:]
+        if not any(self._may_look(branch.test) for branch in branches):
+            return [node]
+        for branch in branches:
+            branch.test = _filtered(branch.test, "_decide", nodes.Const(branch is node))
         # What a branch sets, or does not as it is not taken, is seen by all that follows.
-        sets = node.find((nodes.Assign, nodes.AssignBlock)) is not None
+        sets = any(node.find(kind) for kind in (nodes.Assign, nodes.AssignBlock))
         end = _put_out("_end", node, nodes.Const(sets))
-        return [_put_out("_begin", node), node, end, *([_put_out("_rest", node)] if sets else [])]
+        return [_begin(node), node, end, *([_put_out("_rest", node)] if sets else [])]
 
     def visit_Assign(self, node: nodes.Assign) -> list[nodes.Node]:  # noqa: N802
         self.generic_visit(node)
@@ -342,18 +363,16 @@ def _put_out(name: str, place: nodes.Node, *args: nodes.Expr) -> nodes.Output:
     return nodes.Output([_filtered(nodes.Const(None, lineno=place.lineno), name, *args)], lineno=place.lineno)
 
 
-# --- marks: filters that `_Meter` puts in. Those with a context are not worked out before the facts are known ------------
+def _begin(place: nodes.Node) -> nodes.Output:
+    """Return a statement that puts out the beginning of an `if` or a `for`."""
+    return nodes.Output([nodes.EnvironmentAttribute("begin", lineno=place.lineno)], lineno=place.lineno)
+
+
+# --- marks: filters that `_Meter` puts in. Those with a context are not worked out before the facts are known ---------
 
 
 @pass_context
-def _begin(_context: Context, _: None) -> Begin:
-    """Return the beginning of an `if` or a `for`."""
-    _rendering.branches.append(set())
-    return _BEGIN
-
-
-@pass_context
-def _end(_context: Context, _: None, sets: bool = False) -> End:
+def _end(_context: Context, _: None, sets: bool = False) -> str:
     """Return the end of an `if` or a `for`; `sets`: it may set variables."""
     origins = _rendering.branches.pop()
     if sets:
@@ -361,9 +380,14 @@ def _end(_context: Context, _: None, sets: bool = False) -> End:
     return End(frozenset(origins)) if origins else _END
 
 
-def _decide(condition: Any) -> bool:
-    """Return whether a condition holds; all of the `if` or `for` that is open depends on what it looked at."""
+def _decide(condition: Any, first: bool = False) -> bool:
+    """Return whether a condition holds; all of the `if` or `for` that is open depends on what it looked at.
+
+    `first`: an `if` opens with it.
+    """
     holds = bool(condition)
+    if first:
+        _rendering.branches.append(set())
     _rendering.branches[-1].update(taken())
     return holds
 
@@ -403,19 +427,21 @@ def _looking(test: Callable[..., Any]) -> Callable[..., Any]:
     return looking
 
 
-_BEGIN, _END = Begin(), End()
+_END = End()
 _OF_NAMES = ("defined", "undefined", "filter", "test")
 """Tests that look at names and not at values."""
 
 
-# --- costs, and filters of our own ---------------------------------------------------------------------------------------
+# --- costs, and filters of our own ------------------------------------------------------------------------------------
 
 
 def _output(value: Any) -> str:
     """Return what an output statement puts out, marked by what its expression looked at."""
-    text = text_of(value)
+    if isinstance(value, Boundary):
+        return str(value)
+    text = value if type(value) is str else text_of(value)
     _spend(str.__len__(text))
-    return carry(text, taken())
+    return carry(text, origins) if (origins := taken()) else text
 
 
 def _charge(value: Any) -> Any:
@@ -424,12 +450,12 @@ def _charge(value: Any) -> Any:
 
 
 def _count(items: Iterable[Any], cost: int) -> list[Any]:
-    """Return the items of a loop, each of which is charged `cost`."""
+    """Return the items of a loop that opens with them, each of which is charged `cost`."""
     counted = []
     for item in items:
         _spend(cost)
         counted.append(item)
-    _rendering.branches[-1].update(taken())
+    _rendering.branches.append(set(taken()))
     return counted
 
 
@@ -445,11 +471,19 @@ def _metered(function: Callable[..., Any]) -> Callable[..., Any]:
     def metered(*args: Any, **kwargs: Any) -> Any:
         _spend(_size((args, kwargs)))
         result = function(*args, **kwargs)
-        if type(result) is not Marked and any([type(value) is Marked for value in args]):
-            return carry(result, origins_of(tuple([value for value in args if type(value) is Marked])))
-        return result
+        given = tuple([value for value in args if type(value) is Marked]) if type(result) is not Marked else ()
+        return carry(result, origins_of(given)) if given else result
 
     return metered
+
+
+def _of_text(function: Callable[[str], str]) -> Callable[[str], str]:
+    """Return a function of a text as one that marks what it makes."""
+
+    def of_text(text: str) -> str:
+        return carry(function(plain(text)), origins_of(text)) if isinstance(text, Marked) else function(text)
+
+    return of_text
 
 
 def _join(values: Iterable[Any], separator: str = "") -> str:
@@ -497,9 +531,9 @@ class CompiledTemplate:
 
     def evaluate(self, facts: Mapping[str, Any]) -> tuple[Any, Origins]:
         """Return the value of the variable `value`, and what it depends on; raises as `render`."""
-        _, context, origins = self._run(facts)
+        text, context, origins = self._run(facts)
         value = context.vars["value"]
-        return value, origins | origins_of(value)
+        return value, origins | origins_of((value, text))
 
     def _run(self, facts: Mapping[str, Any]) -> tuple[str, Context, Origins]:
         """Return the text, the context with the variables that were set, and what all of it depends on."""

@@ -37,6 +37,7 @@ def fenced(text: str) -> str:
 
 _environment = BoundedEnvironment(
     {"spoken": without_thoughts, "fenced": fenced},
+    marked=("observation", *_PAST_NAMES),
     loader=FileSystemLoader(Path(__file__).parent / "prompts"),
     trim_blocks=True,
     keep_trailing_newline=False,
@@ -150,9 +151,13 @@ def _instructions(templates: _Templates, facts: Mapping[str, Any]) -> str:
     return _fill_cached(templates.instructions, names, tuple([facts[name] for name in names]), facts["agent"])
 
 
-def _render(templates: _Templates, present: tuple[Hashable, ...], past: dict[str, Any]) -> tuple[Message, ...]:
-    """Fill in the templates: `present` holds the values of `_PRESENT_NAMES` and of `templates.fields`, in order."""
+def _render(
+    templates: _Templates, present: tuple[Hashable, ...], spans: tuple[Span, ...], past: dict[str, Any]
+) -> tuple[Message, ...]:
+    """Fill in the templates: `present` holds the values of `_PRESENT_NAMES` and of `templates.fields`, in order;
+    `spans` are those of the observation."""
     facts: dict[str, Any] = {**dict(zip((*_PRESENT_NAMES, *templates.fields), present, strict=True)), **past}
+    facts["observation"] = Marked(facts["observation"], spans)
     user = _fill(templates.prompt, facts, facts["agent"])
     system = _instructions(templates, facts)
     return (Message("system", system), Message("user", user)) if system else (Message("user", user),)
@@ -160,13 +165,10 @@ def _render(templates: _Templates, present: tuple[Hashable, ...], past: dict[str
 
 @lru_cache(maxsize=4096)
 def _render_cached(
-    templates: _Templates, present: tuple[Hashable, ...], _spans: tuple[Span, ...]
+    templates: _Templates, present: tuple[Hashable, ...], spans: tuple[Span, ...]
 ) -> tuple[Message, ...]:
-    """Fill in templates that use nothing of the past: in a small game the same prompt comes again and again.
-
-    `_spans` are those of the observation, since equal texts may have different marks.
-    """
-    return _render(templates, present, {})
+    """Fill in templates that use nothing of the past: in a small game the same prompt comes again and again."""
+    return _render(templates, present, spans, {})
 
 
 def _facts(turns: Iterable[Turn]) -> list[Mapping[str, str | None]]:
@@ -199,9 +201,12 @@ def _past(view: View, thinking: str, names: frozenset[str]) -> dict[str, Any]:
     return past
 
 
-def _observed(text: str) -> Marked:
-    """Return an observation with marks; a game that has none tells of all that the agent had not read yet."""
-    return text if isinstance(text, Marked) else Marked(text, ((0, len(text), Origin(None, "told")),))
+_UNREAD = Origin(None, "told")
+
+
+def _observed(text: str) -> tuple[Span, ...]:
+    """Return the marks of an observation; a game that has none tells of all that the agent had not read yet."""
+    return spans_of(text) if isinstance(text, Marked) else ((0, len(text), _UNREAD),)
 
 
 class BaseRole(RoleConfig):
@@ -239,15 +244,15 @@ class BaseRole(RoleConfig):
     def messages(self, view: View) -> tuple[Message, ...]:
         tools = tuple([(tool.name, tool.description) for tool in self.tools]) if self.tools else ()
         continued = self.history == "append" and bool(view.mine)
-        info, observation = view.info, _observed(view.observation["text"])
-        situation = view.agent, observation, info["legal"], info["attempt"], info.get("rules", "")
+        info, observation = view.info, view.observation["text"]
+        situation = view.agent, plain(observation), info["legal"], info["attempt"], info.get("rules", "")
         present = (*situation, continued, tools)
         if self.template_fields:
             present += tuple([getattr(self, name) for name in self.template_fields])
         templates = _Templates(self.instructions, self.prompt, self.template_fields)
         if names := _past_names(self.instructions, self.prompt):
-            return _render(templates, present, _past(view, self.thinking, names))
-        return _render_cached(templates, present, spans_of(observation))
+            return _render(templates, present, _observed(observation), _past(view, self.thinking, names))
+        return _render_cached(templates, present, _observed(observation))
 
     def continues(self, view: View) -> tuple[int, ...]:
         if self.history == "fresh" or not view.mine:

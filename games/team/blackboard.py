@@ -20,7 +20,7 @@ turns), `index`, `posed` (1 if its move poses a problem), each check that verifi
 about), `before` (the same facts one turn earlier)."""
 _MAX_SCORE = 1e6
 """Bound on numbers that a model writes, so that none overflows a reward."""
-_SPOKEN_FACTS = ("move", "readable", "score", "posed")
+_SPOKEN_FACTS: tuple[str, ...] = ("move", "readable", "score", "posed")
 """Facts that are made from an agent's own move."""
 _SCORES = {"yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0}
 _PROBLEM_FIELDS = {"question": "question", "given": "facts"}

@@ -55,6 +55,8 @@ class RandomCasting(RoleCasting):
         self._by_rule = {name for name, engine in engines.items() if engine.rule_bound}
         self.free: set[str] = set()
         """Roles that were asked where any text is a move and the game gives no examples."""
+        self.audible: set[tuple[str, str]] = set()
+        """(role, another agent's role whose turns it could hear)"""
         self.count = 0
         """Requests so far."""
         self.end = math.inf
@@ -65,6 +67,8 @@ class RandomCasting(RoleCasting):
         if time.monotonic() > self.end:
             raise TimeoutError(f"an episode took longer than {LIMIT_S:g} s")
         request = super().request(role, view, seed)
+        heard = {*view.info["hears"]} - {view.agent}
+        self.audible |= {(role, turn.role) for turn in view.turns if turn.agent in heard}
         self.count += 1
         if verdict := self._verdicts.get(request.policy):
             return replace(request, examples=(verdict,))
@@ -91,6 +95,8 @@ class DryRun:
     """Roles that may say anything somewhere, without examples of what."""
     unfinished: int | None
     """Number of questions in an episode that was broken off, as it took too long; None: all came to their end."""
+    audible: frozenset[tuple[str, str]] = frozenset()
+    """(role, another agent's role whose turns it could hear)"""
 
     @cached_property
     def turns(self) -> Mapping[str, Sequence[Turn]]:
@@ -169,6 +175,7 @@ class DryRun:
             yield f"an episode had not ended after {LIMIT_S:g} s and {self.unfinished:,} questions of random play"
         for role in (role for role in scenario.roles if role not in self.turns and self.episodes):
             yield f"roles.{role}: did not speak in {len(self.episodes)} random episodes"
+        yield from self._heard_in_vain()
         name = scenario.evaluate.best_by
         if name and name.startswith(scope := "eval/held_out/") and scenario.game.measured() is None and self.episodes:
             figures = summarize_play(self.episodes)
@@ -184,6 +191,20 @@ class DryRun:
                     f"{settings.sampling.max_tokens:,} are more than the {room:,} that the model of "
                     f"policies.{settings.policy} was made for"
                 )
+
+    def _heard_in_vain(self) -> Iterator[str]:
+        """Yield a line for each role that hears another one, of whose words and facts no prompt makes use."""
+        used = set[tuple[str, str]]()
+        for episode in self.episodes:
+            turns = {turn.id: turn for turn in episode.turns}
+            prompts = [(u, v) for u, v, kinds in episode.graph.edges(data="kinds") if {*kinds} - {"gated"}]
+            used |= {(turns[reader].role, turns[source].role) for source, reader in prompts}
+        for role, speaker in sorted(self.audible - used):
+            yield (
+                f"roles.{role}: hears role {speaker!r}, but no prompt in {len(self.episodes)} random episodes used its "
+                "words; show them in the `prompt`, as {% for turn in heard %}{{ turn.text }}{% endfor %}, or do not "
+                "let it hear them"
+            )
 
     def _without_answers(self) -> Iterator[str]:
         for role in sorted(self.free):
@@ -247,7 +268,7 @@ def dry_run(scenario: Scenario) -> DryRun:
             break
     if not played and unfinished is None:
         raise ValueError(f"no random episode could be judged: {'; '.join(simulator.take_failures())}")
-    return DryRun(scenario, played, frozenset(casting.free), unfinished)
+    return DryRun(scenario, played, frozenset(casting.free), unfinished, frozenset(casting.audible))
 
 
 def _engines(scenario: Scenario) -> dict[str, Engine]:

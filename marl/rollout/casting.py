@@ -11,7 +11,7 @@ from marl.answer_text import public_text
 from marl.protocols import RoleConfig, Tool, View
 from marl.provenance import Origin, carry, merged, plain, spans_of, swap_notes, taken
 from marl.text import well_formed
-from marl.types import Mark, Message, Request, Turn
+from marl.types import EdgeKind, Mark, Message, Request, Turn, TurnId
 
 
 class RoleCasting:
@@ -42,9 +42,14 @@ class RoleCasting:
             return turn
         return replace(turn, completion=replace(turn.completion, text=public))
 
-    def marked(self, reader: str, turns: Sequence[Turn]) -> Sequence[Turn]:
-        """Return turns with texts and moves that know from which turn they are, and as what `reader` reads them."""
-        return _MarkedTurns(turns, reader, self._toolboxes) if turns else ()
+    def marked(self, turns: Sequence[Turn], known: dict[TurnId, Turn], *, own: bool = False) -> Sequence[Turn]:
+        """Return turns with texts and moves that know from which turn they are.
+
+        `known`: those that were marked before. `own`: they are the reader's.
+        """
+        return (
+            _MarkedTurns(turns, known, ("self", "self") if own else ("heard", "tool"), self._toolboxes) if turns else ()
+        )
 
     def request(self, role: str, view: View, seed: int) -> Request:
         """Return the request that `role` makes of its policy in the situation `view`.
@@ -70,13 +75,20 @@ class RoleCasting:
 class _MarkedTurns(Sequence[Turn]):
     """Turns whose texts are marked when they are looked at, as most prompts look at few of them."""
 
-    __slots__ = ("_reader", "_toolboxes", "_turns")
+    __slots__ = ("_kinds", "_known", "_toolboxes", "turns")
 
-    def __init__(self, turns: Sequence[Turn], reader: str, toolboxes: Collection[str]) -> None:
-        self._turns, self._reader, self._toolboxes = turns, reader, toolboxes
+    def __init__(
+        self,
+        turns: Sequence[Turn],
+        known: dict[TurnId, Turn],
+        kinds: tuple[EdgeKind, EdgeKind],
+        toolboxes: Collection[str],
+    ) -> None:
+        """`kinds`: of a turn, and of one that answers a tool call."""
+        self.turns, self._known, self._kinds, self._toolboxes = turns, known, kinds, toolboxes
 
     def __len__(self) -> int:
-        return len(self._turns)
+        return len(self.turns)
 
     @overload
     def __getitem__(self, place: int) -> Turn: ...
@@ -84,12 +96,19 @@ class _MarkedTurns(Sequence[Turn]):
     def __getitem__(self, place: slice) -> Sequence[Turn]: ...
     def __getitem__(self, place: int | slice) -> Turn | Sequence[Turn]:
         if isinstance(place, slice):
-            return _MarkedTurns(self._turns[place], self._reader, self._toolboxes)
-        turn = self._turns[place]
-        own, called = turn.agent == self._reader, turn.role in self._toolboxes
-        origins = frozenset([Origin(turn.id, "self" if own else "tool" if called else "heard")])
-        completion = replace(turn.completion, text=carry(turn.completion.text, origins))
-        return replace(turn, completion=completion, action=carry(turn.action, origins) if turn.action else turn.action)
+            return _MarkedTurns(self.turns[place], self._known, self._kinds, self._toolboxes)
+        turn = self.turns[place]
+        if turn.id not in self._known:
+            origins = frozenset([Origin(turn.id, self._kinds[turn.role in self._toolboxes])])
+            completion = replace(turn.completion, text=carry(turn.completion.text, origins))
+            self._known[turn.id] = replace(
+                turn, completion=completion, action=turn.action and carry(turn.action, origins)
+            )
+        return self._known[turn.id]
+
+
+def _ids(turns: Sequence[Turn]) -> list[TurnId]:
+    return [turn.id for turn in (turns.turns if isinstance(turns, _MarkedTurns) else turns)]
 
 
 def _greedy(role: RoleConfig) -> RoleConfig:
@@ -117,8 +136,8 @@ def _turns(origin: Origin, view: View) -> Iterable[Origin]:
     """Return the turns that an origin stands for, by their ids."""
     match origin.source:
         case None:
-            own = view.mine[-1:] if view.agent in view.info["hears"] else ()
-            return [*(Origin(turn.id, "told") for turn in view.unread), *(Origin(turn.id, "self") for turn in own)]
+            own = _ids(view.mine)[-1:] if view.agent in view.info["hears"] else []
+            return [*(Origin(turn, "told") for turn in _ids(view.unread)), *(Origin(turn, "self") for turn in own)]
         case int() as step:
             turn = view.turns[step]
             own_words = origin.kind == "told" and turn.agent == view.agent

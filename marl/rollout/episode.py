@@ -74,6 +74,8 @@ class _Memory:
     """Agent -> number of its turns that this agent has read."""
     read: list[Turn] = field(default_factory=list)
     """The turns that it has read."""
+    marked: dict[TurnId, Turn] = field(default_factory=dict)
+    """Its own turns, with marks for its prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,8 @@ class Episode:
         self.game, self.casting, self.limits = game, casting, limits
         self._open: dict[str, _Question] = {}
         self._memory = {agent: _Memory() for agent in deal.seats}
+        self._marked: dict[bool, dict[TurnId, Turn]] = {False: {}, True: {}}
+        """Turns with marks for the prompts of others: as most hear them, and (True) with the thoughts that they hide."""
         self._script: _Script | None = None
         self.trajectory = Trajectory(deal, "")
         with _Guard(self):
@@ -201,11 +205,14 @@ class Episode:
             observation = self.game.observe(agent)
         info, memory, deal = self.game.infos[agent], self._memory[agent], self.trajectory.deal
         unread = self._unread(agent, info["hears"])
-        if not self.casting.roles[deal.seats[agent]].hears_thoughts:
+        hears_thoughts = self.casting.roles[deal.seats[agent]].hears_thoughts
+        if not hears_thoughts:
             unread = [self.casting.heard(turn) for turn in unread]
         turns = self.trajectory.turns
-        own, new, known = (self.casting.marked(agent, each) for each in (memory.turns, unread, memory.read))
-        view = View(agent, observation, info, own, new, known, turns)
+        marked = self.casting.marked
+        mine = marked(memory.turns, memory.marked, own=True)
+        new, known = (marked(each, self._marked[hears_thoughts]) for each in (unread, memory.read))
+        view = View(agent, observation, info, mine, new, known, turns)
         seed = seed_of(
             self.casting.seed, deal.purpose, deal.episode, deal.branch, agent, len(memory.turns), info["attempt"]
         )

@@ -132,12 +132,12 @@ def spans_of(text: str) -> tuple[Span, ...]:
 class WatchedList(list[Any]):
     """A list whose items were made from earlier turns and cannot tell; looking at one is noted."""
 
-    __slots__ = ("_origins",)
+    __slots__ = ("_length", "_origins")
 
-    def __init__(self, items: Iterable[Any], origins: Sequence[Origins]) -> None:
-        """`origins`: of each item."""
+    def __init__(self, items: Iterable[Any], origins: Sequence[Origins], length: Origins = NO_ORIGINS) -> None:
+        """`origins`: of each item; `length`: of their number."""
         super().__init__(items)
-        self._origins = origins
+        self._origins, self._length = origins, length
 
     def __getitem__(self, place: Any) -> Any:
         origins = self._origins[place] if isinstance(place, int) else NO_ORIGINS.union(*self._origins)
@@ -245,7 +245,7 @@ def mark(value: Any, origins: Origins) -> Any:
             marked = {name: mark(inner, origins) for name, inner in value.items()}
             return WatchedDict(marked, dict.fromkeys(value, origins))
         case list():
-            return WatchedList([mark(inner, origins) for inner in value], [origins] * len(value))
+            return WatchedList([mark(inner, origins) for inner in value], [origins] * len(value), origins)
         case tuple():
             return tuple([mark(inner, origins) for inner in value])
     return value
@@ -259,7 +259,7 @@ def carry(value: Any, origins: Origins) -> Any:
         case str():
             return Marked(value, (*spans_of(value), *_whole(value, origins)))
         case list():
-            return WatchedList([carry(item, origins) for item in value], [origins] * len(value))
+            return WatchedList([carry(item, origins) for item in value], [origins] * len(value), origins)
         case tuple():
             return tuple([carry(item, origins) for item in value])
     note(origins)
@@ -278,20 +278,28 @@ def origins_of(value: Any) -> Origins:
     found: set[Origin] = set()
     left = [value]
     while left:
-        match left.pop():
-            case Marked() as text:
-                found.update(origin for _, _, origin in text._spans)
-            case dict() as facts:
-                left += dict.values(facts)
-                if isinstance(facts, WatchedDict):
-                    found.update(*facts._origins.values())
-            case list() as items:
-                left += list.__iter__(items)
-                if isinstance(items, WatchedList):
-                    found.update(*items._origins)
-            case tuple() as items:
-                left += items
+        inner = left.pop()
+        found |= _own_origins(inner)
+        match inner:
+            case dict():
+                left += dict.values(inner)
+            case list():
+                left += list.__iter__(inner)
+            case tuple():
+                left += inner
     return frozenset(found)
+
+
+def _own_origins(value: Any) -> Origins:
+    """Return what a value itself knows that it was made from."""
+    match value:
+        case Marked():
+            return frozenset([origin for _, _, origin in value._spans])
+        case WatchedList():
+            return value._length.union(*value._origins)
+        case WatchedDict():
+            return NO_ORIGINS.union(*value._origins.values())
+    return NO_ORIGINS
 
 
 def text_of(value: Any) -> str:

@@ -102,7 +102,7 @@ class Episode:
         self._open: dict[str, _Question] = {}
         self._memory = {agent: _Memory() for agent in deal.seats}
         self._marked: dict[bool, dict[TurnId, Turn]] = {False: {}, True: {}}
-        """Turns with marks for the prompts of others: as most hear them, and (True) with the thoughts that they hide."""
+        """Turns with marks for the prompts of others: as most hear them, and (True) with thoughts that are hidden."""
         self._script: _Script | None = None
         self.trajectory = Trajectory(deal, "")
         with _Guard(self):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from credit.assign.outcome import Flow
 from games.team.settings import TeamConfig
 from marl.graph import Trajectory, read_trajectories, write_trajectories
 from marl.protocols import Evidence
-from marl.types import Fork, Request, Turn
+from marl.types import Fork, Turn
 
 DEAF = Plain(policy="actor", prompt="{{ observation }}")
 SILENT = {"role": "first", "tell": "say something"}

@@ -275,11 +275,11 @@ def origins_of(value: Any) -> Origins:
     """Return all that a value, with all that it holds, was made from."""
     if type(value) is Marked:
         return frozenset([origin for _, _, origin in value._spans])
-    found: set[Origin] = set()
+    gathered: set[Origin] = set()
     left = [value]
     while left:
         inner = left.pop()
-        found |= _own_origins(inner)
+        gathered |= _own_origins(inner)
         match inner:
             case dict():
                 left += dict.values(inner)
@@ -287,7 +287,7 @@ def origins_of(value: Any) -> Origins:
                 left += list.__iter__(inner)
             case tuple():
                 left += inner
-    return frozenset(found)
+    return frozenset(gathered)
 
 
 def _own_origins(value: Any) -> Origins:
@@ -329,11 +329,11 @@ class Boundary(str):
 
 
 class Begin(Boundary):
-    """What follows, up to its `End`, may have been made under an influence."""
+    """Begins a part of a text that may have been made under an influence, up to its `End`."""
 
 
 class End(Boundary):
-    """What precedes, back to its `Begin`, was made under the influence of `origins`."""
+    """Ends a part of a text, which was made under the influence of `origins` from its `Begin` on."""
 
 
 class Rest(Boundary):
@@ -365,13 +365,13 @@ def joined(pieces: Iterable[str]) -> Any:
 def merged(spans: Collection[Span]) -> list[Span]:
     """Return spans of turns that are named by their ids, by beginning; those of one origin that overlap or touch are
     one."""
-    found: list[Span] = []
+    gathered: list[Span] = []
     last: dict[Origin, int] = {}
     for begin, end, origin in sorted(spans):
         place = last.get(origin)
-        if place is not None and begin <= found[place][1]:
-            found[place] = (found[place][0], max(end, found[place][1]), origin)
+        if place is not None and begin <= gathered[place][1]:
+            gathered[place] = (gathered[place][0], max(end, gathered[place][1]), origin)
         else:
-            last[origin] = len(found)
-            found.append((begin, end, origin))
-    return found
+            last[origin] = len(gathered)
+            gathered.append((begin, end, origin))
+    return gathered

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
-from math import isfinite
 from threading import local
 from types import BuiltinMethodType, CodeType, MethodType
 from typing import Any
@@ -32,7 +31,6 @@ from jinja2.filters import FILTERS
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.visitor import NodeTransformer
 
 from marl.provenance import (
     Begin,
@@ -51,14 +49,13 @@ from marl.provenance import (
     taken,
     text_of,
 )
+from marl.template_nodes import Meter, check_tree, too_deep
 
 BUDGET = 10_000_000
 """Characters that one rendering may make; an item of a list, a call and a round of a loop count as `ITEM`."""
 ITEM = 100
 MAX_SOURCE = 100_000
 """Characters of a template or an expression."""
-MAX_DEPTH = 100
-"""Nesting of a template or an expression. Python's compiler gives up at about 200 brackets."""
 MAX_BITS = 4096
 """Size of a whole number that is made: 1,233 digits."""
 _FILTERS = (
@@ -95,9 +92,9 @@ class _Rendering(local):
     units = 0
     """Characters that it has made so far."""
     branches: list[set[Origin]]
-    """What the conditions and items depend on of each `if` and `for` that is open; first, of the whole template."""
+    """Origins of the conditions and items of each `if` and `for` that is open; first, of the whole template."""
     assigned: set[Origin]
-    """What variables depend on that were set just now and cannot be marked."""
+    """Origins of variables that were set just now and cannot be marked."""
 
 
 _rendering = _Rendering()
@@ -171,10 +168,10 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             parser = Parser(self, source, state="variable")
             tree = parser.parse_expression()
         except RecursionError as error:
-            raise TemplateSyntaxError(_too_deep(), 1) from error
+            raise TemplateSyntaxError(too_deep(), 1) from error
         if not parser.stream.eos:
             raise TemplateSyntaxError(f"unexpected {parser.stream.current.value!r}", parser.stream.current.lineno)
-        _check_tree(tree)
+        check_tree(tree)
         tree.set_environment(self)
         return tree
 
@@ -190,12 +187,12 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         try:
             tree = super()._parse(source, name, filename)
         except RecursionError as error:
-            raise TemplateSyntaxError(_too_deep(), 1, name, filename) from error
-        _check_tree(tree)
+            raise TemplateSyntaxError(too_deep(), 1, name, filename) from error
+        check_tree(tree)
         return tree
 
     def _generate(self, source: nodes.Template, *place: Any, **options: Any) -> str:
-        _Meter(source, self.marked).visit(source)
+        Meter(ITEM, source, self.marked).visit(source)
         source.set_environment(self)
         # A template may be compiled while another one is rendered that includes it.
         notes = swap_notes(None)
@@ -209,7 +206,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             return super()._compile(source, filename)
         except (SyntaxError, RecursionError, MemoryError) as error:
             # Python's own bounds, such as 20 loops within each other.
-            raise TemplateSyntaxError(_too_deep(), 1) from error
+            raise TemplateSyntaxError(too_deep(), 1) from error
 
     # --- bounds of what is made: hooks of jinja2's sandbox -----------------------------------------------------------
 
@@ -251,124 +248,12 @@ def _methods(owner: Any) -> tuple[str, ...]:
     return next((methods for kind, methods in _METHODS.items() if isinstance(owner, kind)), ())
 
 
-def _too_deep() -> str:
-    return f"nested too deeply; the limit is {MAX_DEPTH}"
-
-
 def _check_length(source: str) -> None:
     if len(source) > MAX_SOURCE:
         raise TemplateSyntaxError(f"{len(source):,} characters are too many; the limit is {MAX_SOURCE:,}", 1)
 
 
-def _check_tree(tree: nodes.Node) -> None:
-    level, depth = [tree], 0
-    while level:
-        depth += 1
-        if depth > MAX_DEPTH:
-            raise TemplateSyntaxError(_too_deep(), level[0].lineno or 1)
-        for node in level:
-            # Infinity has no literal in the code that jinja2 makes.
-            if isinstance(node, nodes.Const) and isinstance(node.value, float) and not isfinite(node.value):
-                raise TemplateSyntaxError("a number is too large", node.lineno)
-        level = [child for node in level for child in node.iter_child_nodes()]
-
-
-class _Meter(NodeTransformer):
-    """Makes a template charge rounds of loops and the values that jinja2's sandbox cannot intercept, and tell where
-    what it puts out depends on marked values without being made of them."""
-
-    def __init__(self, template: nodes.Template, marked: Collection[str] | None) -> None:
-        # What stands outside of blocks is not put out by a template that extends another one.
-        self._silent = template.find(nodes.Extends) is not None
-        own = {name.name for name in template.find_all(nodes.Name) if name.ctx != "load"}
-        self._marked = None if marked is None else own.union(marked)
-
-    def _may_look(self, condition: nodes.Node) -> bool:
-        """Return whether a condition may look at marked values."""
-        # `find_all` leaves the node itself out.
-        names = {name.name for name in nodes.Output([condition]).find_all(nodes.Name)}  # type: ignore[list-item]
-        return self._marked is None or not names.isdisjoint(self._marked)
-
-    def visit_Block(self, node: nodes.Node) -> nodes.Node:  # noqa: N802 (jinja2 names it)
-        silent, self._silent = self._silent, False
-        self.generic_visit(node)
-        self._silent = silent
-        return node
-
-    def visit_For(self, node: nodes.For) -> list[nodes.Node]:  # noqa: N802
-        self.generic_visit(node)
-        cost = ITEM + sum(len(text.data) for text in node.find_all(nodes.TemplateData))
-        node.iter = _filtered(node.iter, "_count", nodes.Const(cost))
-        node.test = node.test and _filtered(node.test, "_decide")
-        return [_begin(node), node, _put_out("_end", node)]
-
-    def visit_If(self, node: nodes.If) -> list[nodes.Node]:  # noqa: N802
-        branches, node.elif_ = [node, *node.elif_], []
-        for branch in branches:
-            self.generic_visit(branch)
-        node.elif_ = branches[1:]
-        if not any(self._may_look(branch.test) for branch in branches):
-            return [node]
-        for branch in branches:
-            branch.test = _filtered(branch.test, "_decide", nodes.Const(branch is node))
-        # What a branch sets, or does not as it is not taken, is seen by all that follows.
-        sets = any(node.find(kind) for kind in (nodes.Assign, nodes.AssignBlock))
-        end = _put_out("_end", node, nodes.Const(sets))
-        return [_begin(node), node, end, *([_put_out("_rest", node)] if sets else [])]
-
-    def visit_Assign(self, node: nodes.Assign) -> list[nodes.Node]:  # noqa: N802
-        self.generic_visit(node)
-        node.node = _filtered(node.node, "_assign", nodes.Const(self._silent))
-        return [node, _put_out("_rest", node)]
-
-    def visit_With(self, node: nodes.With) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        node.values = [_filtered(value, "_assign") for value in node.values]
-        node.body.insert(0, _put_out("_rest", node))
-        return node
-
-    def visit_Macro(self, node: nodes.Macro | nodes.CallBlock) -> nodes.Node:  # noqa: N802
-        self.visit_Block(node)
-        node.defaults = [_filtered(value, "_assign") for value in node.defaults]
-        node.body.insert(0, _put_out("_rest", node))
-        return node
-
-    visit_CallBlock = visit_Macro  # noqa: N815
-
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        # All other comparisons are methods of the marked value.
-        if any(operand.op in ("in", "notin") for operand in node.ops):
-            node.expr = _filtered(node.expr, "_look")
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        return _filtered(nodes.List(node.nodes, lineno=node.lineno), "_concatenate")
-
-    def visit_List(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        target = isinstance(node, nodes.Tuple) and node.ctx == "store"
-        return node if target else _filtered(node, "_charge")
-
-    visit_Tuple = visit_Dict = visit_List  # noqa: N815
-
-
-def _filtered(node: nodes.Node, name: str, *args: nodes.Expr) -> nodes.Filter:
-    return nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno)
-
-
-def _put_out(name: str, place: nodes.Node, *args: nodes.Expr) -> nodes.Output:
-    """Return a statement that puts out what the filter `name` makes."""
-    return nodes.Output([_filtered(nodes.Const(None, lineno=place.lineno), name, *args)], lineno=place.lineno)
-
-
-def _begin(place: nodes.Node) -> nodes.Output:
-    """Return a statement that puts out the beginning of an `if` or a `for`."""
-    return nodes.Output([nodes.EnvironmentAttribute("begin", lineno=place.lineno)], lineno=place.lineno)
-
-
-# --- marks: filters that `_Meter` puts in. Those with a context are not worked out before the facts are known ---------
+# --- marks: filters that `Meter` puts in. Those with a context are not worked out before the facts are known ---------
 
 
 @pass_context
@@ -471,8 +356,8 @@ def _metered(function: Callable[..., Any]) -> Callable[..., Any]:
     def metered(*args: Any, **kwargs: Any) -> Any:
         _spend(_size((args, kwargs)))
         result = function(*args, **kwargs)
-        given = tuple([value for value in args if type(value) is Marked]) if type(result) is not Marked else ()
-        return carry(result, origins_of(given)) if given else result
+        texts = tuple([value for value in args if type(value) is Marked]) if type(result) is not Marked else ()
+        return carry(result, origins_of(texts)) if texts else result
 
     return metered
 

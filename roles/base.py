@@ -15,6 +15,7 @@ from marl.answer_text import public_text, without_thoughts
 from marl.config import nearest
 from marl.places import current
 from marl.protocols import RoleConfig, View
+from marl.protocols.roles import MarkedPrompt
 from marl.provenance import Marked, Origin, Span, WatchedDict, carry, origins_of, plain, spans_of
 from marl.templating import BoundedEnvironment, CompiledTemplate
 from marl.types import Message, Turn
@@ -168,7 +169,7 @@ def _render_cached(
     templates: _Templates, present: tuple[Hashable, ...], spans: tuple[Span, ...]
 ) -> tuple[Message, ...]:
     """Fill in templates that use nothing of the past: in a small game the same prompt comes again and again."""
-    return _render(templates, present, spans, {})
+    return MarkedPrompt.of(_render(templates, present, spans, {}))
 
 
 def _facts(turns: Iterable[Turn]) -> list[Mapping[str, str | None]]:
@@ -183,7 +184,7 @@ def _fact(turn: Turn) -> Mapping[str, str | None]:
     return WatchedDict(facts, {"move": origins_of(turn.completion.text)})
 
 
-def _own(turn: Turn, thinking: str) -> str:
+def _repeated(turn: Turn, thinking: str) -> str:
     text = turn.completion.text
     return carry(public_text(plain(text)), origins_of(text)) if thinking == "hide" else text
 
@@ -195,9 +196,9 @@ def _past(view: View, thinking: str, names: frozenset[str]) -> dict[str, Any]:
     if "before" in names:
         past["before"] = _facts(turn for turn in view.read if turn.agent in view.info["hears"])
     if "mine" in names:
-        past["mine"] = [_own(turn, thinking) for turn in view.mine]
+        past["mine"] = [_repeated(turn, thinking) for turn in view.mine]
     if "last" in names:
-        past["last"] = _own(view.mine[-1], thinking) if view.mine else None
+        past["last"] = _repeated(view.mine[-1], thinking) if view.mine else None
     return past
 
 

@@ -42,7 +42,7 @@ def score_of(move: str) -> float:
 
 
 @dataclass(slots=True)
-class _Spoken:
+class _TurnFacts:
     """The facts of an agent after one of its turns, and what they were made from."""
 
     facts: Facts
@@ -57,7 +57,7 @@ class _Spoken:
             return self.facts
         facts = {**self.facts, "move": mark(self.facts["move"], self.origins["move"])}
         if self.earlier:
-            facts["before"] = _Spoken(facts["before"], self.earlier).marked()
+            facts["before"] = _TurnFacts(facts["before"], self.earlier).marked()
         return WatchedDict(facts, self.origins)
 
 
@@ -75,8 +75,8 @@ class Blackboard:
         """Forget all turns, for a new problem."""
         self.split = split
         self.work_on(problem)
-        self._latest: dict[str, _Spoken] = {agent: _Spoken({**facts}) for agent, facts in self._initial.items()}
-        self._by_stage: dict[str, dict[str, _Spoken]] = {label: {} for label in self._seats.stages}
+        self._latest: dict[str, _TurnFacts] = {agent: _TurnFacts({**facts}) for agent, facts in self._initial.items()}
+        self._by_stage: dict[str, dict[str, _TurnFacts]] = {label: {} for label in self._seats.stages}
 
     def work_on(self, problem: Problem, posed_at: int | None = None) -> None:
         """Change the problem; `posed_at`: the step of the game that posed it."""
@@ -97,7 +97,7 @@ class Blackboard:
         facts |= {"spoke": before.facts["spoke"] + 1, "move": move, "readable": float(bool(move))}
         facts |= {"score": score_of(move), "of": self._seats.partner(stage, agent)}
         origins = dict.fromkeys(_SPOKEN_FACTS, frozenset([Origin(step, "told")]))
-        self._latest[agent] = self._by_stage[stage.label][agent] = _Spoken(facts, origins, before.origins)
+        self._latest[agent] = self._by_stage[stage.label][agent] = _TurnFacts(facts, origins, before.origins)
         return facts
 
     def record_verdict(self, agent: str, verdict: str, checks: tuple[str, ...], step: int = 0) -> None:
@@ -105,14 +105,14 @@ class Blackboard:
 
         Raises ValueError if a readable verdict lacks one of the checks, or its score is no finite number.
         """
-        scores, spoken = _parse_scores(verdict), self._latest[agent]
+        scores, latest = _parse_scores(verdict), self._latest[agent]
         if scores is None:
             scores = dict.fromkeys(checks, 0.0)
         for check in checks:
             if check not in scores:
                 raise ValueError(f"the verdict on {agent} has no check {check!r}; checks: {', '.join(scores)}")
-            spoken.facts[check] = finite(scores[check], f"the verdict on {agent}: check {check!r}")
-            spoken.origins[check] = frozenset([Origin(step, "told")])
+            latest.facts[check] = finite(scores[check], f"the verdict on {agent}: check {check!r}")
+            latest.origins[check] = frozenset([Origin(step, "told")])
 
     def names(self, *, with_answer: bool = True) -> frozenset[str]:
         """Return all names that an expression may use; without the answer, none that gives it away."""
@@ -146,15 +146,15 @@ class Blackboard:
         return mark(value, self._posed) if marked and self._posed else value
 
     def _with_partner(self, agent: str, marked: bool) -> Facts:
-        spoken = self._latest[agent]
-        partner = self._latest.get(spoken.facts["of"])
-        with_partner = {**spoken.facts, "of": partner and _shown(partner, marked)}
-        return _shown(_Spoken(with_partner, spoken.origins, spoken.earlier), marked)
+        latest = self._latest[agent]
+        partner = self._latest.get(latest.facts["of"])
+        with_partner = {**latest.facts, "of": partner and _shown(partner, marked)}
+        return _shown(_TurnFacts(with_partner, latest.origins, latest.earlier), marked)
 
     def _stage_facts(self, stage: Stage, marked: bool) -> Facts:
         """Return the facts of a stage: those of its one agent, or for several agents a list of each fact."""
         recorded, agents = self._by_stage[stage.label], self._seats.speakers(stage)
-        rows = [recorded.get(agent) or _Spoken(self._initial[agent]) for agent in agents]
+        rows = [recorded.get(agent) or _TurnFacts(self._initial[agent]) for agent in agents]
         if len(rows) == 1:
             return _shown(rows[0], marked)
         shown = [_shown(row, marked) for row in rows]
@@ -172,8 +172,8 @@ class Blackboard:
         return facts | {"before": facts}
 
 
-def _shown(spoken: _Spoken, marked: bool) -> Facts:
-    return spoken.marked() if marked else spoken.facts
+def _shown(latest: _TurnFacts, marked: bool) -> Facts:
+    return latest.marked() if marked else latest.facts
 
 
 def _watched(column: list[Any], origins: Sequence[Origins | None]) -> list[Any]:

@@ -40,7 +40,7 @@ class TeamGame(TextGame):
         self.blackboard.reset(self.current_problem, split)
         self._steps = walk(self.config.stages, self._decide)
         self._posed_at, self._problem_gates = 0, NO_ORIGINS
-        self._told: dict[str, str] = {}
+        self._observations: dict[str, str] = {}
         """Agent -> its observation before the next move."""
         self._audible: dict[str, tuple[tuple[str, ...], Origins]] = {}
         """Agent -> whom it hears before the next move, and what that depends on."""
@@ -92,9 +92,9 @@ class TeamGame(TextGame):
         return tuple(sorted({origin.source for origin in origins if isinstance(origin.source, int)}))
 
     def describe(self, agent: str) -> str:
-        if agent not in self._told:
-            self._told[agent] = self._call or self._render(self.stage.tell, agent, marked=True)
-        return self._told[agent]
+        if agent not in self._observations:
+            self._observations[agent] = self._call or self._render(self.stage.tell, agent, marked=True)
+        return self._observations[agent]
 
     def examples(self, agent: str) -> tuple[str, ...]:
         if self._call or self.stage.legal is not None:
@@ -121,7 +121,7 @@ class TeamGame(TextGame):
 
     def move(self, action: str) -> str | Mapping[str, float]:
         agent = self.agent_selection
-        self._told, self._audible = {}, {}
+        self._observations, self._audible = {}, {}
         if self._call:
             self._call = ""
             self.blackboard.of(agent)["spoke"] += 1
@@ -162,9 +162,9 @@ class TeamGame(TextGame):
                 self._caller, self._call, self._calls_made, self._stage_begins = "", "", 0, True
                 return self._speakers[0]
             if self.current_problem is not self.dealt_problem:
-                kept, looked_at = self._decide(step.keep)
+                keeps, looked_at = self._decide(step.keep)
                 self._problem_gates |= looked_at
-                if kept:
+                if keeps:
                     self.kept_problems.append(self.current_problem)
                 else:
                     self._work_on(None)

@@ -137,8 +137,8 @@ def walk(
         elif isinstance(step, KeepStage) or not step.when:
             yield step, gates
         else:
-            spoken, looked_at = holds(step.when)
-            if spoken:
+            reached, looked_at = holds(step.when)
+            if reached:
                 yield step, gates | looked_at
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
 from marl.config import Component, Config, Sampling
+from marl.provenance import Span, plain, spans_of
+from marl.text import well_formed
 from marl.types import Info, Message, Observation, Turn
 
 
@@ -38,6 +40,23 @@ class View:
     def of(cls, agent: str, text: str) -> View:
         """Return the view of an agent that has observed only `text` and may answer with any text."""
         return cls(agent, {"text": text}, {"legal": None, "hears": (), "together": (), "state": text, "attempt": 0})
+
+
+class MarkedPrompt(tuple[Message, ...]):
+    """Messages, taken apart into texts and marks; a role that returns it again and again has that done once."""
+
+    texts: tuple[Message, ...]
+    """The messages without marks, and without lone surrogates, which no file and no tokenizer takes."""
+    spans: tuple[tuple[Span, ...], ...]
+    """The parts of each message that were made from earlier turns."""
+
+    @classmethod
+    def of(cls, messages: Iterable[Message]) -> MarkedPrompt:
+        """Return messages as a prompt."""
+        self = cls(messages)
+        self.texts = tuple([Message(message.role, well_formed(plain(message.content))) for message in self])
+        self.spans = tuple([spans_of(message.content) for message in self])
+        return self
 
 
 class Tool(Config):

@@ -9,7 +9,8 @@ from typing import overload
 
 from marl.answer_text import public_text
 from marl.protocols import RoleConfig, Tool, View
-from marl.provenance import Origin, carry, merged, plain, spans_of, swap_notes, taken
+from marl.protocols.roles import MarkedPrompt
+from marl.provenance import Origin, Span, carry, merged, plain, swap_notes, taken
 from marl.text import well_formed
 from marl.types import EdgeKind, Mark, Message, Request, Turn, TurnId
 
@@ -42,14 +43,13 @@ class RoleCasting:
             return turn
         return replace(turn, completion=replace(turn.completion, text=public))
 
-    def marked(self, turns: Sequence[Turn], known: dict[TurnId, Turn], *, own: bool = False) -> Sequence[Turn]:
+    def marked(self, turns: Sequence[Turn], known: dict[TurnId, Turn], *, mine: bool = False) -> Sequence[Turn]:
         """Return turns with texts and moves that know from which turn they are.
 
-        `known`: those that were marked before. `own`: they are the reader's.
+        `known`: those that were marked before. `mine`: they are the reader's.
         """
-        return (
-            _MarkedTurns(turns, known, ("self", "self") if own else ("heard", "tool"), self._toolboxes) if turns else ()
-        )
+        kinds: tuple[EdgeKind, EdgeKind] = ("self", "self") if mine else ("heard", "tool")
+        return _MarkedTurns(turns, known, kinds, self._toolboxes) if turns else ()
 
     def request(self, role: str, view: View, seed: int) -> Request:
         """Return the request that `role` makes of its policy in the situation `view`.
@@ -57,10 +57,10 @@ class RoleCasting:
         Observations may hold texts from outside: lone surrogates, which no file and no tokenizer takes, are replaced.
         """
         speaker = self.roles[role]
-        messages = _messages(speaker, view)
+        prompt = _prompt(speaker, view)
         return Request(
             policy=speaker.policy,
-            messages=tuple([Message(message.role, well_formed(plain(message.content))) for message in messages]),
+            messages=prompt.texts,
             sampling=speaker.sampling,
             seed=seed,
             options=self.options(role, view.info["legal"]),
@@ -68,7 +68,7 @@ class RoleCasting:
             continues=speaker.continues(view),
             examples=tuple([well_formed(speaker.phrase(move)) for move in view.info.get("examples", ())]),
             tools=_schemas(speaker.tools) if speaker.tools else (),
-            marks=tuple([mark for index, message in enumerate(messages) for mark in _marks(message, index, view)]),
+            marks=tuple([mark for index, spans in enumerate(prompt.spans) for mark in _marks(spans, index, view)]),
         )
 
 
@@ -115,20 +115,22 @@ def _greedy(role: RoleConfig) -> RoleConfig:
     return role.model_copy(update={"sampling": role.sampling.model_copy(update={"temperature": 0.0})})
 
 
-def _messages(speaker: RoleConfig, view: View) -> Sequence[Message]:
+def _prompt(speaker: RoleConfig, view: View) -> MarkedPrompt:
     """Return the prompt of a role, all of it marked by what the role itself looked at to make it."""
     notes = swap_notes(set())
     try:
         messages, origins = speaker.messages(view), taken()
     finally:
         swap_notes(notes)
-    return [Message(each.role, carry(each.content, origins)) for each in messages] if origins else messages
+    if origins:
+        return MarkedPrompt.of(Message(each.role, carry(each.content, origins)) for each in messages)
+    return messages if isinstance(messages, MarkedPrompt) else MarkedPrompt.of(messages)
 
 
-def _marks(message: Message, index: int, view: View) -> Iterator[Mark]:
+def _marks(spans: tuple[Span, ...], index: int, view: View) -> Iterator[Mark]:
     """Yield the parts of a message that were made from earlier turns, by beginning."""
-    spans = [(begin, end, turn) for begin, end, origin in spans_of(message.content) for turn in _turns(origin, view)]
-    for begin, end, (source, kind) in merged(spans):
+    named = [(begin, end, turn) for begin, end, origin in spans for turn in _turns(origin, view)]
+    for begin, end, (source, kind) in merged(named):
         yield Mark(source, kind, index, begin, end)  # type: ignore[arg-type]  # `_turns` names turns by their ids
 
 
@@ -136,8 +138,8 @@ def _turns(origin: Origin, view: View) -> Iterable[Origin]:
     """Return the turns that an origin stands for, by their ids."""
     match origin.source:
         case None:
-            own = _ids(view.mine)[-1:] if view.agent in view.info["hears"] else []
-            return [*(Origin(turn, "told") for turn in _ids(view.unread)), *(Origin(turn, "self") for turn in own)]
+            last = _ids(view.mine)[-1:] if view.agent in view.info["hears"] else []
+            return [*(Origin(turn, "told") for turn in _ids(view.unread)), *(Origin(turn, "self") for turn in last)]
         case int() as step:
             turn = view.turns[step]
             own_words = origin.kind == "told" and turn.agent == view.agent

@@ -210,7 +210,7 @@ class Episode:
             unread = [self.casting.heard(turn) for turn in unread]
         turns = self.trajectory.turns
         marked = self.casting.marked
-        mine = marked(memory.turns, memory.marked, own=True)
+        mine = marked(memory.turns, memory.marked, mine=True)
         new, known = (marked(each, self._marked[hears_thoughts]) for each in (unread, memory.read))
         view = View(agent, observation, info, mine, new, known, turns)
         seed = seed_of(
@@ -227,8 +227,8 @@ class Episode:
     def _sources(self, agent: str, request: Request, info: Info) -> dict[TurnId, set[EdgeKind]]:
         """Return the turns that led to a request, in playing order, the agent's own last."""
         turns, kinds = self.trajectory.turns, defaultdict[TurnId, set[EdgeKind]](set)
-        for mark in request.marks:
-            kinds[mark.source].add(mark.kind)
+        for source, kind, *_ in request.marks:
+            kinds[source].add(kind)
         if request.continues:
             kinds[self._memory[agent].turns[-1].id].add("self")
         for step in info.get("gates", ()):

@@ -208,7 +208,7 @@ class TextGame(AECEnv[str, Observation, str]):
         Raises ValueError if an option is unknown or its value impossible.
         """
         self.rng.seed(seed)
-        self.played = 0
+        self.steps_taken = 0
         """Number of steps so far, the one that is being played included."""
         self.agents = agents = list(self.seats)
         self.rewards = dict.fromkeys(agents, 0.0)
@@ -230,7 +230,7 @@ class TextGame(AECEnv[str, Observation, str]):
             return
         if action is None:
             raise ValueError(f"{self.name}: step(None) for {agent}, who is alive; an illegal move is any other text")
-        self.played += 1
+        self.steps_taken += 1
         self._cumulative_rewards[agent] = 0.0
         legal = self._legal
         played = action if action and (legal is None or action in legal) else self._refuse(agent)

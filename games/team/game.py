@@ -128,7 +128,7 @@ class TeamGame(TextGame):
             return self._caller
         if self.stage.tools and action.startswith(CALL) and self._calls_made < self.stage.calls:
             call = action.removeprefix(CALL)
-            self._call = Marked(call, ((0, len(call), Origin(self.played - 1, "told")),))
+            self._call = Marked(call, ((0, len(call), Origin(self.steps_taken - 1, "told")),))
             self._caller, self._stage_begins = agent, False
             self._calls_made += 1
             return self.team_seats.toolbox(self.stage, agent)
@@ -143,7 +143,7 @@ class TeamGame(TextGame):
     def _record(self, agent: str, action: str) -> None:
         """Record a move of the current stage, change to the problem that it poses, and pay what it earns at once."""
         stage, partner = self.stage, self.team_seats.partner(self.stage, agent)
-        step = self.played - 1
+        step = self.steps_taken - 1
         facts = self.blackboard.record(stage, agent, action, step)
         if stage.verifies:
             self.blackboard.record_verdict(partner or "", action, stage.scores, step)

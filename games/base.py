@@ -168,6 +168,10 @@ class TextGame(AECEnv[str, Observation, str]):
         """Return the agents whose observations are final when `agent` is to move, itself first."""
         return (agent,)
 
+    def gates(self, agent: str) -> tuple[int, ...]:
+        """Return the steps, by number, whose moves decided that `agent` speaks now, or whom it hears."""
+        return ()
+
     def problem(self) -> str:
         """Return the key of the problem that is worked on now; "" where there is none."""
         return ""
@@ -208,6 +212,8 @@ class TextGame(AECEnv[str, Observation, str]):
         Raises ValueError if an option is unknown or its value impossible.
         """
         self.rng.seed(seed)
+        self.steps_taken = 0
+        """Number of steps so far, the one that is being played included."""
         self.agents = agents = list(self.seats)
         self.rewards = dict.fromkeys(agents, 0.0)
         self._cumulative_rewards = dict.fromkeys(agents, 0.0)
@@ -228,6 +234,7 @@ class TextGame(AECEnv[str, Observation, str]):
             return
         if action is None:
             raise ValueError(f"{self.name}: step(None) for {agent}, who is alive; an illegal move is any other text")
+        self.steps_taken += 1
         self._cumulative_rewards[agent] = 0.0
         legal = self._legal
         played = action if action and (legal is None or action in legal) else self._refuse(agent)
@@ -292,6 +299,7 @@ class TextGame(AECEnv[str, Observation, str]):
                 problem=self.problem(),
                 examples=self.examples(each),
                 rules=self.rules,
+                gates=self.gates(each),
             )
 
     def _end(self) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import networkx as nx
 import zstandard
 from pydantic import ConfigDict, FailFast, TypeAdapter, with_config
 
 from marl.data_files import problems, read_lines, write_whole
 from marl.types import Deal, EdgeKind, End, Findings, Message, Reward, Turn, TurnId
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _HEARD: frozenset[EdgeKind] = frozenset({"heard"})
 _SELF: frozenset[EdgeKind] = frozenset({"self"})
@@ -34,12 +36,18 @@ class Trajectory:
         """Start state of the game; episodes with equal starts are one another's peers."""
         self.parent = parent
         """The turn at which this episode left another one."""
-        self.graph: nx.DiGraph[TurnId] = nx.DiGraph()
         self.turns: list[Turn] = []
         """In playing order."""
         self.rewards: list[Reward] = []
         self.findings = Findings()
         self.end: End = "no"
+
+    @cached_property
+    def graph(self) -> nx.DiGraph[TurnId]:
+        """The turns, and edges `kinds` from each to those that it led to."""
+        import networkx as nx  # here, as it takes a tenth of a second, and scenarios are checked without a single turn
+
+        return nx.DiGraph()
 
     @property
     def id(self) -> str:

@@ -2,33 +2,60 @@
 
 Scenario files are shared, so their templates run in a sandbox: they reach nothing outside their facts, an unknown name
 is an error and not an empty string, and what a rendering makes is charged to a budget.
+
+Values that are marked with the turns that they were made from (`marl/provenance.py`) keep their marks: an output is
+marked by what its expression looked at, and the whole of an `if` or a `for` by what its conditions and items depend on.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
-from math import isfinite
 from threading import local
 from types import BuiltinMethodType, CodeType, MethodType
 from typing import Any
 
-from jinja2 import StrictUndefined, Template, TemplateError, TemplateRuntimeError, TemplateSyntaxError, Undefined, nodes
+from jinja2 import (
+    StrictUndefined,
+    Template,
+    TemplateError,
+    TemplateRuntimeError,
+    TemplateSyntaxError,
+    Undefined,
+    nodes,
+    pass_context,
+)
 from jinja2.exceptions import SecurityError
 from jinja2.filters import FILTERS
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.visitor import NodeTransformer
+
+from marl.provenance import (
+    Begin,
+    Boundary,
+    End,
+    Marked,
+    Origin,
+    Origins,
+    Rest,
+    carry,
+    joined,
+    note,
+    origins_of,
+    plain,
+    swap_notes,
+    taken,
+    text_of,
+)
+from marl.template_nodes import Meter, check_tree, too_deep
 
 BUDGET = 10_000_000
 """Characters that one rendering may make; an item of a list, a call and a round of a loop count as `ITEM`."""
 ITEM = 100
 MAX_SOURCE = 100_000
 """Characters of a template or an expression."""
-MAX_DEPTH = 100
-"""Nesting of a template or an expression. Python's compiler gives up at about 200 brackets."""
 MAX_BITS = 4096
 """Size of a whole number that is made: 1,233 digits."""
 _FILTERS = (
@@ -59,18 +86,23 @@ class LimitError(SecurityError):
     """A template or an expression would take too much time or memory."""
 
 
-class _Spent(local):
-    """Characters that the rendering in this thread has made so far."""
+class _Rendering(local):
+    """State of the rendering in this thread."""
 
     units = 0
+    """Characters that it has made so far."""
+    branches: list[set[Origin]]
+    """Origins of the conditions and items of each `if` and `for` that is open; first, of the whole template."""
+    assigned: set[Origin]
+    """Origins of variables that were set just now and cannot be marked."""
 
 
-_spent = _Spent()
+_rendering = _Rendering()
 
 
 def _spend(units: int) -> None:
-    _spent.units += units
-    if _spent.units > BUDGET:
+    _rendering.units += units
+    if _rendering.units > BUDGET:
         raise LimitError(
             f"it makes more than {BUDGET:,} characters (an item, a call or a round of a loop counts as {ITEM})"
         )
@@ -82,11 +114,14 @@ def _size(value: Any) -> int:
     while left and total <= BUDGET:
         match left.pop():
             case str() as text:
-                total += len(text)
+                total += str.__len__(text)
             case dict() as mapping:
-                total += ITEM * len(mapping)
-                left += [*mapping.keys(), *mapping.values()]
-            case list() | tuple() | set() | frozenset() as items:
+                total += ITEM * dict.__len__(mapping)
+                left += [*dict.keys(mapping), *dict.values(mapping)]
+            case list() as items:
+                total += ITEM * list.__len__(items)
+                left += list.__iter__(items)
+            case tuple() | set() | frozenset() as items:
                 total += ITEM * len(items)
                 left += items
             case range() as numbers:
@@ -102,13 +137,24 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
+    concat = staticmethod(joined)  # of all that a template, block, macro or `set` block puts out
 
-    def __init__(self, filters: Mapping[str, Callable[..., Any]] | None = None, **options: Any) -> None:
-        super().__init__(undefined=StrictUndefined, finalize=_charge, **options)
-        known = {name: FILTERS[name] for name in _FILTERS} | (dict(filters) if filters else {})
+    def __init__(
+        self,
+        filters: Mapping[str, Callable[[str], str]] | None = None,
+        marked: Collection[str] | None = None,
+        **options: Any,
+    ) -> None:
+        """`filters`: functions of a text. `marked`: names of all facts that may be marked. Default: any may."""
+        super().__init__(undefined=StrictUndefined, finalize=_output, **options)
+        known = {name: FILTERS[name] for name in _FILTERS}
+        known |= {name: _of_text(function) for name, function in (filters or {}).items()}
         self.filters = {name: _metered(function) for name, function in known.items()}
+        self.marked, self.begin = marked, Begin()
         self.filters |= {"join": _join, "replace": _replace, "round": round, "sum": total, "tojson": _to_json}
-        self.filters |= {"_charge": _charge, "_count": _count, "_concatenate": _concatenate}
+        self.filters |= {"_charge": _charge, "_count": _count, "_concatenate": _concatenate, "_look": _look}
+        self.filters |= {"_decide": _decide, "_end": _end, "_assign": _assign, "_rest": _rest}
+        self.tests = {name: test if name in _OF_NAMES else _looking(test) for name, test in self.tests.items()}
         self.globals = {"range": range, "dict": dict}
 
     def parse_expression(self, source: str) -> nodes.Expr:
@@ -122,10 +168,10 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             parser = Parser(self, source, state="variable")
             tree = parser.parse_expression()
         except RecursionError as error:
-            raise TemplateSyntaxError(_too_deep(), 1) from error
+            raise TemplateSyntaxError(too_deep(), 1) from error
         if not parser.stream.eos:
             raise TemplateSyntaxError(f"unexpected {parser.stream.current.value!r}", parser.stream.current.lineno)
-        _check_tree(tree)
+        check_tree(tree)
         tree.set_environment(self)
         return tree
 
@@ -141,21 +187,26 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         try:
             tree = super()._parse(source, name, filename)
         except RecursionError as error:
-            raise TemplateSyntaxError(_too_deep(), 1, name, filename) from error
-        _check_tree(tree)
+            raise TemplateSyntaxError(too_deep(), 1, name, filename) from error
+        check_tree(tree)
         return tree
 
     def _generate(self, source: nodes.Template, *place: Any, **options: Any) -> str:
-        _Meter().visit(source)
+        Meter(ITEM, source, self.marked).visit(source)
         source.set_environment(self)
-        return super()._generate(source, *place, **options)
+        # A template may be compiled while another one is rendered that includes it.
+        notes = swap_notes(None)
+        try:
+            return super()._generate(source, *place, **options)
+        finally:
+            swap_notes(notes)
 
     def _compile(self, source: str, filename: str) -> CodeType:
         try:
             return super()._compile(source, filename)
         except (SyntaxError, RecursionError, MemoryError) as error:
             # Python's own bounds, such as 20 loops within each other.
-            raise TemplateSyntaxError(_too_deep(), 1) from error
+            raise TemplateSyntaxError(too_deep(), 1) from error
 
     # --- bounds of what is made: hooks of jinja2's sandbox -----------------------------------------------------------
 
@@ -175,7 +226,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 (as jinja2)
         _spend(ITEM + _size((args, kwargs)))
-        return _charge(super().call(__context, __obj, *args, **kwargs))
+        # What the arguments depend on is part of the result, not of what a macro happens to put out first.
+        origins = taken()
+        return carry(_charge(super().call(__context, __obj, *args, **kwargs)), origins)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if not super().is_safe_attribute(obj, attr, value):
@@ -195,92 +248,141 @@ def _methods(owner: Any) -> tuple[str, ...]:
     return next((methods for kind, methods in _METHODS.items() if isinstance(owner, kind)), ())
 
 
-def _too_deep() -> str:
-    return f"nested too deeply; the limit is {MAX_DEPTH}"
-
-
 def _check_length(source: str) -> None:
     if len(source) > MAX_SOURCE:
         raise TemplateSyntaxError(f"{len(source):,} characters are too many; the limit is {MAX_SOURCE:,}", 1)
 
 
-def _check_tree(tree: nodes.Node) -> None:
-    level, depth = [tree], 0
-    while level:
-        depth += 1
-        if depth > MAX_DEPTH:
-            raise TemplateSyntaxError(_too_deep(), level[0].lineno or 1)
-        for node in level:
-            # Infinity has no literal in the code that jinja2 makes.
-            if isinstance(node, nodes.Const) and isinstance(node.value, float) and not isfinite(node.value):
-                raise TemplateSyntaxError("a number is too large", node.lineno)
-        level = [child for node in level for child in node.iter_child_nodes()]
+# --- marks: filters that `Meter` puts in. Those with a context are not worked out before the facts are known ---------
 
 
-class _Meter(NodeTransformer):
-    """Makes a template charge rounds of loops, and the values that jinja2's sandbox cannot intercept."""
-
-    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 (jinja2 names it)
-        self.generic_visit(node)
-        cost = ITEM + sum(len(text.data) for text in node.find_all(nodes.TemplateData))
-        node.iter = _filtered(node.iter, "_count", nodes.Const(cost))
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        return _filtered(nodes.List(node.nodes, lineno=node.lineno), "_concatenate")
-
-    def visit_List(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        target = isinstance(node, nodes.Tuple) and node.ctx == "store"
-        return node if target else _filtered(node, "_charge")
-
-    visit_Tuple = visit_Dict = visit_List  # noqa: N815
+@pass_context
+def _end(_context: Context, _: None, sets: bool = False) -> str:
+    """Return the end of an `if` or a `for`; `sets`: it may set variables."""
+    origins = _rendering.branches.pop()
+    if sets:
+        _rendering.assigned |= origins
+    return End(frozenset(origins)) if origins else _END
 
 
-def _filtered(node: nodes.Node, name: str, *args: nodes.Expr) -> nodes.Filter:
-    return nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno)
+def _decide(condition: Any, first: bool = False) -> bool:
+    """Return whether a condition holds; all of the `if` or `for` that is open depends on what it looked at.
+
+    `first`: an `if` opens with it.
+    """
+    holds = bool(condition)
+    if first:
+        _rendering.branches.append(set())
+    _rendering.branches[-1].update(taken())
+    return holds
+
+
+def _assign(value: Any, silent: bool = False) -> Any:
+    """Return the value of a variable, marked by what was looked at for it; `silent`: all the rest may use it."""
+    origins = taken()
+    if origins and isinstance(value, str):
+        return carry(value, origins)
+    (_rendering.branches[0] if silent else _rendering.assigned).update(origins)
+    return value
+
+
+@pass_context
+def _rest(_context: Context, _: None) -> str:
+    """Return the boundary after variables were set."""
+    origins, _rendering.assigned = _rendering.assigned, set()
+    return Rest(frozenset(origins)) if origins else ""
+
+
+def _look(value: Any) -> Any:
+    """Return a value, with a note that it was looked at."""
+    if type(value) is Marked:
+        note(origins_of(value))
+    return value
+
+
+def _looking(test: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a test (`is upper`) that notes what it looks at."""
+
+    @wraps(test)
+    def looking(*args: Any) -> Any:
+        for value in args:
+            _look(value)
+        return test(*args)
+
+    return looking
+
+
+_END = End()
+_OF_NAMES = ("defined", "undefined", "filter", "test")
+"""Tests that look at names and not at values."""
+
+
+# --- costs, and filters of our own ------------------------------------------------------------------------------------
+
+
+def _output(value: Any) -> str:
+    """Return what an output statement puts out, marked by what its expression looked at."""
+    if isinstance(value, Boundary):
+        return str(value)
+    text = value if type(value) is str else text_of(value)
+    _spend(str.__len__(text))
+    return carry(text, origins) if (origins := taken()) else text
 
 
 def _charge(value: Any) -> Any:
-    _spend(len(value) if isinstance(value, str) else _size(value))
+    _spend(str.__len__(value) if isinstance(value, str) else _size(value))
     return value
 
 
 def _count(items: Iterable[Any], cost: int) -> list[Any]:
-    """Return the items of a loop, each of which is charged `cost`."""
+    """Return the items of a loop that opens with them, each of which is charged `cost`."""
     counted = []
     for item in items:
         _spend(cost)
         counted.append(item)
+    _rendering.branches.append(set(taken()))
     return counted
 
 
 def _concatenate(values: list[Any]) -> str:
     _spend(_size(values))
-    return "".join(map(str, values))
+    return joined(map(text_of, values))
 
 
 def _metered(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter that is charged for what it is given."""
+    """Return a filter that is charged for what it is given; what it makes of a marked text is marked."""
 
     @wraps(function)
     def metered(*args: Any, **kwargs: Any) -> Any:
         _spend(_size((args, kwargs)))
-        return function(*args, **kwargs)
+        result = function(*args, **kwargs)
+        texts = tuple([value for value in args if type(value) is Marked]) if type(result) is not Marked else ()
+        return carry(result, origins_of(texts)) if texts else result
 
     return metered
 
 
+def _of_text(function: Callable[[str], str]) -> Callable[[str], str]:
+    """Return a function of a text as one that marks what it makes."""
+
+    def of_text(text: str) -> str:
+        return carry(function(plain(text)), origins_of(text)) if isinstance(text, Marked) else function(text)
+
+    return of_text
+
+
 def _join(values: Iterable[Any], separator: str = "") -> str:
-    texts = list(map(str, _charge(list(values))))
+    texts = list(map(text_of, _charge(list(values))))
     _spend(_size(texts) + len(texts) * len(separator))
-    return separator.join(texts)
+    between = [separator] * max(2 * len(texts) - 1, 0)
+    between[::2] = texts
+    return joined(between)
 
 
 def _replace(text: str, old: str, new: str) -> str:
-    _spend(len(text) + text.count(old) * len(new))
-    return text.replace(old, new)
+    text, old, new = map(text_of, (text, old, new))
+    _spend(str.__len__(text) + str.count(text, old) * str.__len__(new))
+    return carry(str.replace(text, old, new), origins_of((text, old, new)))
 
 
 def total(values: Iterable[Any]) -> Any:
@@ -289,7 +391,7 @@ def total(values: Iterable[Any]) -> Any:
 
 
 def _to_json(value: Any) -> str:
-    return json.dumps(_charge(value), ensure_ascii=False)
+    return carry(json.dumps(_charge(value), ensure_ascii=False), origins_of(value))
 
 
 class CompiledTemplate:
@@ -303,21 +405,32 @@ class CompiledTemplate:
         self._template, self._globals = template, dict(template.globals)
 
     def render(self, facts: Mapping[str, Any]) -> str:
-        """Return the text, like `Template.render`.
+        """Return the text, like `Template.render`; `Marked` if it was made from marked values.
 
         Raises:
             jinja2.TemplateError: for names that are undefined or not allowed, for values that do not fit (the cause is
                 Python's own error), and for what exceeds a limit (`LimitError`).
         """
-        return self.run(facts)[0]
+        text, _, origins = self._run(facts)
+        return carry(text, origins)
 
-    def run(self, facts: Mapping[str, Any]) -> tuple[str, Context]:
-        """Return the text, and the context with the variables that the template has set; raises as `render`."""
+    def evaluate(self, facts: Mapping[str, Any]) -> tuple[Any, Origins]:
+        """Return the value of the variable `value`, and what it depends on; raises as `render`."""
+        text, context, origins = self._run(facts)
+        value = context.vars["value"]
+        return value, origins | origins_of((value, text))
+
+    def _run(self, facts: Mapping[str, Any]) -> tuple[str, Context, Origins]:
+        """Return the text, the context with the variables that were set, and what all of it depends on."""
         context = self._template.new_context({**self._globals, **facts}, shared=True)
-        _spent.units = 0
+        state, notes = _rendering, swap_notes(set())
+        state.units, state.branches, state.assigned = 0, [set()], set()
         try:
-            return "".join(self._template.root_render_func(context)), context
+            text = joined(self._template.root_render_func(context))
+            return text, context, taken().union(state.assigned, *state.branches)
         except TemplateError:
             raise
         except _FAILURES as error:
             raise TemplateRuntimeError(f"{type(error).__name__}: {error}") from error
+        finally:
+            swap_notes(notes)

@@ -37,6 +37,8 @@ class Observation(TypedDict):
     """Observation of an agent, in words. Without a mask, any text is a move."""
 
     text: str
+    """A game that knows which moves it tells of returns a `marl.provenance.Marked` text that names them by the number
+    of the step; any other text counts as made from all the turns that the agent can read and had not read yet."""
     action_mask: NotRequired[Any]
 
 
@@ -59,6 +61,8 @@ class Info(TypedDict):
     """Examples of moves, for games in which any text is one: the player `random` picks one of them."""
     rules: NotRequired[str]
     """The game's rules in words."""
+    gates: NotRequired[tuple[int, ...]]
+    """Steps of the game, by number, whose moves decided that this agent speaks now, or whom it hears."""
 
 
 class Message(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -15,6 +15,8 @@ from marl.answer_text import public_text, without_thoughts
 from marl.config import nearest
 from marl.places import current
 from marl.protocols import RoleConfig, View
+from marl.protocols.roles import MarkedPrompt
+from marl.provenance import Marked, Origin, Span, WatchedDict, carry, origins_of, plain, spans_of
 from marl.templating import BoundedEnvironment, CompiledTemplate
 from marl.types import Message, Turn
 
@@ -36,6 +38,7 @@ def fenced(text: str) -> str:
 
 _environment = BoundedEnvironment(
     {"spoken": without_thoughts, "fenced": fenced},
+    marked=("observation", *_PAST_NAMES),
     loader=FileSystemLoader(Path(__file__).parent / "prompts"),
     trim_blocks=True,
     keep_trailing_newline=False,
@@ -117,44 +120,94 @@ class _Templates(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _uses_past(instructions: str, prompt: str) -> bool:
-    """Return whether a prompt holds anything of earlier turns."""
-    return not (_names_in(instructions) | _names_in(prompt)).isdisjoint(_PAST_NAMES)
+def _past_names(*templates: str) -> frozenset[str]:
+    """Return the names of the facts of earlier turns that templates use."""
+    return frozenset().union(*map(_names_in, templates)).intersection(_PAST_NAMES)
 
 
-def _render(templates: _Templates, present: tuple[Hashable, ...], past: dict[str, Any]) -> tuple[Message, ...]:
-    """Fill in the templates: `present` holds the values of `_PRESENT_NAMES` and of `templates.fields`, in order."""
-    facts: dict[str, Any] = {**dict(zip((*_PRESENT_NAMES, *templates.fields), present, strict=True)), **past}
+@lru_cache(maxsize=256)
+def _present_names(instructions: str, fields: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(_names_in(instructions).intersection((*_PRESENT_NAMES, *fields))))
+
+
+def _fill(template: str, facts: Mapping[str, Any], agent: str) -> str:
     try:
-        user = _compile(templates.prompt).render(facts).strip("\n")
-        system = "" if facts["continued"] else _compile(templates.instructions).render(facts).strip("\n")
+        return _compile(template).render(facts).strip("\n")
     except TemplateError as error:
-        raise ValueError(f"a role's template cannot be filled in for {facts['agent']}: {error.message}") from error
+        raise ValueError(f"a role's template cannot be filled in for {agent}: {error.message}") from error
+
+
+@lru_cache(maxsize=4096)
+def _fill_cached(template: str, names: tuple[str, ...], values: tuple[Hashable, ...], agent: str) -> str:
+    """Fill in a template that uses nothing but these facts; the observation is not among them."""
+    return _fill(template, dict(zip(names, values, strict=True)), agent)
+
+
+def _instructions(templates: _Templates, facts: Mapping[str, Any]) -> str:
+    if facts["continued"]:
+        return ""
+    names = _present_names(templates.instructions, templates.fields)
+    if _past_names(templates.instructions) or "observation" in names:
+        return _fill(templates.instructions, facts, facts["agent"])
+    return _fill_cached(templates.instructions, names, tuple([facts[name] for name in names]), facts["agent"])
+
+
+def _render(
+    templates: _Templates, present: tuple[Hashable, ...], spans: tuple[Span, ...], past: dict[str, Any]
+) -> tuple[Message, ...]:
+    """Fill in the templates: `present` holds the values of `_PRESENT_NAMES` and of `templates.fields`, in order;
+    `spans` are those of the observation."""
+    facts: dict[str, Any] = {**dict(zip((*_PRESENT_NAMES, *templates.fields), present, strict=True)), **past}
+    facts["observation"] = Marked(facts["observation"], spans)
+    user = _fill(templates.prompt, facts, facts["agent"])
+    system = _instructions(templates, facts)
     return (Message("system", system), Message("user", user)) if system else (Message("user", user),)
 
 
 @lru_cache(maxsize=4096)
-def _render_cached(templates: _Templates, present: tuple[Hashable, ...]) -> tuple[Message, ...]:
+def _render_cached(
+    templates: _Templates, present: tuple[Hashable, ...], spans: tuple[Span, ...]
+) -> tuple[Message, ...]:
     """Fill in templates that use nothing of the past: in a small game the same prompt comes again and again."""
-    return _render(templates, present, {})
+    return MarkedPrompt.of(_render(templates, present, spans, {}))
 
 
-def _facts(turns: Sequence[Turn]) -> list[dict[str, str | None]]:
-    return [
-        {"agent": turn.agent, "role": turn.role, "text": turn.completion.text, "move": turn.action} for turn in turns
-    ]
+def _facts(turns: Iterable[Turn]) -> list[Mapping[str, str | None]]:
+    return [_fact(turn) for turn in turns]
 
 
-def _past(view: View, thinking: str) -> dict[str, Any]:
-    mine = [turn.completion.text for turn in view.mine]
-    if thinking == "hide":
-        mine = [public_text(text) for text in mine]
-    return {
-        "heard": _facts(view.unread),
-        "before": _facts([turn for turn in view.read if turn.agent in view.info["hears"]]),
-        "mine": mine,
-        "last": mine[-1] if mine else None,
-    }
+def _fact(turn: Turn) -> Mapping[str, str | None]:
+    facts = {"agent": turn.agent, "role": turn.role, "text": turn.completion.text, "move": turn.action}
+    if turn.action is not None:
+        return facts
+    # That it could not be read depends on what was said.
+    return WatchedDict(facts, {"move": origins_of(turn.completion.text)})
+
+
+def _repeated(turn: Turn, thinking: str) -> str:
+    text = turn.completion.text
+    return carry(public_text(plain(text)), origins_of(text)) if thinking == "hide" else text
+
+
+def _past(view: View, thinking: str, names: frozenset[str]) -> dict[str, Any]:
+    past: dict[str, Any] = {}
+    if "heard" in names:
+        past["heard"] = _facts(view.unread)
+    if "before" in names:
+        past["before"] = _facts(turn for turn in view.read if turn.agent in view.info["hears"])
+    if "mine" in names:
+        past["mine"] = [_repeated(turn, thinking) for turn in view.mine]
+    if "last" in names:
+        past["last"] = _repeated(view.mine[-1], thinking) if view.mine else None
+    return past
+
+
+_UNREAD = Origin(None, "told")
+
+
+def _observed(text: str) -> tuple[Span, ...]:
+    """Return the marks of an observation; a game that has none tells of all that the agent had not read yet."""
+    return spans_of(text) if isinstance(text, Marked) else ((0, len(text), _UNREAD),)
 
 
 class BaseRole(RoleConfig):
@@ -192,15 +245,15 @@ class BaseRole(RoleConfig):
     def messages(self, view: View) -> tuple[Message, ...]:
         tools = tuple([(tool.name, tool.description) for tool in self.tools]) if self.tools else ()
         continued = self.history == "append" and bool(view.mine)
-        info = view.info
-        situation = view.agent, view.observation["text"], info["legal"], info["attempt"], info.get("rules", "")
+        info, observation = view.info, view.observation["text"]
+        situation = view.agent, plain(observation), info["legal"], info["attempt"], info.get("rules", "")
         present = (*situation, continued, tools)
         if self.template_fields:
             present += tuple([getattr(self, name) for name in self.template_fields])
         templates = _Templates(self.instructions, self.prompt, self.template_fields)
-        if _uses_past(self.instructions, self.prompt):
-            return _render(templates, present, _past(view, self.thinking))
-        return _render_cached(templates, present)
+        if names := _past_names(self.instructions, self.prompt):
+            return _render(templates, present, _observed(observation), _past(view, self.thinking, names))
+        return _render_cached(templates, present, _observed(observation))
 
     def continues(self, view: View) -> tuple[int, ...]:
         if self.history == "fresh" or not view.mine:

@@ -59,6 +59,7 @@ class RaterRole(VerifierRole):
 class ToolboxRole(RuleRole):
     """Answers a tool call of another agent by `engine: {kind: tools}`, which reads the call from the game's state."""
 
+    answers_calls: ClassVar[bool] = True
     kind: str = "toolbox"
 
     def messages(self, view: View) -> tuple[Message, ...]:

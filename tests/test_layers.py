@@ -15,7 +15,7 @@ PARTS = PACKAGES[1:]
 VOCABULARY = frozenset(
     (
         *("answer_text", "config", "data_files", "errors", "graph", "json_text", "parts", "places", "processes"),
-        *("seeds", "state", "statistics", "templating", "text", "types", "watchdog"),
+        *("provenance", "seeds", "state", "statistics", "template_nodes", "templating", "text", "types", "watchdog"),
     )
 )
 ORDER = (

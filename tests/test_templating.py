@@ -24,7 +24,7 @@ def render(source: str, **facts: Any) -> str:
 
 
 def evaluate(source: str, **facts: Any) -> Any:
-    return ENVIRONMENT.compile_to_value(source).run(FACTS | facts)[1].vars["value"]
+    return ENVIRONMENT.compile_to_value(source).evaluate(FACTS | facts)[0]
 
 
 def refusal(compile_source: Callable[[str], object], source: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, meta, nodes
 
+from marl.provenance import Origins
 from marl.templating import BoundedEnvironment, CompiledTemplate, total
 
 _SHOWN = 200
@@ -97,14 +98,19 @@ def evaluate(source: str, facts: Mapping[str, Any]) -> Any:
     Raises:
         ValueError: if it cannot be evaluated; DivisionError if that may be due to the facts.
     """
+    return trace(source, facts)[0]
+
+
+def trace(source: str, facts: Mapping[str, Any]) -> tuple[Any, Origins]:
+    """Return the value of an expression, and what it depends on; raises as `evaluate`."""
     try:
-        value = _compile(source, template=False).run(facts)[1].vars["value"]
+        value, origins = _compile(source, template=False).evaluate(facts)
     except TemplateError as error:
         kind = DivisionError if isinstance(error.__cause__, ZeroDivisionError) else ValueError
         raise kind(f"{shorten(source)} cannot be evaluated: {error.message}") from error
     if isinstance(value, StrictUndefined):
         raise ValueError(f"{shorten(source)} cannot be evaluated: it has no value")
-    return value
+    return value, origins
 
 
 def evaluate_number(source: str, facts: Mapping[str, Any]) -> float:

@@ -12,9 +12,10 @@ from games.base import IllegalMove, TextGame
 from games.tasks.base import deal_problem
 from games.team.analysis import secrets_in
 from games.team.blackboard import Blackboard
-from games.team.expressions import evaluate, evaluate_number, names_in, render
+from games.team.expressions import evaluate_number, names_in, render, trace
 from games.team.stages import Stage, walk
 from marl.protocols.tasks import state_of
+from marl.provenance import NO_ORIGINS, Marked, Origin, Origins
 from marl.types import CALL, Findings, Problem
 
 if TYPE_CHECKING:
@@ -39,7 +40,12 @@ class TeamGame(TextGame):
         # A problem that comes as an option was posed in an earlier episode and waited in a pool.
         split = "pool" if "problem" in options else options.get("split", "train")
         self.blackboard.reset(self.current_problem, split)
-        self._steps = walk(self.config.stages, self._holds)
+        self._steps = walk(self.config.stages, self._decide)
+        self._posed_at, self._problem_gates = 0, NO_ORIGINS
+        self._observations: dict[str, str] = {}
+        """Agent -> its observation before the next move."""
+        self._audible: dict[str, tuple[tuple[str, ...], Origins]] = {}
+        """Agent -> whom it hears before the next move, and what that depends on."""
         first = self._next_stage()
         if first is None:
             raise ValueError("team: no stage is played: every `when` fails at the start")
@@ -64,16 +70,33 @@ class TeamGame(TextGame):
     def hears(self, agent: str) -> tuple[str, ...]:
         if self._call:
             return (self._caller,)
-        speakers = [self.team_seats.partner(self.stage, agent)]
+        if agent not in self._audible:
+            self._audible[agent] = self._find_audible(agent)
+        return self._audible[agent][0]
+
+    def _find_audible(self, agent: str) -> tuple[tuple[str, ...], Origins]:
+        """Return whom an agent hears, and what that depends on."""
+        speakers, gates = [self.team_seats.partner(self.stage, agent)], NO_ORIGINS
         for name, condition in self.stage.hears.items():
-            heard = self.team_seats.named(name)
-            speakers += [each for each in heard if condition == "true" or self._holds(condition, agent, each)]
+            for each in self.team_seats.named(name):
+                heard, looked_at = (True, NO_ORIGINS) if condition == "true" else self._decide(condition, agent, each)
+                speakers += [each] * heard
+                gates |= looked_at
         if self.stage.tools:
             speakers.append(self.team_seats.toolbox(self.stage, agent))
-        return tuple(dict.fromkeys(filter(None, speakers)))
+        return tuple(dict.fromkeys(filter(None, speakers))), gates
+
+    def gates(self, agent: str) -> tuple[int, ...]:
+        if self._call:
+            return ()
+        self.hears(agent)
+        origins = self._stage_gates | self._problem_gates | self._audible[agent][1]
+        return tuple(sorted({origin.source for origin in origins if isinstance(origin.source, int)}))
 
     def describe(self, agent: str) -> str:
-        return self._call or self._render(self.stage.tell, agent)
+        if agent not in self._observations:
+            self._observations[agent] = self._call or self._render(self.stage.tell, agent, marked=True)
+        return self._observations[agent]
 
     def examples(self, agent: str) -> tuple[str, ...]:
         if self._call or self.stage.legal is not None:
@@ -100,12 +123,15 @@ class TeamGame(TextGame):
 
     def move(self, action: str) -> str | Mapping[str, float]:
         agent = self.agent_selection
+        self._observations, self._audible = {}, {}
         if self._call:
             self._call = ""
             self.blackboard.of(agent)["spoke"] += 1
             return self._caller
         if self.stage.tools and action.startswith(CALL) and self._calls_made < self.stage.calls:
-            self._caller, self._call, self._stage_begins = agent, action.removeprefix(CALL), False
+            call = action.removeprefix(CALL)
+            self._call = Marked(call, ((0, len(call), Origin(self.steps_taken - 1, "told")),))
+            self._caller, self._stage_begins = agent, False
             self._calls_made += 1
             return self.team_seats.toolbox(self.stage, agent)
         self._record(agent, action)
@@ -119,31 +145,39 @@ class TeamGame(TextGame):
     def _record(self, agent: str, action: str) -> None:
         """Record a move of the current stage, change to the problem that it poses, and pay what it earns at once."""
         stage, partner = self.stage, self.team_seats.partner(self.stage, agent)
-        facts = self.blackboard.record(stage, agent, action)
+        step = self.steps_taken - 1
+        facts = self.blackboard.record(stage, agent, action, step)
         if stage.verifies:
-            self.blackboard.record_verdict(partner or "", action, stage.scores)
+            self.blackboard.record_verdict(partner or "", action, stage.scores, step)
         if stage.poses:
             posed = self.tasks.posed(action) if action else None
             facts["posed"] = float(posed is not None)
-            self._work_on(posed or self.dealt_problem)
+            self._posed_at, self._problem_gates = step, NO_ORIGINS
+            self._work_on(posed)
         self._pay_rewards(stage.label, agent, partner)
 
     def _next_stage(self) -> str | None:
         """Go on to the next stage, deciding about posed problems, and return its first agent; None at the end."""
-        for step in self._steps:
+        for step, gates in self._steps:
             if isinstance(step, Stage):
-                self.stage, self._speakers = step, self.team_seats.speakers(step)
+                self.stage, self._speakers, self._stage_gates = step, self.team_seats.speakers(step), gates
                 self._caller, self._call, self._calls_made, self._stage_begins = "", "", 0, True
                 return self._speakers[0]
             if self.current_problem is not self.dealt_problem:
-                if self._holds(step.keep):
+                keeps, looked_at = self._decide(step.keep)
+                self._problem_gates |= looked_at
+                if keeps:
                     self.kept_problems.append(self.current_problem)
                 else:
-                    self._work_on(self.dealt_problem)
+                    self._work_on(None)
         return None
 
-    def _work_on(self, problem: Problem) -> None:
-        self.current_problem = self.blackboard.problem = problem
+    def _work_on(self, posed: Problem | None) -> None:
+        """Go on with the problem that was posed last; None: it is none, or is not kept, so with the one dealt."""
+        self.current_problem = posed or self.dealt_problem
+        self.blackboard.work_on(self.current_problem, self._posed_at if posed else None)
+        if not posed:
+            self._problem_gates |= {Origin(self._posed_at, "posed")}
 
     def _pay_rewards(self, after: str | None, agent: str = "", partner: str | None = None) -> None:
         """Pay the rewards that are due after a stage (None: at the end), where `agent` spoke about `partner`.
@@ -174,11 +208,16 @@ class TeamGame(TextGame):
     def _facts(self, source: str, agent: str | None = None, speaker: str | None = None) -> Any:
         return self.blackboard.facts(names_in(source), agent, speaker)
 
-    def _holds(self, condition: str, agent: str | None = None, speaker: str | None = None) -> bool:
-        return bool(evaluate(condition, self._facts(condition, agent, speaker)))
+    def _decide(self, condition: str, agent: str | None = None, speaker: str | None = None) -> tuple[bool, Origins]:
+        """Return whether a condition holds, and what that depends on."""
+        facts = self.blackboard.facts(names_in(condition), agent, speaker, marked=True)
+        value, origins = trace(condition, facts)
+        return bool(value), origins
 
-    def _render(self, template: str, agent: str) -> str:
-        return render(template, self.blackboard.facts(names_in(template, template=True), agent))
+    def _render(self, template: str, agent: str, *, marked: bool = False) -> str:
+        """Return a template with the facts filled in; `marked`: as a text that knows which moves are in it."""
+        text = render(template, self.blackboard.facts(names_in(template, template=True), agent, marked=marked))
+        return Marked(text) if marked and not isinstance(text, Marked) else text
 
     def _refuse(self, agent: str) -> str | None:
         if self._attempt < self.illegal.retry:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from marl.config import Config
+from marl.provenance import NO_ORIGINS, Origins
 
 
 class Stage(Config):
@@ -117,16 +118,28 @@ def flatten(steps: Sequence[Stage | Loop | KeepStage]) -> Iterator[Stage]:
             yield step
 
 
-def walk(steps: Sequence[Stage | Loop | KeepStage], holds: Callable[[str], bool]) -> Iterator[Stage | KeepStage]:
-    """Yield the steps in the order of play; `holds` evaluates each condition when it is reached."""
+def walk(
+    steps: Sequence[Stage | Loop | KeepStage], holds: Callable[[str], tuple[bool, Origins]], gates: Origins = NO_ORIGINS
+) -> Iterator[tuple[Stage | KeepStage, Origins]]:
+    """Yield the steps in the order of play, each with what the conditions depend on that let it be played.
+
+    `holds` evaluates a condition when it is reached, and returns whether it holds and what that depends on.
+    """
     for step in steps:
         if isinstance(step, Loop):
+            before = gates
             for _ in range(step.repeat):
-                yield from walk(step.stages, holds)
-                if step.until and holds(step.until):
+                yield from walk(step.stages, holds, before)
+                ended, looked_at = holds(step.until) if step.until else (False, NO_ORIGINS)
+                if ended:
                     break
-        elif isinstance(step, KeepStage) or not step.when or holds(step.when):
-            yield step
+                before |= looked_at
+        elif isinstance(step, KeepStage) or not step.when:
+            yield step, gates
+        else:
+            reached, looked_at = holds(step.when)
+            if reached:
+                yield step, gates | looked_at
 
 
 def steps_with_paths(field: str, steps: Sequence[Step]) -> Iterator[tuple[str, Step]]:

@@ -58,6 +58,8 @@ class RandomCasting(RoleCasting):
         self._by_rule = {name for name, engine in engines.items() if engine.rule_bound}
         self.free: set[str] = set()
         """Roles that were asked where any text is a move and the game gives no examples."""
+        self.audible: set[tuple[str, str]] = set()
+        """(role, another agent's role whose turns it could hear)"""
         self.count = 0
         """Requests so far."""
         self.end = math.inf
@@ -68,6 +70,8 @@ class RandomCasting(RoleCasting):
         if time.monotonic() > self.end:
             raise TimeoutError(f"an episode took longer than {LIMIT_S:g} s")
         request = super().request(role, view, seed)
+        heard = {*view.info["hears"]} - {view.agent}
+        self.audible |= {(role, turn.role) for turn in view.turns if turn.agent in heard}
         self.count += 1
         if verdict := self._verdicts.get(request.policy):
             return replace(request, examples=(verdict,))
@@ -94,6 +98,8 @@ class DryRun:
     """Roles that may say anything somewhere, without examples of what."""
     unfinished: int | None
     """Number of questions in an episode that was broken off, as it took too long; None: all came to their end."""
+    audible: frozenset[tuple[str, str]] = frozenset()
+    """(role, another agent's role whose turns it could hear)"""
 
     @cached_property
     def turns(self) -> Mapping[str, Sequence[Turn]]:
@@ -183,6 +189,7 @@ class DryRun:
             yield f"an episode had not ended after {LIMIT_S:g} s and {self.unfinished:,} questions of random play"
         for role in (role for role in scenario.roles if role not in self.turns and self.episodes):
             yield f"roles.{role}: did not speak in {len(self.episodes)} random episodes"
+        yield from self._heard_in_vain()
         yield from self._without_best()
         for role, counts in self.prompt_tokens.items():
             settings = scenario.roles[role]
@@ -203,6 +210,20 @@ class DryRun:
                 if (short := name.removeprefix(scope)) not in figures and not short.startswith("role/"):
                     known = [figure for figure in figures if not figure.startswith("role/")]
                     yield f"evaluate.keep_best: no random episode had a measure {short!r}; {nearest(short, known)}"
+
+    def _heard_in_vain(self) -> Iterator[str]:
+        """Yield a line for each role that hears another one, of whose words and facts no prompt makes use."""
+        used = set[tuple[str, str]]()
+        for episode in self.episodes:
+            turns = {turn.id: turn for turn in episode.turns}
+            prompts = [(u, v) for u, v, kinds in episode.graph.edges(data="kinds") if {*kinds} - {"gated"}]
+            used |= {(turns[reader].role, turns[source].role) for source, reader in prompts}
+        for role, speaker in sorted(self.audible - used):
+            yield (
+                f"roles.{role}: hears role {speaker!r}, but no prompt in {len(self.episodes)} random episodes used its "
+                "words; show them in the `prompt`, as {% for turn in heard %}{{ turn.text }}{% endfor %}, or do not "
+                "let it hear them"
+            )
 
     def _without_answers(self) -> Iterator[str]:
         for role in sorted(self.free):
@@ -264,7 +285,7 @@ def dry_run(scenario: Scenario) -> DryRun:
             break
     if not played and unfinished is None:
         raise ValueError(f"no random episode could be judged: {'; '.join(simulator.take_failures())}")
-    return DryRun(scenario, played, frozenset(casting.free), unfinished)
+    return DryRun(scenario, played, frozenset(casting.free), unfinished, frozenset(casting.audible))
 
 
 def _deals(name: str, scenario: Scenario) -> list[Deal]:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
 from marl.config import Component, Config, Sampling
+from marl.provenance import Span, plain, spans_of
+from marl.text import well_formed
 from marl.types import Info, Message, Observation, Turn
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Everything that a role may use for a prompt."""
+    """Everything that a role may use for a prompt.
+
+    In play, the texts and moves of turns are marked (`marl.provenance.Marked`): a prompt that is made of them by
+    templates, `+` or `marl.provenance.joined` tells which turns are in it. If a role looks at such a text in another
+    way (compares it, or formats it into an f-string), all of its prompt counts as made from it.
+    """
 
     agent: str
     observation: Observation
@@ -26,11 +33,30 @@ class View:
     """Turns of others that it can hear, since its last one."""
     read: Sequence[Turn] = ()
     """Turns of others that it had read before that."""
+    turns: Sequence[Turn] = ()
+    """All turns of the episode: a marked observation names them by their number."""
 
     @classmethod
     def of(cls, agent: str, text: str) -> View:
         """Return the view of an agent that has observed only `text` and may answer with any text."""
         return cls(agent, {"text": text}, {"legal": None, "hears": (), "together": (), "state": text, "attempt": 0})
+
+
+class MarkedPrompt(tuple[Message, ...]):
+    """Messages, taken apart into texts and marks; a role that returns it again and again has that done once."""
+
+    texts: tuple[Message, ...]
+    """The messages without marks, and without lone surrogates, which no file and no tokenizer takes."""
+    spans: tuple[tuple[Span, ...], ...]
+    """The parts of each message that were made from earlier turns."""
+
+    @classmethod
+    def of(cls, messages: Iterable[Message]) -> MarkedPrompt:
+        """Return messages as a prompt."""
+        self = cls(messages)
+        self.texts = tuple([Message(message.role, well_formed(plain(message.content))) for message in self])
+        self.spans = tuple([spans_of(message.content) for message in self])
+        return self
 
 
 class Tool(Config):
@@ -49,6 +75,8 @@ class RoleConfig(Component):
 
     example = "policy: actor"
     group: ClassVar[str] = "roles"
+    answers_calls: ClassVar[bool] = False
+    """True if its turns are answers to tool calls."""
     hears_thoughts: ClassVar[bool] = False
     """True if it hears all that others said, thoughts that they hide included, as a verifier must."""
     policy: str

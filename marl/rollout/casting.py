@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import overload
 
 from marl.answer_text import public_text
 from marl.protocols import RoleConfig, Tool, View
+from marl.protocols.roles import MarkedPrompt
+from marl.provenance import Origin, Span, carry, merged, plain, swap_notes, taken
 from marl.text import well_formed
-from marl.types import Message, Request, Turn
+from marl.types import EdgeKind, Mark, Message, Request, Turn, TurnId
 
 
 class RoleCasting:
@@ -18,6 +21,7 @@ class RoleCasting:
     def __init__(self, roles: Mapping[str, RoleConfig], seed: int) -> None:
         self.roles, self.seed = roles, seed
         self._options: dict[tuple[str, tuple[str, ...]], dict[str, str]] = {}
+        self._toolboxes = frozenset(name for name, role in roles.items() if role.answers_calls)
 
     def greedy(self) -> RoleCasting:
         """Return the same roles, sampling at temperature 0."""
@@ -39,33 +43,108 @@ class RoleCasting:
             return turn
         return replace(turn, completion=replace(turn.completion, text=public))
 
+    def marked(self, turns: Sequence[Turn], known: dict[TurnId, Turn], *, mine: bool = False) -> Sequence[Turn]:
+        """Return turns with texts and moves that know from which turn they are.
+
+        `known`: those that were marked before. `mine`: they are the reader's.
+        """
+        kinds: tuple[EdgeKind, EdgeKind] = ("self", "self") if mine else ("heard", "tool")
+        return _MarkedTurns(turns, known, kinds, self._toolboxes) if turns else ()
+
     def request(self, role: str, view: View, seed: int) -> Request:
         """Return the request that `role` makes of its policy in the situation `view`.
 
         Observations may hold texts from outside: lone surrogates, which no file and no tokenizer takes, are replaced.
         """
         speaker = self.roles[role]
+        prompt = _prompt(speaker, view)
         return Request(
             policy=speaker.policy,
-            messages=_well_formed(speaker.messages(view)),
+            messages=prompt.texts,
             sampling=speaker.sampling,
             seed=seed,
             options=self.options(role, view.info["legal"]),
-            state=well_formed(view.info["state"]),
+            state=well_formed(plain(view.info["state"])),
             continues=speaker.continues(view),
             examples=tuple([well_formed(speaker.phrase(move)) for move in view.info.get("examples", ())]),
             tools=_schemas(speaker.tools) if speaker.tools else (),
+            marks=tuple([mark for index, spans in enumerate(prompt.spans) for mark in _marks(spans, index, view)]),
         )
+
+
+class _MarkedTurns(Sequence[Turn]):
+    """Turns whose texts are marked when they are looked at, as most prompts look at few of them."""
+
+    __slots__ = ("_kinds", "_known", "_toolboxes", "turns")
+
+    def __init__(
+        self,
+        turns: Sequence[Turn],
+        known: dict[TurnId, Turn],
+        kinds: tuple[EdgeKind, EdgeKind],
+        toolboxes: Collection[str],
+    ) -> None:
+        """`kinds`: of a turn, and of one that answers a tool call."""
+        self.turns, self._known, self._kinds, self._toolboxes = turns, known, kinds, toolboxes
+
+    def __len__(self) -> int:
+        return len(self.turns)
+
+    @overload
+    def __getitem__(self, place: int) -> Turn: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Turn]: ...
+    def __getitem__(self, place: int | slice) -> Turn | Sequence[Turn]:
+        if isinstance(place, slice):
+            return _MarkedTurns(self.turns[place], self._known, self._kinds, self._toolboxes)
+        turn = self.turns[place]
+        if turn.id not in self._known:
+            origins = frozenset([Origin(turn.id, self._kinds[turn.role in self._toolboxes])])
+            completion = replace(turn.completion, text=carry(turn.completion.text, origins))
+            self._known[turn.id] = replace(
+                turn, completion=completion, action=turn.action and carry(turn.action, origins)
+            )
+        return self._known[turn.id]
+
+
+def _ids(turns: Sequence[Turn]) -> list[TurnId]:
+    return [turn.id for turn in (turns.turns if isinstance(turns, _MarkedTurns) else turns)]
 
 
 def _greedy(role: RoleConfig) -> RoleConfig:
     return role.model_copy(update={"sampling": role.sampling.model_copy(update={"temperature": 0.0})})
 
 
-def _well_formed(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    if all(message.content.isascii() for message in messages):
-        return messages  # the usual case; equal prompts stay one object
-    return tuple([Message(message.role, well_formed(message.content)) for message in messages])
+def _prompt(speaker: RoleConfig, view: View) -> MarkedPrompt:
+    """Return the prompt of a role, all of it marked by what the role itself looked at to make it."""
+    notes = swap_notes(set())
+    try:
+        messages, origins = speaker.messages(view), taken()
+    finally:
+        swap_notes(notes)
+    if origins:
+        return MarkedPrompt.of(Message(each.role, carry(each.content, origins)) for each in messages)
+    return messages if isinstance(messages, MarkedPrompt) else MarkedPrompt.of(messages)
+
+
+def _marks(spans: tuple[Span, ...], index: int, view: View) -> Iterator[Mark]:
+    """Yield the parts of a message that were made from earlier turns, by beginning."""
+    named = [(begin, end, turn) for begin, end, origin in spans for turn in _turns(origin, view)]
+    for begin, end, (source, kind) in merged(named):
+        yield Mark(source, kind, index, begin, end)  # type: ignore[arg-type]  # `_turns` names turns by their ids
+
+
+def _turns(origin: Origin, view: View) -> Iterable[Origin]:
+    """Return the turns that an origin stands for, by their ids."""
+    match origin.source:
+        case None:
+            last = _ids(view.mine)[-1:] if view.agent in view.info["hears"] else []
+            return [*(Origin(turn, "told") for turn in _ids(view.unread)), *(Origin(turn, "self") for turn in last)]
+        case int() as step:
+            turn = view.turns[step]
+            own_words = origin.kind == "told" and turn.agent == view.agent
+            return (Origin(turn.id, "self" if own_words else origin.kind),)
+    return (origin,)
 
 
 def _schemas(tools: tuple[Tool, ...]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -12,7 +13,7 @@ from marl.protocols import Game, View
 from marl.rollout.casting import RoleCasting
 from marl.seeds import seed_of
 from marl.text import well_formed
-from marl.types import Completion, Deal, Failure, Fork, Info, Request, Reward, Turn, TurnId
+from marl.types import Completion, Deal, EdgeKind, Failure, Fork, Info, Request, Reward, Turn, TurnId
 from marl.watchdog import Watch
 
 
@@ -55,11 +56,11 @@ class _Guard:
 
 @dataclass(slots=True)
 class _Question:
-    """A request in flight, and the turns that its prompt holds."""
+    """A request in flight, and the turns that led to it, each with the ways in which it did."""
 
     request: Request
     info: Info
-    reads: list[TurnId]
+    reads: Mapping[TurnId, set[EdgeKind]]
     sent: bool = False
     answer: Completion | None = None
 
@@ -73,6 +74,8 @@ class _Memory:
     """Agent -> number of its turns that this agent has read."""
     read: list[Turn] = field(default_factory=list)
     """The turns that it has read."""
+    marked: dict[TurnId, Turn] = field(default_factory=dict)
+    """Its own turns, with marks for its prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,8 @@ class Episode:
         self.game, self.casting, self.limits = game, casting, limits
         self._open: dict[str, _Question] = {}
         self._memory = {agent: _Memory() for agent in deal.seats}
+        self._marked: dict[bool, dict[TurnId, Turn]] = {False: {}, True: {}}
+        """Turns with marks for the prompts of others: as most hear them, and (True) with thoughts that are hidden."""
         self._script: _Script | None = None
         self.trajectory = Trajectory(deal, "")
         with _Guard(self):
@@ -204,9 +209,14 @@ class Episode:
             observation = self.game.observe(agent)
         info, memory, deal = self.game.infos[agent], self._memory[agent], self.trajectory.deal
         unread = self._unread(agent, info["hears"])
-        if not self.casting.roles[deal.seats[agent]].hears_thoughts:
+        hears_thoughts = self.casting.roles[deal.seats[agent]].hears_thoughts
+        if not hears_thoughts:
             unread = [self.casting.heard(turn) for turn in unread]
-        view = View(agent, observation, info, memory.turns, unread, memory.read)
+        turns = self.trajectory.turns
+        marked = self.casting.marked
+        mine = marked(memory.turns, memory.marked, mine=True)
+        new, known = (marked(each, self._marked[hears_thoughts]) for each in (unread, memory.read))
+        view = View(agent, observation, info, mine, new, known, turns)
         seed = seed_of(
             self.casting.seed, deal.purpose, deal.episode, deal.branch, agent, len(memory.turns), info["attempt"]
         )
@@ -218,10 +228,19 @@ class Episode:
         if deal.purpose != request.purpose:
             request = replace(request, purpose=deal.purpose)
         memory.read += unread
-        reads = [turn.id for turn in unread]
-        if memory.turns:
-            reads.append(memory.turns[-1].id)
-        return _Question(request, info, reads)
+        return _Question(request, info, self._sources(agent, request, info))
+
+    def _sources(self, agent: str, request: Request, info: Info) -> dict[TurnId, set[EdgeKind]]:
+        """Return the turns that led to a request, in playing order, the agent's own last."""
+        turns, kinds = self.trajectory.turns, defaultdict[TurnId, set[EdgeKind]](set)
+        for source, kind, *_ in request.marks:
+            kinds[source].add(kind)
+        if request.continues:
+            kinds[self._memory[agent].turns[-1].id].add("self")
+        for step in info.get("gates", ()):
+            kinds[turns[step].id].add("gated")
+        order = sorted(kinds, key=lambda source: (turns[source[1]].agent == agent, source[1]))
+        return {source: kinds[source] for source in order}
 
     def _unread(self, agent: str, hears: tuple[str, ...]) -> list[Turn]:
         """Return the turns that `agent` can hear and has not read yet, in playing order, and mark them as read."""
@@ -257,9 +276,9 @@ class Episode:
     def _watch_role(self, role: str) -> Watch:
         return Watch(lambda: f"role {role!r} {self.place}", self.limits.deadline_s)
 
-    def _record(self, turn: Turn, reads: list[TurnId]) -> None:
+    def _record(self, turn: Turn, reads: Mapping[TurnId, set[EdgeKind]]) -> None:
         game = self.game
-        self.trajectory.add(turn, reads)
+        self.trajectory.add(turn, reads, reads)
         self._memory[turn.agent].turns.append(turn)
         with _Guard(self):
             game.step(turn.action or "")

@@ -187,3 +187,11 @@ def test_a_measure_that_no_random_episode_had_is_told() -> None:
     wrong = quiz(evaluate={"held_out": 6, "keep_best": "succes"})
     (note,) = dry_run(validate(wrong)).notes()
     assert note.startswith("evaluate.keep_best: no random episode had a measure 'succes'; did you mean 'success'")
+
+
+def test_who_hears_words_that_no_prompt_of_its_uses_is_named() -> None:
+    deaf = {"prompt": "{{ observation }}"}
+    (note,) = play(SOLVE, CRITIC, critic=deaf).notes()
+    assert note.startswith("roles.critic: hears role 'solver', but no prompt in")
+    shown = {**CRITIC, "tell": "{{ question }} {{ solver.move }}"}
+    assert not list(play(SOLVE, shown, critic=deaf).notes()), "the game tells of them"

@@ -78,7 +78,7 @@ def test_debaters_hear_the_others_last_round() -> None:
     game = team({"repeat": 2, "stages": [{"role": "debater", "n": 2, "hears": ["debater"]}]})
     trajectory = play(game, lambda request: "4")
     assert [turn.agent for turn in trajectory.turns] == ["debater_0", "debater_1"] * 2
-    assert edges(trajectory) == {(0, 3), (1, 2), (0, 2), (1, 3)}
+    assert edges(trajectory) == {(0, 3), (1, 2)}, "their prompts repeat nothing of their own"
 
 
 def test_a_loop_ends_when_its_condition_holds() -> None:
@@ -220,7 +220,7 @@ def test_a_tool_call_is_answered_before_the_caller_goes_on() -> None:
         ("toolbox_0", 'ran {"name": "add"}'),
         ("solver_0", "4"),
     ]
-    assert edges(trajectory) >= {(0, 1), (1, 2), (0, 2)}
+    assert edges(trajectory) >= {(0, 1), (1, 2)}
 
 
 def test_calls_beyond_the_limit_are_answers() -> None:

@@ -115,10 +115,6 @@ class Trajectory:
     __hash__ = None  # type: ignore[assignment]
 
 
-_Edge = tuple[TurnId, TurnId, tuple[EdgeKind, ...]] | tuple[TurnId, TurnId]
-"""(turn, turn that it led to, in which ways); files of earlier versions do not say in which ways."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Record:
     """One line of a trajectory file."""
@@ -128,24 +124,28 @@ class _Record:
     parent: TurnId | None
     end: End
     turns: Annotated[list[Turn], FailFast()]
-    edges: Annotated[list[_Edge], FailFast()]
+    edges: Annotated[list[tuple[TurnId, TurnId]], FailFast()]
+    """(turn, turn that it led to)"""
     rewards: Annotated[list[Reward], FailFast()]
     findings: Findings = field(default_factory=Findings)
+    kinds: Annotated[list[tuple[EdgeKind, ...]], FailFast()] = field(default_factory=list)
+    """Ways in which each of `edges` led; files of earlier versions do not say them."""
 
 
 def _record(trajectory: Trajectory) -> _Record:
     t = trajectory
-    edges: list[_Edge] = [
-        (source, reader, tuple(sorted(kinds))) for source, reader, kinds in t.graph.edges(data="kinds")
-    ]
-    return _Record(t.deal, t.start, t.parent, t.end, t.turns, edges, t.rewards, t.findings)
+    edges = list(t.graph.edges(data="kinds"))
+    pairs = [(source, reader) for source, reader, _ in edges]
+    kinds = [tuple(sorted(kinds)) for _, _, kinds in edges]
+    return _Record(t.deal, t.start, t.parent, t.end, t.turns, pairs, t.rewards, t.findings, kinds)
 
 
 def _trajectory(record: _Record) -> Trajectory:
     position = {turn.id: index for index, turn in enumerate(record.turns)}
     reads: dict[TurnId, dict[TurnId, Collection[EdgeKind]]] = defaultdict(dict)
-    for source, reader, *kinds in record.edges:
-        reads[reader][source] = kinds[0] if kinds else ()
+    unknown: list[tuple[EdgeKind, ...]] = [()] * (len(record.edges) - len(record.kinds))
+    for (source, reader), kinds in zip(record.edges, [*record.kinds, *unknown], strict=False):
+        reads[reader][source] = kinds
         if not position.get(source, len(position)) < position.get(reader, -1):
             raise ValueError(f"turn {reader} cannot have read turn {source}: a turn reads earlier ones of its episode")
     trajectory = Trajectory(record.deal, record.start, record.parent)

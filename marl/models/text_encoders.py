@@ -9,7 +9,7 @@ from pydantic import Field
 
 from marl.models.pretrained import HeldModel, Pretrained, PretrainedSource
 from marl.parts import Part
-from marl.protocols import ModelConfig, ModelContext, TextEncoderConfig
+from marl.protocols import ModelContext, TextEncoderConfig
 
 if TYPE_CHECKING:
     from marl.protocols import TextEncoder
@@ -41,7 +41,7 @@ class FrozenStates(TextEncoderConfig):
 
     kind: str = "hidden_states"
     example = "model: models/base"
-    model: Annotated[ModelConfig, Part("models", ModelConfig, path="pretrained")]
+    model: Annotated[HeldModel, Part("models", HeldModel, path="pretrained")]
     """The language model: a folder, a name on the hub, or `kind: tiny`. It is used as it is at the start of the run."""
     remembered: int = Field(default=16384, ge=0)
     """Number of texts whose hidden states are remembered."""

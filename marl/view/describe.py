@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill, indent
-from typing import Any
+from typing import Any, get_origin
 
 import yaml
 from pydantic.fields import FieldInfo
@@ -42,6 +42,8 @@ _WIDTH = 100
 
 
 _HOLE = "PART"
+_NAME = "first"
+"""Name in an example of a mapping from names to settings."""
 
 
 @dataclass(frozen=True)
@@ -159,16 +161,19 @@ def _setting(subject: Subject, name: str) -> Subject:
     holder, info = fields[name]
     part = part_in(info)
     settings = (part.base,) if part else tuple(settings_in(info))
-    place, values = _place(subject, name, settings)
+    place, values = _place(subject, name, settings, named=get_origin(info.annotation) is dict)
     title = name if holder is Scenario else f"{name}, a setting of {subject.title}"
     return Subject(title, settings, place, values, info, meanings(holder).get(name, ""))
 
 
-def _place(subject: Subject, name: str, settings: tuple[type[Config], ...]) -> tuple[Any, Any]:
-    """Return the place and the example values of a setting; the subject's own where the example does not hold it."""
+def _place(subject: Subject, name: str, settings: tuple[type[Config], ...], *, named: bool) -> tuple[Any, Any]:
+    """Return the place and the example values of a setting; the subject's own where the example does not hold it.
+
+    `named`: the setting is a mapping from names to settings.
+    """
     value = subject.values.get(name) if isinstance(subject.values, dict) else None
-    if value is None and len(settings) == 1:
-        value = _example_of(settings[0]) or None
+    if value is None and len(settings) == 1 and (example := _example_of(settings[0])):
+        value = {_NAME: example} if named else example
     if value is None:
         return subject.place, subject.values
     hole: Any = _HOLE

@@ -113,7 +113,7 @@ def test_a_broken_scenario_is_a_message_and_status_2_and_no_traceback() -> None:
         (["plot", "no_such_run"], "no_such_run"),
         (
             ["list", "nonsense"],
-            "no group of parts 'nonsense'; did you mean 'losses'? choices: baselines, credit, engines",
+            "no group of parts 'nonsense'; did you mean 'losses'? choices: baselines, credit, encoders, engines",
         ),
         (["list", "game"], "no group of parts 'game'; did you mean 'games'"),
         (["tiny", "--out", "never", "--hidden", "33"], "hidden: 33 is no multiple of heads: 2; give head_dim"),
@@ -205,7 +205,7 @@ def test_every_scenario_passes_check_and_tells_editors_its_schema(run: Any, file
     assert file.read_text().split("\n")[0] == SCHEMA_LINE
     status, said, complaint = run("check", file)
     assert (status, complaint) == (0, "")
-    assert said.startswith(f"{file}: fine; game ")
+    assert said.startswith((f"{file}: fine; game ", f"{file}: fine; games "))
 
 
 # --- play, tiny ------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ def problems(*overrides: str) -> list[str]:
 
 def test_a_baseline_by_name_is_refused_beside_an_assign_with_a_state() -> None:
     vdn, decoupled = "credit.assign.value_decomposition:Vdn", "credit.baselines.whiten:Decoupled"
-    both = f"{{assign: {{kind: '{vdn}'}}, baseline: {{kind: '{decoupled}'}}}}"
+    both = f"{{assign: {{kind: '{vdn}', teams: [[player_0], [player_1]]}}, baseline: {{kind: '{decoupled}'}}}}"
     message = (
         f"credit.baseline: '{decoupled}' asks what each named reward alone would earn, which "
         f"credit.assign '{vdn}' cannot tell, as it learns from what it is asked; choose an assign "

@@ -54,7 +54,8 @@ def test_a_team_is_judged_by_its_models_own_states(kind: str, tmp_path: Path) ->
 
 
 def test_listed_moves_are_weighed_by_the_models_own_probabilities() -> None:
-    scenario = Scenario.model_validate(kuhn(credit={"assign": {"kind": COMA}, "baseline": {"kind": "none"}}))
+    assign = {"kind": COMA, "teams": [["player_0"], ["player_1"]]}
+    scenario = Scenario.model_validate(kuhn(credit={"assign": assign, "baseline": {"kind": "none"}}))
     run = build(scenario)
     earned, _ = judged(run)
     assert run.simulator.tokens["credit"] > 0

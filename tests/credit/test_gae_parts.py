@@ -227,6 +227,9 @@ def test_a_reading_that_does_not_fit_its_turn_is_named() -> None:
         judged(ChainGae(), replace(evidence, readings=wrong))
 
 
+TEAMS = [["player_0"], ["player_1"]]
+
+
 @pytest.mark.parametrize(
     ("credit", "parts"),
     [
@@ -235,7 +238,7 @@ def test_a_reading_that_does_not_fit_its_turn_is_named() -> None:
             "'credit.assign.gae:Gae' and 'none'",
         ),
         (
-            {"assign": {"kind": "credit.assign.gae:ChainGae"}, "baseline": {"kind": "none"}},
+            {"assign": {"kind": "credit.assign.gae:ChainGae", "teams": TEAMS}, "baseline": {"kind": "none"}},
             "'credit.assign.gae:ChainGae' and 'none'",
         ),
         ({"baseline": {"kind": "credit.baselines.value:Value"}}, "'outcome' and 'credit.baselines.value:Value'"),

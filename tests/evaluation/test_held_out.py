@@ -97,7 +97,7 @@ def test_the_same_starts_are_played_with_the_same_seeds_every_time_and_again_gre
 
 
 def test_without_held_out_starts_no_episodes_of_an_evaluation_are_kept() -> None:
-    assert Evaluator(checked(evaluate={}), table(Quiz(), FunctionEngine(random_move))).played == ()
+    assert Evaluator(checked(evaluate={}), table(Quiz(), FunctionEngine(random_move))).played == []
 
 
 def test_evaluation_changes_nothing_of_the_training(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from marl.scenario.load import ScenarioError, validate
 LEARNER = "policies.actor.learner"
 ENGINES, GAMES = ", ".join(names("engines")), ", ".join(names("games"))
 LEARNERS = (
-    "cispo, dapo, dpo, dr_grpo, gmpo, grpo, gspo, ppo, prime, pspo, reinforce, reinforce_pp, reinforce_pp_baseline, "
-    "reinforce_sequence, reward_modeling, sapo, sft"
+    "awr, cispo, dapo, dpo, dr_grpo, gmpo, grpo, gspo, ppo, prime, pspo, q_learning, reinforce, reinforce_pp, "
+    "reinforce_pp_baseline, reinforce_sequence, reward_modeling, sapo, sft"
 )
 OR_PATH = ", or an import path 'package.module:Name'"
 CUT_OFF = (
@@ -89,7 +89,7 @@ VALUES = {
     "roles.player.sampling.top_p=2": "roles.player.sampling.top_p: must be at most 1.0 (got 2)",
     "checkpoint.trajectories=2": "checkpoint.trajectories: must be at most 1.0 (got 2)",
     "evaluate.against.random=0": "evaluate.against.random: must be greater than 0 (got 0)",
-    "experience.kind=recorded": "experience.path: missing; it must be given",
+    "experience.kind=recorded": "experience.path: missing; give a run's folder, or files; not both",
     "game.illegal={then: random, penalty: 3}": "game.illegal: penalty: 3.0 is never paid with then: 'random'; choices: "
     "forfeit, penalty",
     "policies.actor.model={kind: tiny, hidden: 33}": "policies.actor.model: hidden: 33 is no multiple of heads: 2; "

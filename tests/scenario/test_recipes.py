@@ -51,13 +51,13 @@ def test_a_step_that_comes_too_early_says_which_is_missing(here: Path) -> None:
         marl.load(RLHF[2])
     runs = here / "runs"
     assert str(caught.value).splitlines()[1:] == [
-        f"  policies.solver.model.run: no run in '{runs}/rlhf_1_sft'; "
-        f"train it first: marl train SCENARIO --out {runs}/rlhf_1_sft",
-        f"    (run: rlhf_1_sft is relative to {runs}, where `marl train` puts runs; "
-        "a folder elsewhere is written with a slash)",
         f"  policies.reward_model.engine.path: no run in '{runs}/rlhf_2_reward'; "
         f"train it first: marl train SCENARIO --out {runs}/rlhf_2_reward",
         f"    (run: rlhf_2_reward is relative to {runs}, where `marl train` puts runs; "
+        "a folder elsewhere is written with a slash)",
+        f"  policies.solver.model.run: no run in '{runs}/rlhf_1_sft'; "
+        f"train it first: marl train SCENARIO --out {runs}/rlhf_1_sft",
+        f"    (run: rlhf_1_sft is relative to {runs}, where `marl train` puts runs; "
         "a folder elsewhere is written with a slash)",
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from paths import SCENARIOS
 
-from marl.scenario.checks import notes
+from marl.scenario.credit_checks import notes
 from marl.scenario.load import ScenarioError, load
 
 KUHN = SCENARIOS / "kuhn_frozen_opponent.yaml"

@@ -101,7 +101,10 @@ def test_a_loss_named_by_a_word_with_options_beside_it_is_the_part_with_the_same
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"loss": "gspo_tokens"}, "did you mean 'gspo_token'.* choices: cispo, clip, clipped_weight, geometric_mean"),
+        (
+            {"loss": "gspo_tokens"},
+            "did you mean 'gspo_token'.* choices: advantage_weighted, cispo, clip, clipped_weight, geometric_mean",
+        ),
         ({"loss": {"kind": "grpo"}}, r"unknown kind 'grpo' \(it is one of trainers\)"),
         ({"loss": {"kind": "clip", "ratio_low": 1}}, "unknown field 'ratio_low'"),
         ({"loss": {"kind": "clip"}, "clip_low": 0.1}, r"\{'clip_low': 0.1\} has no effect beside a loss with a kind"),

@@ -70,7 +70,7 @@ def test_a_kind_is_described_with_all_settings_and_those_within_them() -> None:
     assert entry(text, "lr") == "lr: number > 0; default 1e-06 Learning rate, at its height."
     assert entry(text, "old").startswith("old: one of sampler, read; default sampler Log-probabilities in the")
     assert entry(text, "clip_low").startswith("clip_low: number > 0 or null; default null Greatest distance")
-    assert "part of losses (clip, clipped_weight," in entry(text, "loss")
+    assert "part of losses (advantage_weighted, clip, clipped_weight," in entry(text, "loss")
     assert "\nreference, magnet, proximal:\n    Penalty on the KL divergence" in text
     assert entry(text, "refresh").endswith("Null: the initial weights, for ever.")
     assert example_of(text) == {"policies": {"actor": {"learner": {"kind": "grpo", "lr": 1e-5}}}}
@@ -127,10 +127,13 @@ def test_an_example_shows_where_a_nested_setting_stands() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("grpp", "nothing is called 'grpp'; did you mean 'grpo' or 'group' or 'ppo'? choices: game, seats, roles"),
+        (
+            "grpp",
+            "nothing is called 'grpp'; did you mean 'grpo' or 'group' or 'ppo'? choices: game, games, seats",
+        ),
         ("role solvr", "unknown kind 'solvr'; did you mean 'solver'? choices: aggregator, challenger, critic"),
         ("roles solvr", "roles has no setting 'solvr'; did you mean 'solver' or 'history'? choices: aggregator, chall"),
-        ("games", "'games' is a group of parts, so name one of it; choices: coalition, communication, hint"),
+        ("models", "'models' is a group of parts, so name one of it; choices: adapter, pretrained, q_network"),
         ("verifier polcy", "verifier, one of roles has no setting 'polcy'; did you mean 'policy'?"),
         ("schedule stepz", "schedule has no setting 'stepz'; did you mean 'steps'? choices: deadline_s, group_size"),
         ("grpo.lr.high", "lr, a setting of grpo, one of trainers has no setting 'high'; choices: none"),

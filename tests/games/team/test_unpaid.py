@@ -22,7 +22,11 @@ from marl.scenario.schema import Scenario
 from marl.types import Deal, Request
 
 SOLVE = {"role": "solver", "n": 2, "examples": ["4"]}
-TRAINABLE_FROM_THE_START = [file for file in sorted(SCENARIOS.rglob("*.yaml")) if not file.stem.startswith("rlhf_")]
+TRAINABLE_FROM_THE_START = [
+    *sorted(file for file in SCENARIOS.glob("*.yaml") if file.stem != "two_games"),  # whose games are in other files
+    SCENARIOS / "recipes" / "iterative_dpo.yaml",
+    SCENARIOS / "recipes" / "rlhf_1_sft.yaml",
+]
 
 
 def players(scenario: Scenario) -> Mapping[str, Engine]:

@@ -28,10 +28,12 @@ from marl.view.closing_report import closing_report
 
 @pytest.fixture(autouse=True)
 def interruptible() -> Iterator[None]:
-    """Ctrl-C has its usual handler, even if these tests run behind `nohup` or in the background of a script."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Signals have their usual handlers, even if these tests run behind `nohup` or in the background of a script."""
+    usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def ask(number: int, after_s: float = 0.0) -> None:

@@ -45,12 +45,9 @@ def test_in_the_two_step_game_qmix_takes_8_and_vdn_7(mixer: str, reached: float,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("mixer", ["vdn", "qmix"])
-def test_in_the_climbing_game_both_settle_for_the_5_that_an_additive_fit_prefers(
-    mixer: str, seed: int, tmp_path: Path
-) -> None:
+def test_in_the_climbing_game_vdn_settles_for_the_5_that_an_additive_fit_prefers(seed: int, tmp_path: Path) -> None:
     game = {"kind": "matrix", "table": "climbing"}
-    data = scenario(game, ["a", "b", "c"], 200, seed, mixer=mixer, updates=4, replay=500, **UNIFORM)
+    data = scenario(game, ["a", "b", "c"], 200, seed, mixer="vdn", updates=4, replay=500, **UNIFORM)
     assert trained(data, tmp_path)["eval/value/agent_0"] == 5
 
 

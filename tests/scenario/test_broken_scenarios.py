@@ -15,7 +15,7 @@ from marl.scenario.load import ScenarioError, validate
 LEARNER = "policies.actor.learner"
 ENGINES, GAMES = ", ".join(names("engines")), ", ".join(names("games"))
 LEARNERS = (
-    "cispo, dapo, dpo, dr_grpo, gmpo, grpo, gspo, ppo, prime, pspo, reinforce, reinforce_pp, reinforce_pp_baseline, "
+    "awr, cispo, dapo, dpo, dr_grpo, gmpo, grpo, gspo, ppo, prime, pspo, reinforce, reinforce_pp, reinforce_pp_baseline, "
     "reinforce_sequence, reward_modeling, sapo, sft"
 )
 OR_PATH = ", or an import path 'package.module:Name'"

@@ -15,8 +15,8 @@ from marl.scenario.load import ScenarioError, validate
 LEARNER = "policies.actor.learner"
 ENGINES, GAMES = ", ".join(names("engines")), ", ".join(names("games"))
 LEARNERS = (
-    "awr, cispo, dapo, dpo, dr_grpo, gmpo, grpo, gspo, ppo, prime, pspo, reinforce, reinforce_pp, reinforce_pp_baseline, "
-    "reinforce_sequence, reward_modeling, sapo, sft"
+    "awr, cispo, dapo, dpo, dr_grpo, gmpo, grpo, gspo, ppo, prime, pspo, reinforce, reinforce_pp, "
+    "reinforce_pp_baseline, reinforce_sequence, reward_modeling, sapo, sft"
 )
 OR_PATH = ", or an import path 'package.module:Name'"
 CUT_OFF = (

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill, indent
-from typing import Any
+from typing import Any, get_origin
 
 import yaml
 from pydantic.fields import FieldInfo
@@ -158,16 +158,22 @@ def _setting(subject: Subject, name: str) -> Subject:
     holder, info = fields[name]
     part = part_in(info)
     settings = (part.base,) if part else tuple(settings_in(info))
-    place, values = _place(subject, name, settings)
+    place, values = _place(subject, name, settings, of_names=get_origin(info.annotation) is dict)
     title = name if holder is Scenario else f"{name}, a setting of {subject.title}"
     return Subject(title, settings, place, values, info, meanings(holder).get(name, ""))
 
 
-def _place(subject: Subject, name: str, settings: tuple[type[Config], ...]) -> tuple[Any, Any]:
-    """Return the place and the example values of a setting; the subject's own where the example does not hold it."""
+def _place(
+    subject: Subject, name: str, settings: tuple[type[Config], ...], *, of_names: bool = False
+) -> tuple[Any, Any]:
+    """Return the place and the example values of a setting; the subject's own where the example does not hold it.
+
+    `of_names`: it is a mapping from names to settings.
+    """
     value = subject.values.get(name) if isinstance(subject.values, dict) else None
     if value is None and len(settings) == 1:
         value = _example_of(settings[0]) or None
+        value = {"name": value} if value and of_names else value
     if value is None:
         return subject.place, subject.values
     hole: Any = _HOLE

@@ -127,10 +127,10 @@ def test_an_example_shows_where_a_nested_setting_stands() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("grpp", "nothing is called 'grpp'; did you mean 'grpo' or 'group' or 'ppo'? choices: game, seats, roles"),
+        ("grpp", "nothing is called 'grpp'; did you mean 'grpo' or 'group' or 'ppo'? choices: game, games, seats"),
         ("role solvr", "unknown kind 'solvr'; did you mean 'solver'? choices: aggregator, challenger, critic"),
         ("roles solvr", "roles has no setting 'solvr'; did you mean 'solver' or 'history'? choices: aggregator, chall"),
-        ("games", "'games' is a group of parts, so name one of it; choices: coalition, communication, hint"),
+        ("tasks", "'tasks' is a group of parts, so name one of it; choices: "),
         ("verifier polcy", "verifier, one of roles has no setting 'polcy'; did you mean 'policy'?"),
         ("schedule stepz", "schedule has no setting 'stepz'; did you mean 'steps'? choices: deadline_s, group_size"),
         ("grpo.lr.high", "lr, a setting of grpo, one of trainers has no setting 'high'; choices: none"),

@@ -161,16 +161,11 @@ def _setting(subject: Subject, name: str) -> Subject:
     holder, info = fields[name]
     part = part_in(info)
     settings = (part.base,) if part else tuple(settings_in(info))
-<<<<<<< HEAD
     place, values = _place(subject, name, settings, named=get_origin(info.annotation) is dict)
-=======
-    place, values = _place(subject, name, settings, of_names=get_origin(info.annotation) is dict)
->>>>>>> games
     title = name if holder is Scenario else f"{name}, a setting of {subject.title}"
     return Subject(title, settings, place, values, info, meanings(holder).get(name, ""))
 
 
-<<<<<<< HEAD
 def _place(subject: Subject, name: str, settings: tuple[type[Config], ...], *, named: bool) -> tuple[Any, Any]:
     """Return the place and the example values of a setting; the subject's own where the example does not hold it.
 
@@ -179,19 +174,6 @@ def _place(subject: Subject, name: str, settings: tuple[type[Config], ...], *, n
     value = subject.values.get(name) if isinstance(subject.values, dict) else None
     if value is None and len(settings) == 1 and (example := _example_of(settings[0])):
         value = {_NAME: example} if named else example
-=======
-def _place(
-    subject: Subject, name: str, settings: tuple[type[Config], ...], *, of_names: bool = False
-) -> tuple[Any, Any]:
-    """Return the place and the example values of a setting; the subject's own where the example does not hold it.
-
-    `of_names`: it is a mapping from names to settings.
-    """
-    value = subject.values.get(name) if isinstance(subject.values, dict) else None
-    if value is None and len(settings) == 1:
-        value = _example_of(settings[0]) or None
-        value = {"name": value} if value and of_names else value
->>>>>>> games
     if value is None:
         return subject.place, subject.values
     hole: Any = _HOLE

@@ -127,7 +127,6 @@ def test_an_example_shows_where_a_nested_setting_stands() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-<<<<<<< HEAD
         (
             "grpp",
             "nothing is called 'grpp'; did you mean 'grpo' or 'group' or 'ppo'? choices: game, games, seats",
@@ -135,12 +134,6 @@ def test_an_example_shows_where_a_nested_setting_stands() -> None:
         ("role solvr", "unknown kind 'solvr'; did you mean 'solver'? choices: aggregator, challenger, critic"),
         ("roles solvr", "roles has no setting 'solvr'; did you mean 'solver' or 'history'? choices: aggregator, chall"),
         ("models", "'models' is a group of parts, so name one of it; choices: adapter, pretrained, q_network"),
-=======
-        ("grpp", "nothing is called 'grpp'; did you mean 'grpo' or 'group' or 'ppo'? choices: game, games, seats"),
-        ("role solvr", "unknown kind 'solvr'; did you mean 'solver'? choices: aggregator, challenger, critic"),
-        ("roles solvr", "roles has no setting 'solvr'; did you mean 'solver' or 'history'? choices: aggregator, chall"),
-        ("tasks", "'tasks' is a group of parts, so name one of it; choices: "),
->>>>>>> games
         ("verifier polcy", "verifier, one of roles has no setting 'polcy'; did you mean 'policy'?"),
         ("schedule stepz", "schedule has no setting 'stepz'; did you mean 'steps'? choices: deadline_s, group_size"),
         ("grpo.lr.high", "lr, a setting of grpo, one of trainers has no setting 'high'; choices: none"),

@@ -63,9 +63,11 @@ $(VENV)/.runtime: pyproject.toml .ci/constraints.txt | $(BIN)/python
 	$(PINNED) -e .
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.runtime .ci/peers.txt
+$(VENV)/.dev: $(VENV)/.runtime .ci/peers.txt .ci/vllm_needs.txt .ci/vllm.txt
 	$(PINNED) -e '.[dev]'
 	$(PINNED) --no-deps -r .ci/peers.txt
+	$(PINNED) -c .ci/peers.txt -r .ci/vllm_needs.txt
+	$(PINNED) --no-deps -r .ci/vllm.txt
 	@# verl's wheel brings a top-level package `tests`, which would hide ours.
 	rm -rf $(VENV)/lib/python*/site-packages/tests
 	touch $@

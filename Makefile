@@ -34,6 +34,7 @@ learning: $(VENV)/.dev
 	for task in kuhn nim tic_tac_toe; do \
 		$(BIN)/python tests/bench/learning.py $$task --out tests/bench/results/$${task}_self_play.json || exit 1; \
 	done
+	$(BIN)/python tests/bench/learning.py two_games --out tests/bench/results/two_games.json
 	for team in team_arithmetic train_solver_only train_solver_only_adapters train_solver_only_shared \
 			sage r_zero debate solver_critic code_team critic_verdict tree_sampling ppo_team pspo_nim dapo \
 			dpo_pairs sft sft_best prime rlhf iterative_dpo \

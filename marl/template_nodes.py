@@ -117,6 +117,21 @@ class Meter(NodeTransformer):
     visit_Tuple = visit_Dict = visit_List  # noqa: N815
 
 
+def statement_of(expression: nodes.Expr) -> nodes.Template:
+    """Return a template that works out an expression and hands its value to the filter `_result`."""
+    return nodes.Template([nodes.ExprStmt(_filtered(expression, "_result"), lineno=1)], lineno=1)
+
+
+def is_boundary(node: nodes.Node) -> bool:
+    """Return whether an expression makes a boundary, and no text."""
+    match node:
+        case nodes.Filter():
+            return node.name in ("_end", "_rest")
+        case nodes.EnvironmentAttribute():
+            return node.name == "begin"
+    return False
+
+
 def _filtered(node: nodes.Node, name: str, *args: nodes.Expr) -> nodes.Filter:
     return nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno)
 

@@ -10,6 +10,7 @@ from typing import get_args
 from marl.errors import RunError
 from marl.graph import Trajectory
 from marl.protocols import Game, View
+from marl.provenance import origins_of
 from marl.rollout.casting import RoleCasting
 from marl.seeds import seed_of
 from marl.text import well_formed
@@ -236,6 +237,7 @@ class Episode:
         ways = [(mark.source, mark.kind) for mark in request.marks]
         if request.continues:
             ways.append((self._memory[agent].turns[-1].id, "self"))
+        ways += [(turns[step].id, kind) for step, kind in origins_of(info["state"]) if isinstance(step, int)]
         ways += [(turns[step].id, "gated") for step in info.get("gates", ())]
         for source, kind in ways:
             known = kinds.get(source)

@@ -26,7 +26,6 @@ from jinja2 import (
     nodes,
     pass_context,
 )
-from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.filters import FILTERS
 from jinja2.parser import Parser
@@ -40,7 +39,6 @@ from marl.provenance import (
     Marked,
     Origins,
     Rest,
-    WatchedDict,
     carry,
     joined,
     note,
@@ -50,13 +48,11 @@ from marl.provenance import (
     taken,
     text_of,
 )
-from marl.template_nodes import Meter, check_tree, is_boundary, statement_of, too_deep
+from marl.template_nodes import OF_FACTS, BoundaryGenerator, Meter, check_length, check_tree, statement_of, too_deep
 
 BUDGET = 10_000_000
 """Characters that one rendering may make; an item of a list, a call and a round of a loop count as `ITEM`."""
 ITEM = 100
-MAX_SOURCE = 100_000
-"""Characters of a template or an expression."""
 MAX_BITS = 4096
 """Size of a whole number that is made: 1,233 digits."""
 _FILTERS = (
@@ -81,8 +77,6 @@ _METHODS: Mapping[type, tuple[str, ...]] = {
 """Methods that may be called, chosen likewise."""
 _FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Errors of Python that an expression can bring about."""
-_OF_DICTS = frozenset(dir(WatchedDict))
-"""Attributes of facts, which names of facts do not hide."""
 
 
 class LimitError(SecurityError):
@@ -137,19 +131,6 @@ def _size(value: Any) -> int:
     return total
 
 
-class _Generator(CodeGenerator):
-    """Makes the code of templates, in which what `_output` returns is put out as it is, and so are boundaries."""
-
-    def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
-        if not is_boundary(node):
-            escaped = frame.eval_ctx.volatile or frame.eval_ctx.autoescape
-            super()._output_child_pre(node, frame, finalize) if escaped else self.write(f"({finalize.src}")
-
-    def _output_child_post(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
-        if not is_boundary(node):
-            super()._output_child_post(node, frame, finalize)
-
-
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """Environment of templates that come from scenario files. Fill its templates in by `CompiledTemplate`.
 
@@ -158,7 +139,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
-    code_generator_class = _Generator
+    code_generator_class = BoundaryGenerator
     concat = staticmethod(joined)  # of all that a template, block, macro or `set` block puts out
 
     def __init__(
@@ -184,7 +165,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         Raises:
             TemplateSyntaxError: if it is none, or too long or too deep.
         """
-        _check_length(source)
+        check_length(source)
         try:
             parser = Parser(self, source, state="variable")
             tree = parser.parse_expression()
@@ -203,7 +184,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     # --- bounds of the source: hooks of jinja2 -----------------------------------------------------------------------
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        _check_length(source)
+        check_length(source)
         try:
             tree = super()._parse(source, name, filename)
         except RecursionError as error:
@@ -229,10 +210,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             raise TemplateSyntaxError(too_deep(), 1) from error
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        # Facts, by far most of what templates look at, without the detour over an AttributeError.
-        if isinstance(obj, dict) and attribute not in _OF_DICTS and dict.__contains__(obj, attribute):
-            return obj[attribute]
-        return super().getattr(obj, attribute)
+        # Facts are most of what templates look at: they need no detour over an AttributeError.
+        is_fact = isinstance(obj, dict) and attribute not in OF_FACTS and dict.__contains__(obj, attribute)
+        return obj[attribute] if is_fact else super().getattr(obj, attribute)
 
     # --- bounds of what is made: hooks of jinja2's sandbox -----------------------------------------------------------
 
@@ -272,11 +252,6 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 def _methods(owner: Any) -> tuple[str, ...]:
     return next((methods for kind, methods in _METHODS.items() if isinstance(owner, kind)), ())
-
-
-def _check_length(source: str) -> None:
-    if len(source) > MAX_SOURCE:
-        raise TemplateSyntaxError(f"{len(source):,} characters are too many; the limit is {MAX_SOURCE:,}", 1)
 
 
 # --- marks: filters that `Meter` puts in. Those with a context are not worked out before the facts are known ---------

@@ -30,7 +30,7 @@ def finite(value: Any, field: str) -> float:
     """Return a number (numpy's and a tensor's as well) as a float; raise ValueError that names `field` for others."""
     try:
         # Text that spells a number does not count as one.
-        number = float(value) if isinstance(value, SupportsFloat) else math.nan
+        number = float(value) if isinstance(value, float | int | SupportsFloat) else math.nan
     except (TypeError, ValueError, OverflowError, RuntimeError):  # an array or a tensor with several numbers
         number = math.nan
     if not math.isfinite(number):

@@ -63,9 +63,10 @@ class Trajectory:
         """
         self.turns.append(turn)
         self.graph.add_node(turn.id, turn=turn)
-        for source in reads:
-            known = kinds.get(source) if kinds else None
-            self.graph.add_edge(source, turn.id, kinds=frozenset(known) if known else self._usual_kinds(source, turn))
+        known = kinds or {}
+        self.graph.add_edges_from(
+            [(s, turn.id, {"kinds": frozenset(known.get(s, ())) or self._usual_kinds(s, turn)}) for s in reads]
+        )
 
     def _usual_kinds(self, source: TurnId, reader: Turn) -> frozenset[EdgeKind]:
         return _SELF if self.graph.nodes[source]["turn"].agent == reader.agent else _HEARD

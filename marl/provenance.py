@@ -36,22 +36,22 @@ NO_ORIGINS: Origins = frozenset()
 class _Notes(local):
     """Origins of the values that were looked at in this thread; None while nobody asks."""
 
-    origins: set[Origin] | None = None
+    origins: Origins | None = None
 
 
 _notes = _Notes()
 
 
-def swap_notes(notes: set[Origin] | None) -> set[Origin] | None:
-    """Note in `notes` from now on what is looked at in this thread (None: nowhere); return where that was done."""
+def swap_notes(notes: Origins | None) -> Origins | None:
+    """Go on with these notes of what is looked at in this thread (None: take none); return those until now."""
     before, _notes.origins = _notes.origins, notes
     return before
 
 
-def note(origins: Iterable[Origin]) -> None:
+def note(origins: Origins) -> None:
     """Note that something with these origins was looked at."""
-    if _notes.origins is not None:
-        _notes.origins.update(origins)
+    if origins and _notes.origins is not None:
+        _notes.origins |= origins
 
 
 def taken() -> Origins:
@@ -59,8 +59,8 @@ def taken() -> Origins:
     noted = _notes.origins
     if not noted:
         return NO_ORIGINS
-    _notes.origins = set()
-    return frozenset(noted)
+    _notes.origins = NO_ORIGINS
+    return noted
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
@@ -75,12 +75,14 @@ class Marked(str):
     that no template can read them.
     """
 
-    __slots__ = ("_spans",)
+    __slots__ = ("_remade", "_spans")
     _spans: tuple[Span, ...]
+    _remade: dict[Callable[[str], str], str] | None
+    """What functions made of it: one turn is in the prompts of many."""
 
     def __new__(cls, text: str, spans: tuple[Span, ...] = ()) -> Marked:
         self = str.__new__(cls, text)
-        self._spans = spans
+        self._spans, self._remade = spans, None
         return self
 
     def __reduce__(self) -> tuple[type[Marked], tuple[str, tuple[Span, ...]]]:
@@ -101,7 +103,8 @@ class Marked(str):
         return (carry(sign, origins) for sign in plain(self))
 
     def strip(self, characters: str | None = None, /) -> Marked:
-        return self.lstrip(characters).rstrip(characters)
+        first = str.__len__(self) - len(str.lstrip(self, characters))
+        return self._cut(str.strip(self, characters), first)
 
     def lstrip(self, characters: str | None = None, /) -> Marked:
         text = str.lstrip(self, characters)
@@ -251,6 +254,16 @@ def mark(value: Any, origins: Origins) -> Any:
     return value
 
 
+def remade(text: str, function: Callable[[str], str]) -> str:
+    """Return what a function makes of a text, marked as a whole; it must always make the same of it."""
+    if type(text) is not Marked:
+        return function(text)
+    known = text._remade = text._remade or {}
+    if function not in known:
+        known[function] = carry(function(plain(text)), origins_of(text))
+    return known[function]
+
+
 def carry(value: Any, origins: Origins) -> Any:
     """Return a value that was made from turns: a text is marked as a whole, and what cannot be marked is noted."""
     if not origins:
@@ -275,6 +288,8 @@ def origins_of(value: Any) -> Origins:
     """Return all that a value, with all that it holds, was made from."""
     if type(value) is Marked:
         return frozenset([origin for _, _, origin in value._spans])
+    if not isinstance(value, dict | list | tuple):
+        return NO_ORIGINS
     gathered: set[Origin] = set()
     left = [value]
     while left:
@@ -348,14 +363,16 @@ def joined(pieces: Iterable[str]) -> Any:
         return text
     place, spans, open_places, rest = 0, list[Span](), list[int](), list[tuple[int, Origins]]()
     for piece in pieces:
-        if type(piece) is Marked:
-            spans += [(place + begin, place + end, origin) for begin, end, origin in piece._spans]
-        elif isinstance(piece, Begin):
+        kind = type(piece)
+        if kind is Marked:
+            for begin, end, origin in piece._spans:
+                spans.append((place + begin, place + end, origin))
+        elif kind is Begin:
             open_places.append(place)
-        elif isinstance(piece, End):
+        elif kind is End:
             begin = open_places.pop()
             spans += [(begin, place, origin) for origin in piece.origins]
-        elif isinstance(piece, Rest):
+        elif kind is Rest:
             rest.append((place, piece.origins))
         place += str.__len__(piece)
     spans += [(begin, len(text), origin) for begin, origins in rest for origin in origins]
@@ -365,6 +382,8 @@ def joined(pieces: Iterable[str]) -> Any:
 def merged(spans: Collection[Span]) -> list[Span]:
     """Return spans of turns that are named by their ids, by beginning; those of one origin that overlap or touch are
     one."""
+    if len(spans) < 2:
+        return list(spans)
     gathered: list[Span] = []
     last: dict[Origin, int] = {}
     for begin, end, origin in sorted(spans):

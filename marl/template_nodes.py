@@ -7,17 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from math import isfinite
+from typing import Any
 
 from jinja2 import TemplateSyntaxError, nodes
+from jinja2.compiler import CodeGenerator, Frame
 from jinja2.visitor import NodeTransformer
+
+from marl.provenance import WatchedDict
 
 MAX_DEPTH = 100
 """Nesting of a template or an expression. Python's compiler gives up at about 200 brackets."""
 
 
+MAX_SOURCE = 100_000
+"""Characters of a template or an expression."""
+OF_FACTS = frozenset(dir(WatchedDict))
+"""Attributes of facts, which names of facts do not hide."""
+
+
 def too_deep() -> str:
     """Return the message about a template or an expression that Python's compiler gives up at."""
     return f"nested too deeply; the limit is {MAX_DEPTH}"
+
+
+def check_length(source: str) -> None:
+    """Raise TemplateSyntaxError if a template or an expression is too long."""
+    if len(source) > MAX_SOURCE:
+        raise TemplateSyntaxError(f"{len(source):,} characters are too many; the limit is {MAX_SOURCE:,}", 1)
 
 
 def check_tree(tree: nodes.Node) -> None:
@@ -115,6 +131,34 @@ class Meter(NodeTransformer):
         return node if target else _filtered(node, "_charge")
 
     visit_Tuple = visit_Dict = visit_List  # noqa: N815
+
+
+class BoundaryGenerator(CodeGenerator):
+    """Makes the code of templates, in which what `_output` returns is put out as it is, and so are boundaries."""
+
+    def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
+        if not is_boundary(node):
+            escaped = frame.eval_ctx.volatile or frame.eval_ctx.autoescape
+            super()._output_child_pre(node, frame, finalize) if escaped else self.write(f"({finalize.src}")
+
+    def _output_child_post(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
+        if not is_boundary(node):
+            super()._output_child_post(node, frame, finalize)
+
+
+def statement_of(expression: nodes.Expr) -> nodes.Template:
+    """Return a template that works out an expression and hands its value to the filter `_result`."""
+    return nodes.Template([nodes.ExprStmt(_filtered(expression, "_result"), lineno=1)], lineno=1)
+
+
+def is_boundary(node: nodes.Node) -> bool:
+    """Return whether an expression makes a boundary, and no text."""
+    match node:
+        case nodes.Filter():
+            return node.name in ("_end", "_rest")
+        case nodes.EnvironmentAttribute():
+            return node.name == "begin"
+    return False
 
 
 def _filtered(node: nodes.Node, name: str, *args: nodes.Expr) -> nodes.Filter:

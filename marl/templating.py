@@ -33,29 +33,26 @@ from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from marl.provenance import (
+    NO_ORIGINS,
     Begin,
-    Boundary,
     End,
     Marked,
-    Origin,
     Origins,
     Rest,
     carry,
     joined,
     note,
     origins_of,
-    plain,
+    remade,
     swap_notes,
     taken,
     text_of,
 )
-from marl.template_nodes import Meter, check_tree, too_deep
+from marl.template_nodes import OF_FACTS, BoundaryGenerator, Meter, check_length, check_tree, statement_of, too_deep
 
 BUDGET = 10_000_000
 """Characters that one rendering may make; an item of a list, a call and a round of a loop count as `ITEM`."""
 ITEM = 100
-MAX_SOURCE = 100_000
-"""Characters of a template or an expression."""
 MAX_BITS = 4096
 """Size of a whole number that is made: 1,233 digits."""
 _FILTERS = (
@@ -91,18 +88,21 @@ class _Rendering(local):
 
     units = 0
     """Characters that it has made so far."""
-    branches: list[set[Origin]]
+    branches: list[Origins]
     """Origins of the conditions and items of each `if` and `for` that is open; first, of the whole template."""
-    assigned: set[Origin]
+    assigned: Origins
     """Origins of variables that were set just now and cannot be marked."""
+    result: Any = None
+    """The value of the expression."""
 
 
 _rendering = _Rendering()
 
 
 def _spend(units: int) -> None:
-    _rendering.units += units
-    if _rendering.units > BUDGET:
+    state = _rendering
+    state.units = spent = state.units + units
+    if spent > BUDGET:
         raise LimitError(
             f"it makes more than {BUDGET:,} characters (an item, a call or a round of a loop counts as {ITEM})"
         )
@@ -110,6 +110,8 @@ def _spend(units: int) -> None:
 
 def _size(value: Any) -> int:
     """Return the characters in a value, items within items included; not much more than `BUDGET` if it has more."""
+    if isinstance(value, str):
+        return str.__len__(value)
     total, left = 0, [value]
     while left and total <= BUDGET:
         match left.pop():
@@ -137,6 +139,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
+    code_generator_class = BoundaryGenerator
     concat = staticmethod(joined)  # of all that a template, block, macro or `set` block puts out
 
     def __init__(
@@ -147,13 +150,12 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     ) -> None:
         """`filters`: functions of a text. `marked`: names of all facts that may be marked. Default: any may."""
         super().__init__(undefined=StrictUndefined, finalize=_output, **options)
-        known = {name: FILTERS[name] for name in _FILTERS}
-        known |= {name: _of_text(function) for name, function in (filters or {}).items()}
-        self.filters = {name: _metered(function) for name, function in known.items()}
+        self.filters = {name: _metered(FILTERS[name]) for name in _FILTERS}
+        self.filters |= {name: _of_text(function) for name, function in (filters or {}).items()}
         self.marked, self.begin = marked, Begin()
         self.filters |= {"join": _join, "replace": _replace, "round": round, "sum": total, "tojson": _to_json}
         self.filters |= {"_charge": _charge, "_count": _count, "_concatenate": _concatenate, "_look": _look}
-        self.filters |= {"_decide": _decide, "_end": _end, "_assign": _assign, "_rest": _rest}
+        self.filters |= {"_decide": _decide, "_end": _end, "_assign": _assign, "_rest": _rest, "_result": _result}
         self.tests = {name: test if name in _OF_NAMES else _looking(test) for name, test in self.tests.items()}
         self.globals = {"range": range, "dict": dict}
 
@@ -163,7 +165,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         Raises:
             TemplateSyntaxError: if it is none, or too long or too deep.
         """
-        _check_length(source)
+        check_length(source)
         try:
             parser = Parser(self, source, state="variable")
             tree = parser.parse_expression()
@@ -176,14 +178,13 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return tree
 
     def compile_to_value(self, source: str) -> CompiledTemplate:
-        """Return an expression as a template that sets the variable `value`; raises as `parse_expression`."""
-        assignment = nodes.Assign(nodes.Name("value", "store"), self.parse_expression(source), lineno=1)
-        return CompiledTemplate(self.from_string(nodes.Template([assignment], lineno=1)))
+        """Return an expression as a template that puts out nothing; raises as `parse_expression`."""
+        return CompiledTemplate(self.from_string(statement_of(self.parse_expression(source))))
 
     # --- bounds of the source: hooks of jinja2 -----------------------------------------------------------------------
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        _check_length(source)
+        check_length(source)
         try:
             tree = super()._parse(source, name, filename)
         except RecursionError as error:
@@ -207,6 +208,11 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         except (SyntaxError, RecursionError, MemoryError) as error:
             # Python's own bounds, such as 20 loops within each other.
             raise TemplateSyntaxError(too_deep(), 1) from error
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        # Facts are most of what templates look at: they need no detour over an AttributeError.
+        is_fact = isinstance(obj, dict) and attribute not in OF_FACTS and dict.__contains__(obj, attribute)
+        return obj[attribute] if is_fact else super().getattr(obj, attribute)
 
     # --- bounds of what is made: hooks of jinja2's sandbox -----------------------------------------------------------
 
@@ -248,11 +254,6 @@ def _methods(owner: Any) -> tuple[str, ...]:
     return next((methods for kind, methods in _METHODS.items() if isinstance(owner, kind)), ())
 
 
-def _check_length(source: str) -> None:
-    if len(source) > MAX_SOURCE:
-        raise TemplateSyntaxError(f"{len(source):,} characters are too many; the limit is {MAX_SOURCE:,}", 1)
-
-
 # --- marks: filters that `Meter` puts in. Those with a context are not worked out before the facts are known ---------
 
 
@@ -262,7 +263,7 @@ def _end(_context: Context, _: None, sets: bool = False) -> str:
     origins = _rendering.branches.pop()
     if sets:
         _rendering.assigned |= origins
-    return End(frozenset(origins)) if origins else _END
+    return End(origins) if origins else _END
 
 
 def _decide(condition: Any, first: bool = False) -> bool:
@@ -272,8 +273,9 @@ def _decide(condition: Any, first: bool = False) -> bool:
     """
     holds = bool(condition)
     if first:
-        _rendering.branches.append(set())
-    _rendering.branches[-1].update(taken())
+        _rendering.branches.append(taken())
+    elif origins := taken():
+        _rendering.branches[-1] |= origins
     return holds
 
 
@@ -282,15 +284,24 @@ def _assign(value: Any, silent: bool = False) -> Any:
     origins = taken()
     if origins and isinstance(value, str):
         return carry(value, origins)
-    (_rendering.branches[0] if silent else _rendering.assigned).update(origins)
+    if silent:
+        _rendering.branches[0] |= origins
+    else:
+        _rendering.assigned |= origins
     return value
+
+
+@pass_context
+def _result(_context: Context, value: Any) -> None:
+    """Keep the value of an expression."""
+    _rendering.result = value
 
 
 @pass_context
 def _rest(_context: Context, _: None) -> str:
     """Return the boundary after variables were set."""
-    origins, _rendering.assigned = _rendering.assigned, set()
-    return Rest(frozenset(origins)) if origins else ""
+    origins, _rendering.assigned = _rendering.assigned, NO_ORIGINS
+    return Rest(origins) if origins else ""
 
 
 def _look(value: Any) -> Any:
@@ -322,9 +333,7 @@ _OF_NAMES = ("defined", "undefined", "filter", "test")
 
 def _output(value: Any) -> str:
     """Return what an output statement puts out, marked by what its expression looked at."""
-    if isinstance(value, Boundary):
-        return str(value)
-    text = value if type(value) is str else text_of(value)
+    text = value if isinstance(value, str) else text_of(value)
     _spend(str.__len__(text))
     return carry(text, origins) if (origins := taken()) else text
 
@@ -340,7 +349,7 @@ def _count(items: Iterable[Any], cost: int) -> list[Any]:
     for item in items:
         _spend(cost)
         counted.append(item)
-    _rendering.branches.append(set(taken()))
+    _rendering.branches.append(taken())
     return counted
 
 
@@ -363,10 +372,11 @@ def _metered(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_text(function: Callable[[str], str]) -> Callable[[str], str]:
-    """Return a function of a text as one that marks what it makes."""
+    """Return a function of a text as a filter that is charged for the text; what it makes of a marked one is marked."""
 
     def of_text(text: str) -> str:
-        return carry(function(plain(text)), origins_of(text)) if isinstance(text, Marked) else function(text)
+        _spend(3 * ITEM + _size(text))
+        return remade(text, function)
 
     return of_text
 
@@ -411,23 +421,24 @@ class CompiledTemplate:
             jinja2.TemplateError: for names that are undefined or not allowed, for values that do not fit (the cause is
                 Python's own error), and for what exceeds a limit (`LimitError`).
         """
-        text, _, origins = self._run(facts)
+        text, origins = self._run(facts)
         return carry(text, origins)
 
     def evaluate(self, facts: Mapping[str, Any]) -> tuple[Any, Origins]:
-        """Return the value of the variable `value`, and what it depends on; raises as `render`."""
-        text, context, origins = self._run(facts)
-        value = context.vars["value"]
-        return value, origins | origins_of((value, text))
+        """Return the value of an expression (`compile_to_value`), and what it depends on; raises as `render`."""
+        _, origins = self._run(facts)
+        value, _rendering.result = _rendering.result, None
+        return value, origins | origins_of(value)
 
-    def _run(self, facts: Mapping[str, Any]) -> tuple[str, Context, Origins]:
-        """Return the text, the context with the variables that were set, and what all of it depends on."""
-        context = self._template.new_context({**self._globals, **facts}, shared=True)
-        state, notes = _rendering, swap_notes(set())
-        state.units, state.branches, state.assigned = 0, [set()], set()
+    def _run(self, facts: Mapping[str, Any]) -> tuple[str, Origins]:
+        """Return the text, and what all of it depends on."""
+        template, environment = self._template, self._template.environment
+        context = environment.context_class(environment, {**self._globals, **facts}, template.name, template.blocks)
+        state, notes = _rendering, swap_notes(NO_ORIGINS)
+        state.units, state.branches, state.assigned = 0, [NO_ORIGINS], NO_ORIGINS
         try:
-            text = joined(self._template.root_render_func(context))
-            return text, context, taken().union(state.assigned, *state.branches)
+            text = joined(template.root_render_func(context))
+            return text, taken().union(state.assigned, *state.branches)
         except TemplateError:
             raise
         except _FAILURES as error:

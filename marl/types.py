@@ -52,7 +52,8 @@ class Info(TypedDict):
     together: tuple[str, ...]
     """Agents whose observations are final now, so that they can be asked at once."""
     state: str
-    """Information state: everything that this agent knows."""
+    """Information state: everything that this agent knows. What is answered by rule is answered from it: where it is a
+    `marl.provenance.Marked` text, it leads from the steps of the game that it names, though no prompt shows them."""
     attempt: int
     """Number of answers to this question that were refused."""
     problem: NotRequired[str]

@@ -16,7 +16,7 @@ from marl.config import nearest
 from marl.places import current
 from marl.protocols import RoleConfig, View
 from marl.protocols.roles import MarkedPrompt
-from marl.provenance import Marked, Origin, Span, WatchedDict, carry, origins_of, plain, spans_of
+from marl.provenance import Marked, Origin, Span, WatchedDict, origins_of, plain, remade, spans_of
 from marl.templating import BoundedEnvironment, CompiledTemplate
 from marl.types import Message, Turn
 
@@ -158,7 +158,8 @@ def _render(
     """Fill in the templates: `present` holds the values of `_PRESENT_NAMES` and of `templates.fields`, in order;
     `spans` are those of the observation."""
     facts: dict[str, Any] = {**dict(zip((*_PRESENT_NAMES, *templates.fields), present, strict=True)), **past}
-    facts["observation"] = Marked(facts["observation"], spans)
+    if spans:
+        facts["observation"] = Marked(facts["observation"], spans)
     user = _fill(templates.prompt, facts, facts["agent"])
     system = _instructions(templates, facts)
     return (Message("system", system), Message("user", user)) if system else (Message("user", user),)
@@ -186,7 +187,7 @@ def _fact(turn: Turn) -> Mapping[str, str | None]:
 
 def _repeated(turn: Turn, thinking: str) -> str:
     text = turn.completion.text
-    return carry(public_text(plain(text)), origins_of(text)) if thinking == "hide" else text
+    return remade(text, public_text) if thinking == "hide" else text
 
 
 def _past(view: View, thinking: str, names: frozenset[str]) -> dict[str, Any]:

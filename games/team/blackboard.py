@@ -81,7 +81,8 @@ class Blackboard:
     def work_on(self, problem: Problem, posed_at: int | None = None) -> None:
         """Change the problem; `posed_at`: the step of the game that posed it."""
         self.problem = problem
-        self._posed = NO_ORIGINS if posed_at is None else frozenset([Origin(posed_at, "posed")])
+        self.posed = NO_ORIGINS if posed_at is None else frozenset([Origin(posed_at, "posed")])
+        """The move that posed the problem, if one did."""
 
     def of(self, agent: str) -> Facts:
         """Return the facts of an agent's last turn."""
@@ -143,7 +144,7 @@ class Blackboard:
         if name == "split":
             return self.split
         value = getattr(self.problem, (_PROBLEM_FIELDS | _ANSWER_FIELDS)[name])
-        return mark(value, self._posed) if marked and self._posed else value
+        return mark(value, self.posed) if marked and self.posed else value
 
     def _with_partner(self, agent: str, marked: bool) -> Facts:
         latest = self._latest[agent]

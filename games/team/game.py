@@ -15,7 +15,7 @@ from games.team.blackboard import Blackboard
 from games.team.expressions import evaluate_number, names_in, render, trace
 from games.team.stages import Stage, walk
 from marl.protocols.tasks import state_of
-from marl.provenance import NO_ORIGINS, Marked, Origin, Origins
+from marl.provenance import NO_ORIGINS, Marked, Origin, Origins, carry
 from marl.types import CALL, Findings, Problem
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class TeamGame(TextGame):
             return self._call
         if self.stage.verifies:
             answer = self.blackboard.of(self.team_seats.partner(self.stage, agent) or "")["move"]
-            return state_of(self.current_problem, answer or None)
+            return carry(state_of(self.current_problem, answer or None), self.blackboard.posed)
         moves = [f"{speaker}: {self.blackboard.of(speaker)['move']}" for speaker in self.hears(agent)]
         return "\n".join((self.stage.label, self.describe(agent), *moves))
 

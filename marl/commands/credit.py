@@ -51,7 +51,7 @@ def judge(
         check_format(out)
     recorded = Rejudge(run, step)
     judged = recorded(rule)
-    _say("\n".join([_title(run, recorded), *recorded.notes, "", credit_table(judged)]))
+    _say("\n".join([_title(run, recorded), *recorded.notes, "", credit_table(judged, recorded.trajectories)]))
     if out is not None:
         _say(f"{out}: {write_credit(out, judged, recorded.trajectories)} turns")
 

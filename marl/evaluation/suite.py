@@ -141,13 +141,9 @@ def own_table(name: str, test: SuiteTest, scenario: Scenario) -> dict[str, Any]:
     Raises:
         ScenarioError: if the scenario has no place for the test's task or game.
     """
-    if scenario.games:
-        several = ", ".join(scenario.games)
-        raise ScenarioError(
-            f"tests.{name}: what is measured plays several games ({several}), none of which the test can replace; give "
-            "the test `roles` of its own"
-        )
+    scenario = _table_of(name, test, scenario)
     data = scenario.model_dump(mode="json", include={"game", "seats", "roles", "policies", "schedule"})
+    data["schedule"].pop("mix")  # of several games
     for policy in data["policies"].values():
         policy |= _NO_LEARNER
     if test.task:
@@ -161,6 +157,28 @@ def own_table(name: str, test: SuiteTest, scenario: Scenario) -> dict[str, Any]:
         data["game"] = test.game.model_dump(mode="json")
         data["seats"] = _seats_like(scenario.seats, test.game)
     return data
+
+
+def _table_of(name: str, test: SuiteTest, scenario: Scenario) -> Scenario:
+    """Return the scenario with the game that a test replaces or plays.
+
+    Of several games it is the one of the test's name, or else the only one that the test's game or task fits.
+    """
+    tables = scenario.by_game()
+    if not scenario.games or name in tables:
+        return tables.get(name, scenario)
+    fits = [table for table in tables.values() if _fits(test, table.game)]
+    if len(fits) == 1:
+        return fits[0]
+    raise ScenarioError(
+        f"tests.{name}: what is measured plays several games ({', '.join(tables)}), of which {len(fits) or 'none'} fit "
+        "the test; give the test the name of one of them, or `roles` of its own"
+    )
+
+
+def _fits(test: SuiteTest, game: GameConfig) -> bool:
+    """Return whether a test's game or task can stand in a game's place."""
+    return game.kind == test.game.kind if test.game else bool(test.task) and "task" in type(game).model_fields
 
 
 def _seats_like(seats: Mapping[str, str], game: GameConfig) -> dict[str, str]:

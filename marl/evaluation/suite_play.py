@@ -19,7 +19,7 @@ from marl.scenario.load import ScenarioError
 from marl.scenario.schema import Scenario
 from marl.seeds import seed_of
 from marl.statistics import interval, paired_bootstrap
-from marl.types import Deal, Metrics
+from marl.types import Deal, Metrics, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,14 @@ class ProblemScores:
     """Answers that maj@k counts, None where one was unreadable; empty: there is no maj@k."""
     tokens: tuple[int, ...] = ()
     """Tokens that the measured policies sampled."""
+    unreadable: tuple[float, ...] = ()
+    """Shares of the measured policies' turns in which no legal move could be read."""
 
     def estimates(self, solved: float, numbers: Iterable[int]) -> Metrics:
-        """Return `mean`, `tokens`, and pass@k, best@k and maj@k for each k up to the number of episodes."""
+        """Return means, and pass@k, best@k and maj@k for each k up to the number of episodes."""
         scores, right = self.scores, sum(score >= solved for score in self.scores)
-        figures = {"mean": fmean(scores)} | ({"tokens": fmean(self.tokens)} if self.tokens else {})
+        means = {"mean": scores, "tokens": self.tokens, "unreadable": self.unreadable}
+        figures: Metrics = {name: fmean(values) for name, values in means.items() if values}
         possible = [k for k in numbers if k <= len(scores)]
         figures |= {f"pass@{k}": pass_at_k(len(scores), right, k) for k in possible}
         several = [k for k in possible if k > 1]  # of one answer, both of the opponents are the mean
@@ -131,7 +134,8 @@ class SuiteTable:
             tuple([self._score(episode) for episode in episodes]),
             tuple([self._measure(episode, rating) for episode in episodes]) if rating else (),
             tuple([_last_move(episode, answering) for episode in episodes]) if answering else (),
-            tuple([self._tokens(episode) for episode in episodes]),
+            tuple([sum(len(turn.completion.token_ids) for turn in self._turns(episode)) for episode in episodes]),
+            tuple([_unreadable(self._turns(episode)) for episode in episodes]),
         )
 
     def _score(self, episode: Trajectory) -> float:
@@ -154,9 +158,14 @@ class SuiteTable:
             return next((role for role in self.test.answer if role in self.scenario.roles), None)
         return self.scenario.seats[self.agents[0]] if len(self.agents) == 1 and not self.test.against else None
 
-    def _tokens(self, episode: Trajectory) -> int:
-        turns = (turn for turn in episode.turns if turn.request.policy in self.measured)
-        return sum(len(turn.completion.token_ids) for turn in turns)
+    def _turns(self, episode: Trajectory) -> list[Turn]:
+        """Return the turns of the measured policies."""
+        return [turn for turn in episode.turns if turn.request.policy in self.measured]
+
+
+def _unreadable(turns: Sequence[Turn]) -> float:
+    """Return the share of turns without a legal move; 0 if there is no turn."""
+    return fmean([turn.action is None for turn in turns]) if turns else 0.0
 
 
 def _last_move(episode: Trajectory, role: str) -> str | None:

@@ -155,7 +155,8 @@ def _recast(trajectory: Trajectory, game: str, roles: Mapping[str, str]) -> Traj
         return trajectory
     seats = {agent: roles.get(role, role) for agent, role in trajectory.deal.seats.items()}
     start = f"{game}: {trajectory.start}" if game else trajectory.start
-    copy = Trajectory(replace(trajectory.deal, seats=seats), start, trajectory.parent)
+    deal = replace(trajectory.deal, seats=seats, game=game or trajectory.deal.game)
+    copy = Trajectory(deal, start, trajectory.parent)
     for turn in trajectory.turns:
         reads = {source: edge["kinds"] for source, edge in trajectory.graph.pred[turn.id].items()}
         copy.add(replace(turn, role=roles.get(turn.role, turn.role)), reads, reads)

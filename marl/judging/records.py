@@ -105,7 +105,7 @@ class RejudgedStep:
     """The rule, as it was asked for."""
     record: StepRecord
     metrics: Mapping[str, float]
-    """`credit/...` of the step."""
+    """`credit/...` of the step; with several games `game/GAME/...` as well."""
     tokens: int
     """Tokens that it had sampled or scored for this step."""
 

@@ -6,16 +6,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from marl.errors import RunError
 from marl.types import Metrics
 
 if TYPE_CHECKING:
     from marl.scenario.schema import AlarmKind, Alarms, Scenario, Thresholds
-
-    Kind = AlarmKind | Literal["credit", "samples"]
-    """Kinds that have a threshold, and two for which it would always be 0."""
 
 _START = 10
 """Number of first steps whose mean later steps are compared with."""
@@ -31,7 +28,7 @@ class Alarm:
 
     role: str
     """Name of the role; of `samples`, of the policy."""
-    kind: Kind
+    kind: AlarmKind
     value: float
     turns: int
     """Turns of the role in this step."""
@@ -40,12 +37,14 @@ class Alarm:
     patience: int
     rule: str = ""
     """Credit rule of the role."""
+    game: str = ""
+    """Name of the game, of several."""
 
     def message(self, move: str) -> str:
         """Return the warning; `move`: the one that the role makes most often."""
         indicator = _INDICATORS[self.kind]
         words = indicator.words.format(value=self.value, move=move, turns=self.turns, rule=self.rule)
-        of = f"{indicator.scope} {self.role}"
+        of = f"{indicator.scope} {self.role}" + (f" in game {self.game}" if self.game else "")
         return f"ALARM {of}: {words} ({self.kind} {self.limit}) for {self.patience} {indicator.unit}"
 
 
@@ -70,7 +69,7 @@ class _Indicator:
         return (threshold, math.inf) if self.too_low else (-math.inf, threshold)
 
 
-_INDICATORS: dict[Kind, _Indicator] = {
+_INDICATORS: dict[AlarmKind, _Indicator] = {
     "constant": _Indicator("constant", "says {move!r} in {value:.0%} of its choices ({turns} turns a step)"),
     "unreadable": _Indicator("illegal", "{value:.0%} of {turns} turns a step cannot be read"),
     "repeated": _Indicator("repeated", "repeats itself, whatever it is asked, with probability {value:.2f}"),
@@ -99,22 +98,27 @@ _INDICATORS: dict[Kind, _Indicator] = {
 class _Streak:
     """Number of steps in a row in which one indicator of one role, or policy, was outside its limits."""
 
-    def __init__(self, name: str, kind: Kind, thresholds: Thresholds, rule: str = "") -> None:
-        self.name, self.rule = name, rule
-        self.kind: Kind = kind
+    def __init__(self, name: str, kind: AlarmKind, thresholds: Thresholds, *, rule: str = "", game: str = "") -> None:
+        self.name, self.rule, self.game = name, rule, game
+        self.kind: AlarmKind = kind
         self._thresholds, self._indicator = thresholds, _INDICATORS[kind]
-        self._limits = self._indicator.limits(_threshold(thresholds, kind))
+        self._limits = self._indicator.limits(thresholds.limit(kind))
         figure = self._indicator.figure
         self._figure = figure.format(name=name) if "/" in figure else f"role/{name}/{figure}"
         self._length = 0
         self._first_values: list[float] = []
 
     @property
+    def metric(self) -> str:
+        """Return the name of the metric that says whether the alarm holds."""
+        return f"{_scope(self.game)}alarm/{self.name}/{self.kind}"
+
+    @property
     def holds(self) -> bool:
         return self._length >= self._thresholds.patience
 
     def update(self, metrics: Mapping[str, float]) -> Alarm | None:
-        """Take in a step's metrics; return the alarm in the step in which it is raised."""
+        """Take in a step's metrics, those of its game alone; return the alarm in the step in which it is raised."""
         turns, value = metrics.get(f"role/{self.name}/turns", 0.0), metrics.get(self._figure)
         if value is None or (self.kind != "samples" and turns < self._thresholds.turns) or self._explained(metrics):
             return None
@@ -131,7 +135,8 @@ class _Streak:
         if self._length != self._thresholds.patience:
             return None
         limit = f">= {high:.4g}" if value >= high else f"<= {low:.4g}"
-        return Alarm(self.name, self.kind, value, int(turns), limit, self._thresholds.patience, self.rule)
+        patience = self._thresholds.patience
+        return Alarm(self.name, self.kind, value, int(turns), limit, patience, self.rule, self.game)
 
     def _explained(self, metrics: Mapping[str, float]) -> bool:
         """Return True if something else accounts for the figure.
@@ -146,18 +151,24 @@ class _Streak:
         return self.kind == "credit" and spread <= (self._thresholds.reward or 0.0)
 
 
-def _of_role(kind: Kind, *, learns: bool) -> bool:
+def is_alarm(metric: str) -> bool:
+    """Return whether a metric is one of `AlarmMonitor`."""
+    return metric.startswith("alarm/") or (metric.startswith("game/") and "/alarm/" in metric)
+
+
+def _scope(game: str) -> str:
+    return f"game/{game}/" if game else ""
+
+
+def _metrics_of(game: str, metrics: Mapping[str, float]) -> Mapping[str, float]:
+    """Return the metrics of one of several games, under the names that they have where there is one."""
+    scope = _scope(game)
+    return {name[len(scope) :]: value for name, value in metrics.items() if name.startswith(scope)}
+
+
+def _of_role(kind: AlarmKind, *, learns: bool) -> bool:
     """Return True if a kind concerns a role, which learns from its rewards or does not."""
     return kind != "samples" and (learns or kind not in ("reward", "credit"))
-
-
-def _threshold(thresholds: Thresholds, kind: Kind) -> Any:
-    """Return the threshold of a kind; None: off. `credit` is off where `reward` is."""
-    if kind == "samples":
-        return 0.0
-    if kind == "credit":
-        return None if thresholds.reward is None else 0.0
-    return thresholds.limit(kind)
 
 
 class AlarmMonitor:
@@ -169,19 +180,22 @@ class AlarmMonitor:
         roles: Mapping[str, bool],
         rules: Mapping[str, str] | None = None,
         policies: Iterable[str] = (),
+        games: Mapping[str, Iterable[str]] | None = None,
     ) -> None:
         """Watch `roles`: each role, and True if it learns from its rewards; and `policies`, which learn.
 
-        `rules`: role -> its credit rule, for messages.
+        `rules`: role -> its credit rule, for messages. `games`: name of each of several games -> the roles that sit at
+        it. Each is watched apart: what collapses in one must not hide behind the others.
         """
         self._stop = settings.stop if settings else ()
         thresholds = {role: settings.of_role(role) for role in roles} if settings else {}
         self._streaks = [
-            _Streak(role, kind, limits, (rules or {}).get(role, ""))
-            for role, limits in thresholds.items()
-            if limits
+            _Streak(role, kind, limits, rule=(rules or {}).get(role, ""), game=game)
+            for game, seated in (games or {"": roles}).items()
+            for role in seated
+            if (limits := thresholds.get(role))
             for kind in _INDICATORS
-            if _of_role(kind, learns=roles[role]) and _threshold(limits, kind) is not None
+            if _of_role(kind, learns=roles[role]) and limits.limit(kind) is not None
         ]
         self._streaks += [_Streak(name, "samples", settings) for name in policies if settings]
 
@@ -192,17 +206,20 @@ class AlarmMonitor:
         rule_of = {role: credit.roles.get(role, credit) for role in scenario.roles}
         rules = {role: f"{rule.assign.kind} / {rule.baseline.kind}" for role, rule in rule_of.items()}
         policies = [name for name, policy in scenario.policies.items() if policy.learner]
-        return cls(scenario.alarms, {role: role in learning for role in scenario.roles}, rules, policies)
+        games = {name: view.roles for name, view in scenario.by_game().items()} if scenario.games else None
+        return cls(scenario.alarms, {role: role in learning for role in scenario.roles}, rules, policies, games)
 
     def __call__(self, metrics: Mapping[str, float]) -> tuple[Metrics, list[Alarm]]:
         """Take in a step's metrics; return `alarm/ROLE/KIND` and the alarms raised by this step.
 
-        The metric is 1 while an alarm holds, and 0 in the step in which it ends.
+        With several games it is `game/GAME/alarm/ROLE/KIND`. It is 1 while an alarm holds, and 0 in the step in which
+        it ends.
         """
         before = {streak for streak in self._streaks if streak.holds}
-        raised = [alarm for streak in self._streaks if (alarm := streak.update(metrics))]
+        metrics_of = {game: _metrics_of(game, metrics) for game in {streak.game for streak in self._streaks}}
+        raised = [alarm for streak in self._streaks if (alarm := streak.update(metrics_of[streak.game]))]
         reported = [streak for streak in self._streaks if streak.holds or streak in before]
-        return {f"alarm/{streak.name}/{streak.kind}": float(streak.holds) for streak in reported}, raised
+        return {streak.metric: float(streak.holds) for streak in reported}, raised
 
     def ends_run(self, alarm: Alarm) -> bool:
         return alarm.kind in self._stop

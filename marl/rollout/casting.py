@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import overload
 
 from marl.answer_text import public_text
 from marl.protocols import RoleConfig, Tool, View
 from marl.protocols.roles import MarkedPrompt
-from marl.provenance import Origin, Span, carry, merged, plain, swap_notes, taken
+from marl.provenance import NO_ORIGINS, Origin, Span, carry, merged, plain, swap_notes, taken
 from marl.text import well_formed
 from marl.types import EdgeKind, Mark, Message, Request, Turn, TurnId
 
@@ -68,7 +68,9 @@ class RoleCasting:
             continues=speaker.continues(view),
             examples=tuple([well_formed(speaker.phrase(move)) for move in view.info.get("examples", ())]),
             tools=_schemas(speaker.tools) if speaker.tools else (),
-            marks=tuple([mark for index, spans in enumerate(prompt.spans) for mark in _marks(spans, index, view)]),
+            marks=tuple(
+                [mark for index, spans in enumerate(prompt.spans) if spans for mark in _marks(spans, index, view)]
+            ),
         )
 
 
@@ -90,6 +92,9 @@ class _MarkedTurns(Sequence[Turn]):
     def __len__(self) -> int:
         return len(self.turns)
 
+    def __iter__(self) -> Iterator[Turn]:
+        return map(self._mark, self.turns)
+
     @overload
     def __getitem__(self, place: int) -> Turn: ...
     @overload
@@ -97,18 +102,20 @@ class _MarkedTurns(Sequence[Turn]):
     def __getitem__(self, place: int | slice) -> Turn | Sequence[Turn]:
         if isinstance(place, slice):
             return _MarkedTurns(self.turns[place], self._known, self._kinds, self._toolboxes)
-        turn = self.turns[place]
-        if turn.id not in self._known:
+        return self._mark(self.turns[place])
+
+    def _mark(self, turn: Turn) -> Turn:
+        marked = self._known.get(turn.id)
+        if marked is None:
             origins = frozenset([Origin(turn.id, self._kinds[turn.role in self._toolboxes])])
             completion = replace(turn.completion, text=carry(turn.completion.text, origins))
-            self._known[turn.id] = replace(
-                turn, completion=completion, action=turn.action and carry(turn.action, origins)
-            )
-        return self._known[turn.id]
+            action = turn.action and carry(turn.action, origins)
+            marked = self._known[turn.id] = replace(turn, completion=completion, action=action)
+        return marked
 
 
-def _ids(turns: Sequence[Turn]) -> list[TurnId]:
-    return [turn.id for turn in (turns.turns if isinstance(turns, _MarkedTurns) else turns)]
+def _unmarked(turns: Sequence[Turn]) -> Sequence[Turn]:
+    return turns.turns if isinstance(turns, _MarkedTurns) else turns
 
 
 def _greedy(role: RoleConfig) -> RoleConfig:
@@ -117,7 +124,7 @@ def _greedy(role: RoleConfig) -> RoleConfig:
 
 def _prompt(speaker: RoleConfig, view: View) -> MarkedPrompt:
     """Return the prompt of a role, all of it marked by what the role itself looked at to make it."""
-    notes = swap_notes(set())
+    notes = swap_notes(NO_ORIGINS)
     try:
         messages, origins = speaker.messages(view), taken()
     finally:
@@ -129,22 +136,26 @@ def _prompt(speaker: RoleConfig, view: View) -> MarkedPrompt:
 
 def _marks(spans: tuple[Span, ...], index: int, view: View) -> Iterator[Mark]:
     """Yield the parts of a message that were made from earlier turns, by beginning."""
-    named = [(begin, end, turn) for begin, end, origin in spans for turn in _turns(origin, view)]
+    named: list[Span] = []
+    for span in spans:
+        begin, end, origin = span
+        if isinstance(origin.source, tuple):
+            named.append(span)
+        else:
+            named += [(begin, end, turn) for turn in _turns(origin.source, origin.kind, view)]
     for begin, end, (source, kind) in merged(named):
         yield Mark(source, kind, index, begin, end)  # type: ignore[arg-type]  # `_turns` names turns by their ids
 
 
-def _turns(origin: Origin, view: View) -> Iterable[Origin]:
-    """Return the turns that an origin stands for, by their ids."""
-    match origin.source:
-        case None:
-            last = _ids(view.mine)[-1:] if view.agent in view.info["hears"] else []
-            return [*(Origin(turn, "told") for turn in _ids(view.unread)), *(Origin(turn, "self") for turn in last)]
-        case int() as step:
-            turn = view.turns[step]
-            own_words = origin.kind == "told" and turn.agent == view.agent
-            return (Origin(turn.id, "self" if own_words else origin.kind),)
-    return (origin,)
+def _turns(step: int | None, kind: EdgeKind, view: View) -> list[Origin]:
+    """Return the turns, by their ids, that an origin of the game stands for."""
+    if step is not None:
+        turn = view.turns[step]
+        return [Origin(turn.id, "self" if kind == "told" and turn.agent == view.agent else kind)]
+    origins = [Origin(turn.id, "told") for turn in _unmarked(view.unread)]
+    if view.mine and view.agent in view.info["hears"]:
+        origins.append(Origin(_unmarked(view.mine)[-1].id, "self"))
+    return origins
 
 
 def _schemas(tools: tuple[Tool, ...]) -> tuple[str, ...]:

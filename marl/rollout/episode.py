@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
+from typing import get_args
 
 from marl.errors import RunError
 from marl.graph import Trajectory
 from marl.protocols import Game, View
+from marl.provenance import origins_of
 from marl.rollout.casting import RoleCasting
 from marl.seeds import seed_of
 from marl.text import well_formed
@@ -60,7 +61,7 @@ class _Question:
 
     request: Request
     info: Info
-    reads: Mapping[TurnId, set[EdgeKind]]
+    reads: Mapping[TurnId, frozenset[EdgeKind]]
     sent: bool = False
     answer: Completion | None = None
 
@@ -215,8 +216,8 @@ class Episode:
         turns = self.trajectory.turns
         marked = self.casting.marked
         mine = marked(memory.turns, memory.marked, mine=True)
-        new, known = (marked(each, self._marked[hears_thoughts]) for each in (unread, memory.read))
-        view = View(agent, observation, info, mine, new, known, turns)
+        heard = self._marked[hears_thoughts]
+        view = View(agent, observation, info, mine, marked(unread, heard), marked(memory.read, heard), turns)
         seed = seed_of(
             self.casting.seed, deal.purpose, deal.episode, deal.branch, agent, len(memory.turns), info["attempt"]
         )
@@ -230,15 +231,19 @@ class Episode:
         memory.read += unread
         return _Question(request, info, self._sources(agent, request, info))
 
-    def _sources(self, agent: str, request: Request, info: Info) -> dict[TurnId, set[EdgeKind]]:
+    def _sources(self, agent: str, request: Request, info: Info) -> dict[TurnId, frozenset[EdgeKind]]:
         """Return the turns that led to a request, in playing order, the agent's own last."""
-        turns, kinds = self.trajectory.turns, defaultdict[TurnId, set[EdgeKind]](set)
-        for source, kind, *_ in request.marks:
-            kinds[source].add(kind)
+        turns, kinds = self.trajectory.turns, dict[TurnId, frozenset[EdgeKind]]()
+        ways = [(mark.source, mark.kind) for mark in request.marks]
         if request.continues:
-            kinds[self._memory[agent].turns[-1].id].add("self")
-        for step in info.get("gates", ()):
-            kinds[turns[step].id].add("gated")
+            ways.append((self._memory[agent].turns[-1].id, "self"))
+        ways += [(turns[step].id, kind) for step, kind in origins_of(info["state"]) if isinstance(step, int)]
+        ways += [(turns[step].id, "gated") for step in info.get("gates", ())]
+        for source, kind in ways:
+            known = kinds.get(source)
+            kinds[source] = known | _ONLY[kind] if known else _ONLY[kind]
+        if len(kinds) < 2:
+            return kinds
         order = sorted(kinds, key=lambda source: (turns[source[1]].agent == agent, source[1]))
         return {source: kinds[source] for source in order}
 
@@ -276,7 +281,7 @@ class Episode:
     def _watch_role(self, role: str) -> Watch:
         return Watch(lambda: f"role {role!r} {self.place}", self.limits.deadline_s)
 
-    def _record(self, turn: Turn, reads: Mapping[TurnId, set[EdgeKind]]) -> None:
+    def _record(self, turn: Turn, reads: Mapping[TurnId, frozenset[EdgeKind]]) -> None:
         game = self.game
         self.trajectory.add(turn, reads, reads)
         self._memory[turn.agent].turns.append(turn)
@@ -307,6 +312,10 @@ class Episode:
         self.over = True
         self.trajectory.findings = game.findings()
         self.trajectory.end = "terminated" if any(game.terminations.values()) or not game.agents else "truncated"
+
+
+_ONLY: Mapping[EdgeKind, frozenset[EdgeKind]] = {kind: frozenset([kind]) for kind in get_args(EdgeKind)}
+"""One object for each way that is the only one of its edge: there are millions of edges in a run."""
 
 
 def _prompt(request: Request) -> tuple[object, ...]:

@@ -368,4 +368,5 @@ def _alarms(scenario: Scenario) -> Iterator[str]:
     thresholds = [limits for role in scenario.roles if (limits := alarms.of_role(role))]
     for kind in alarms.stop:
         if all(limits.limit(kind) is None for limits in thresholds):
-            yield f"alarms.stop: {kind!r}, but this alarm is off for every role; give alarms.{kind} a threshold"
+            field = "reward" if kind == "credit" else kind
+            yield f"alarms.stop: {kind!r}, but this alarm is off for every role; give alarms.{field} a threshold"

@@ -33,7 +33,10 @@ from marl.scenario.games import MAX_EPISODES, Episodes, Measures, Mix, PlayedGam
 
 HORIZON = 10_000
 """Default of `KlInReward.horizon`, in turns, as in verl."""
-AlarmKind = Literal["constant", "unreadable", "repeated", "distinct", "entropy", "length", "cut", "reward"]
+AlarmKind = Literal[
+    "constant", "unreadable", "repeated", "distinct", "entropy", "length", "cut", "reward", "credit", "samples"
+]
+"""Kinds of alarms; all but `credit` and `samples` have a threshold of their own."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Steps = Annotated[int, Field(gt=0, le=10**9)]
 _LONGEST_NAME = 100
@@ -291,8 +294,10 @@ class Thresholds(Config):
     """The returns of a role that learns from them have this standard deviation, or less: nothing to learn."""
 
     def limit(self, kind: AlarmKind) -> Any:
-        """Return the threshold of one kind of alarm; None: off."""
-        return dict(self)[kind]
+        """Return the threshold of one kind of alarm; None: off. `credit` is off where `reward` is."""
+        if kind == "credit" and self.reward is None:
+            return None
+        return 0.0 if kind in ("credit", "samples") else dict(self)[kind]
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

@@ -109,10 +109,11 @@ class Training:
     def _report_alarms(self, raised: Sequence[Alarm], trajectories: Sequence[Trajectory]) -> None:
         """Say which alarms were raised; one that ends the run does so after a checkpoint."""
 
-        def turns(role: str) -> Iterator[Turn]:
-            return (turn for trajectory in trajectories for turn in trajectory.turns if turn.role == role)
+        def turns(alarm: Alarm) -> Iterator[Turn]:
+            played = [trajectory for trajectory in trajectories if alarm.game in ("", trajectory.deal.game)]
+            return (turn for trajectory in played for turn in trajectory.turns if turn.role == alarm.role)
 
-        messages = {alarm: alarm.message(most_common_move(turns(alarm.role))) for alarm in raised}
+        messages = {alarm: alarm.message(most_common_move(turns(alarm))) for alarm in raised}
         for message in messages.values():
             self._say(message)
         if fatal := [message for alarm, message in messages.items() if self._alarms.ends_run(alarm)]:

@@ -71,7 +71,7 @@ class Rejudge:
 
     def _recorded_judgement(self, name: str) -> RejudgedStep:
         row = next((row for row in self._home.rows() if row["step"] == self.step), {})
-        metrics = {name: value for name, value in row.items() if name.startswith("credit/")}
+        metrics = {name: value for name, value in row.items() if name.startswith(("credit/", "game/"))}
         return RejudgedStep(name, self._home.judgement(self.step), metrics, int(metrics.get("credit/tokens", 0)))
 
     @cached_property

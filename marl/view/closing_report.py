@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from marl.evaluation.evaluate import LEGAL_MASS, is_exact
+from marl.metrics.alarms import is_alarm
 from marl.metrics.summaries import held_out_measures, of_games
 from marl.runs.best_checkpoint import Best
 from marl.runs.checkpoint import whole
@@ -47,7 +48,7 @@ def closing_report(folder: RunFolder, finished: bool, evaluate: Evaluate | None 
     lines += _roles(rows)
     lines += _credit(rows)
     lines += _best(folder, Best.of(evaluate or Evaluate(), rows), rows)
-    lines += _alarms(rows)
+    lines += alarms_of(rows)
     return "\n".join([*lines, f"run folder: {folder.path}"])
 
 
@@ -163,10 +164,11 @@ def _best(folder: RunFolder, best: Best, rows: Sequence[Row]) -> Iterator[str]:
         yield best.why
 
 
-def _alarms(rows: Sequence[Row]) -> Iterator[str]:
-    for name in sorted({name for row in rows for name in row if name.startswith("alarm/")}):
-        _, role, kind = name.split("/")
+def alarms_of(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a line for each alarm that held in these steps of a run."""
+    for name in sorted({name for row in rows for name in row if is_alarm(name)}):
+        *game, _, role, kind = name.removeprefix("game/").split("/")
         held = [row["step"] for row in rows if row.get(name)]
         goes_on = ", to the end" if held[-1] == rows[-1]["step"] else ""
         steps = f"step {held[0]}" if len(held) == 1 else f"{len(held)} steps from {held[0]} to {held[-1]}"
-        yield f"ALARM role {role}: {kind}, in {steps}{goes_on}"
+        yield f"ALARM role {role}{f' in game {game[0]}' if game else ''}: {kind}, in {steps}{goes_on}"

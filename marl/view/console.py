@@ -16,6 +16,7 @@ from rich.text import Text
 
 from marl.config import cut
 from marl.errors import FolderError
+from marl.metrics.alarms import is_alarm
 from marl.metrics.summaries import held_out_measures, of_games
 from marl.runs.run_folder import RunFolder
 from marl.text import for_terminal
@@ -39,7 +40,7 @@ def notable(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return the few metrics of a step that a person looks at first."""
     names = of_games(_SHOWN, metrics)
     names += held_out_measures(metrics)
-    names += sorted(n for n in metrics if n.startswith(("episode/measure/", "alarm/")))
+    names += sorted(n for n in metrics if n.startswith("episode/measure/") or is_alarm(n))
     names += sorted(n for n in metrics if n.startswith("episode/return/"))
     names += sorted(n for n in metrics if n.startswith("role/") and n.endswith("/illegal") and "/reward/" not in n)
     names += sorted(n for n in metrics if n.startswith("policy/") and n.endswith(("/loss", "/entropy", "/kl_sampler")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -20,7 +20,7 @@ from marl.scenario.load import ScenarioError
 from marl.types import Turn
 
 _ROLE_FIGURES = {"conserved": "conservation", "purity": "purity", "bias t": "stopping_bias_t"}
-"""Heading -> `credit/ROLE/...`."""
+"""Heading -> `credit/ROLE/...`, of several games `game/GAME/credit/ROLE/...`."""
 _AGREEMENT = {
     "pearson": "correlation",
     "spearman": "rank_correlation",
@@ -32,25 +32,31 @@ _COLUMNS: Sequence[str] = ("episode", "turn", "agent", "role", "action", "earned
 FORMATS = (".jsonl", ".csv")
 
 
-def credit_table(step: RejudgedStep) -> str:
+def credit_table(step: RejudgedStep, trajectories: Iterable[Trajectory] = ()) -> str:
     """Return a line for each role and agent: means of what its turns earned and of their advantages, and diagnostics.
 
-    Conservation, purity and bias are the role's.
+    Conservation, purity and bias are the role's. With several games, which `trajectories` name, each has its own lines.
     """
-    turns_of: dict[tuple[str, str], list[TurnRecord]] = defaultdict(list)
-    for turn in step.record.turns().values():
-        turns_of[turn.role, turn.agent].append(turn)
-    headings = ["role", "agent", "turns", "earned", "std", "advantage", "std", "zero", *_ROLE_FIGURES]
-    rows = [[role, agent, *_figures(step, role, turns)] for (role, agent), turns in sorted(turns_of.items())]
-    return f"{step.rule}\n{_table(headings, rows)}\ntokens spent by credit: {step.tokens:,}"
+    game_of = {trajectory.id: trajectory.deal.game for trajectory in trajectories}
+    turns_of: dict[tuple[str, str, str], list[TurnRecord]] = defaultdict(list)
+    for episode in step.record.episodes:
+        for turn in episode.turns:
+            turns_of[game_of.get(episode.episode, ""), turn.role, turn.agent].append(turn)
+    several = any(game_of.values())
+    headings = ["game"] * several + ["role", "agent", "turns", "earned", "std", "advantage", "std", "zero"]
+    rows = [
+        [*([game] * several), role, agent, *_figures(step, f"game/{game}/credit" if game else "credit", role, turns)]
+        for (game, role, agent), turns in sorted(turns_of.items())
+    ]
+    return f"{step.rule}\n{_table([*headings, *_ROLE_FIGURES], rows)}\ntokens spent by credit: {step.tokens:,}"
 
 
-def _figures(step: RejudgedStep, role: str, turns: Sequence[TurnRecord]) -> Iterator[str]:
+def _figures(step: RejudgedStep, scope: str, role: str, turns: Sequence[TurnRecord]) -> Iterator[str]:
     yield str(len(turns))
     for values in ([turn.earned for turn in turns], [turn.advantage for turn in turns]):
         yield from (_number(fmean(values)), _number(standard_deviation(values)))
     yield _number(fmean([not turn.advantage and not any(turn.token_advantages) for turn in turns]))
-    yield from (_number(step.metrics.get(f"credit/{role}/{figure}")) for figure in _ROLE_FIGURES.values())
+    yield from (_number(step.metrics.get(f"{scope}/{role}/{figure}")) for figure in _ROLE_FIGURES.values())
 
 
 def comparison_table(steps: Sequence[RejudgedStep], trajectories: Sequence[Trajectory]) -> str:

@@ -20,6 +20,7 @@ from marl.scenario.load import ScenarioError
 
 SUITE = SCENARIOS / "suites" / "arithmetic.yaml"
 TEAM = SCENARIOS / "team_arithmetic.yaml"
+TWO = SCENARIOS / "two_games.yaml"
 MIXED = """
 tests:
   sums: {task: {kind: arithmetic, numbers: [10, 49], train: 10, held_out: 6}, grader: numeric}
@@ -70,6 +71,7 @@ def test_any_models_folder_takes_tasks_and_games_without_a_learner(run: Any, bar
     # Random bytes name no move: the refusal of Kuhn's seat costs a bet, and no sum is right.
     assert measured["eval/kuhn/mean"][0] < 0
     assert measured["eval/sums/pass@4"][0] == 0
+    assert measured["eval/kuhn/unreadable"][0] == measured["eval/sums/unreadable"][0] == 1
     assert measured["eval/sums/maj@4"][0] == 0
     assert "eval/kuhn/maj@4" not in measured, "a game between several has no answer to vote for"
     answers = json.loads(out.read_text(), parse_constant=pytest.fail)["answers"]
@@ -131,6 +133,23 @@ def test_the_shipped_suite_fits_the_team_and_any_model(bare: Path) -> None:
         assert all(not policy.learner for table in tables.values() for policy in table.scenario.policies.values())
     held_out = tables["two_digits"].scenario.game.held_out(1000)
     assert len(held_out) == 1000
+
+
+def test_of_several_games_each_test_takes_the_one_that_it_names_or_fits() -> None:
+    suite, measured = read_suite(SCENARIOS / "suites" / "small_games.yaml"), contestant(str(TWO), read_suite(SUITE))
+    tables = {name: measured.table(name, test) for name, test in suite.tests.items()}
+    games = {name: (table.scenario.game.kind, table.test.against) for name, table in tables.items()}
+    assert games == {
+        "nim": ("nim", "random"),
+        "nim_minimax": ("nim", "minimax"),
+        "kuhn": ("kuhn_poker", "random"),
+        "kuhn_nash": ("kuhn_poker", "nash"),
+    }
+    assert {*tables["nim"].scenario.seats.values()} == {"player"}
+    own = measured.table("kuhn", Suite.model_validate({"tests": {"kuhn": {}}}).tests["kuhn"])
+    assert own.scenario.game.model_dump()["illegal"]["penalty"] == 3, "the game as the scenario has it"
+    with pytest.raises(ScenarioError, match=r"tests\.sums: .*several games \(kuhn, nim\), of which none fit the test"):
+        measured.table("sums", read_suite(SUITE).tests["two_digits"])
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,7 @@ def test_all_files_are_taken_and_equal_starts_of_two_games_are_no_peers(recorded
     episodes = taken(recorded, 40, scorer())
     assert [t.start.partition(":")[0] for t in episodes] == ["nim"] * 24 + ["kuhn"] * 16
     assert Counter(episodes[0].start == t.start for t in episodes)[True] >= 2
+    assert [t.deal.game for t in episodes] == ["nim"] * 24 + ["kuhn"] * 16  # so that each is judged by its own rules
     plain = RecordedEpisodes.model_validate({"path": recorded["games"]["kuhn"]["path"][0]})
     assert taken(plain.model_dump(), 2, scorer())[0].start in {t.start.removeprefix("kuhn: ") for t in episodes[24:]}
 

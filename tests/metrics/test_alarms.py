@@ -25,7 +25,7 @@ from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, validate
 from marl.scenario.schema import Alarms, Scenario, Thresholds
 from marl.types import Completion, Credit, Turn, Usage
-from marl.view.closing_report import closing_report
+from marl.view.closing_report import alarms_of, closing_report
 from marl.view.console import PlainLines
 
 
@@ -262,6 +262,31 @@ def test_a_role_that_is_paid_only_by_credit_is_not_said_to_have_nothing_to_learn
     assert [alarm.kind for _ in range(4) for alarm in watch(row | {"role/first/reward/own": 1.0})[1]] == ["reward"]
 
 
+def test_what_collapses_in_one_of_several_games_does_not_hide_behind_the_others() -> None:
+    games = {"kuhn": ["player"], "nim": ["player", "judge"]}
+    watch = AlarmMonitor(alarms(patience=2), {"player": True, "judge": False}, games=games)
+    row = {"role/player/constant": 0.6, "game/kuhn/role/player/constant": 1.0, "game/nim/role/player/constant": 0.4}
+    row |= {f"{scope}role/player/turns": 64.0 for scope in ("", "game/kuhn/", "game/nim/")}
+    assert watch(row) == ({}, [])
+    holding, [alarm] = watch(row)
+    assert holding == {"game/kuhn/alarm/player/constant": 1.0}
+    said = "ALARM role player in game kuhn: says 'bet' in 100% of its choices (64 turns a step)"
+    assert alarm.message("bet") == f"{said} (constant >= 0.98) for 2 steps"
+    held = [{"step": step, **({} if step < 2 else holding)} for step in (1, 2, 3)]
+    assert list(alarms_of(held)) == ["ALARM role player in game kuhn: constant, in 2 steps from 2 to 3, to the end"]
+
+
+@pytest.mark.parametrize("kind", ["credit", "samples"])
+def test_alarms_without_a_threshold_may_end_the_run_as_well(kind: str) -> None:
+    watch = AlarmMonitor(alarms(patience=1, stop=[kind]), {"actor": True}, policies=["actor"])
+    row = {"role/actor/turns": 64.0, "role/actor/reward_std": 0.4, "credit/actor/nonzero": 0.0}
+    raised = watch(row | {"policy/actor/samples": 0.0})[1]
+    assert {alarm.kind: watch.ends_run(alarm) for alarm in raised} == {
+        "credit": kind == "credit",
+        "samples": kind == "samples",
+    }
+
+
 def test_a_policy_that_gets_no_sample_in_so_many_updates_is_named() -> None:
     watch = AlarmMonitor(alarms(patience=2), {}, policies=["actor"])
     updates: list[dict[str, float]] = [{"policy/actor/samples": 8.0}, {}, {"policy/actor/samples": 0.0}]
@@ -356,8 +381,10 @@ WRONG = {
     "roles: {critik: null}": "alarms.roles.critik: no role 'critik'; did you mean 'critic'? choices: critic, solver",
     "{constant: null, stop: [constant]}": "alarms.stop: 'constant', but this alarm is off for every role; give "
     "alarms.constant a threshold",
-    "stop: [constnt]": "alarms.stop.0: unknown; did you mean 'constant' or 'distinct'? choices: constant, cut, "
-    "distinct, entropy, length, repeated, reward, unreadable (got 'constnt')",
+    "{reward: null, stop: [credit]}": "alarms.stop: 'credit', but this alarm is off for every role; give "
+    "alarms.reward a threshold",
+    "stop: [constnt]": "alarms.stop.0: unknown; did you mean 'constant' or 'distinct'? choices: constant, credit, "
+    "cut, distinct, entropy, length, repeated, reward, samples, unreadable (got 'constnt')",
     "constant: 98": "alarms.constant: must be at most 1.0 (got 98)",
     "constant: false": "alarms.constant: must be a number (got False)",
     "roles: {critic: {constnt: 0.9}}": "alarms.roles.critic.constnt: unknown field 'constnt'; did you mean 'constant'",

@@ -86,6 +86,14 @@ def test_a_posed_problem_and_the_gates_it_passed_are_edges(
     assert {u: kinds for (u, v), kinds in found.items() if v == 3} == solver
 
 
+@pytest.mark.parametrize(("pose", "kind"), [("3 + 4", "posed"), ("no problem", "gated")])
+def test_a_verdict_leads_from_the_turn_that_posed_the_problem_that_it_verifies(pose: str, kind: str) -> None:
+    challenger = {"role": "challenger", "poses": True, "tell": "pose", "when": "split == 'train'"}
+    game = team(challenger, {"role": "solver"}, {"role": "judge", "verifies": "solver", "scores": ["correct"]})
+    found = edges(play(game, pose, "7", solver=DEAF))
+    assert found == {(0, 1): kind, (0, 2): kind, (1, 2): "heard"}
+
+
 def test_conditions_of_stages_and_loops_are_gates_of_those_that_they_let_speak() -> None:
     critic = {"role": "critic", "hears": ["solver"], "legal": ["yes", "no"], "tell": "right?"}
     again = {"role": "solver", "tell": "again", "when": "critic.move == 'no'"}

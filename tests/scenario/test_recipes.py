@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import run_marl
 from paths import SCENARIOS
 
 import marl
 from marl.engines.reward_model.settings import RewardSeat
+from marl.evaluation.suite_play import suite_figures
 from marl.scenario.load import ScenarioError
 
 RECIPES = SCENARIOS / "recipes"
@@ -104,6 +106,28 @@ def test_the_iterative_recipe_evaluates_trains_and_saves_round_after_round() -> 
     assert [row["step"] for row in results if "policy/solver/accuracy" in row] == [2, 4, 6]
     run = Path("runs/iterative_dpo/checkpoints")
     assert [folder.name for folder in sorted(run.glob("0*"))] == ["000002", "000004", "000006"]
+
+
+@pytest.mark.slow
+def test_a_model_learns_offline_from_two_games_and_takes_the_suite(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from marl.commands.suite import contestant, read_suite
+
+    (here / "runs").mkdir()
+    for game in ("nim", "kuhn"):
+        out = here / "runs" / f"random_{game}.jsonl.zst"
+        file = SCENARIOS / f"{game}_self_play.yaml"
+        assert run_marl(monkeypatch, capsys, "play", file, "--random", "--episodes", 32, "--out", out)[0] == 0
+    files = {f"experience.games.{game}.path": f"{here}/runs/random_{game}.jsonl.zst" for game in ("nim", "kuhn")}
+    changes = [*short(2), "evaluate.every=2", *(f"{field}={file}" for field, file in files.items())]
+    results = trained(RECIPES / "offline_awr.yaml", *changes)
+    last = results[-1]
+    assert {"policy/actor/value_loss", "game/nim/episode/count", "game/kuhn/episode/count"} <= last.keys()
+    suite = read_suite(SCENARIOS / "suites" / "small_games.yaml").model_copy(update={"problems": 4, "samples": 2})
+    figures = suite_figures(suite, contestant("runs/offline_awr", suite).play(suite))
+    assert {figures[f"eval/{name}/problems"] for name in suite.tests} == {4}
+    assert all(0 <= figures[f"eval/{name}/unreadable"] <= 1 for name in suite.tests)
 
 
 @pytest.mark.slow

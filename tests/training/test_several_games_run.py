@@ -55,6 +55,19 @@ def test_what_is_shown_of_an_episode_names_its_game(run: Any, folder: Path) -> N
     assert "step 2, turn 000001.0.0:0 of nim: player_0" in run("why", folder, "000001.0.0:0")[1]
 
 
+@pytest.mark.parametrize("rule", [[], ["--with", "outcome/none"]], ids=["recorded", "judged_again"])
+def test_credit_is_shown_of_every_game(run: Any, folder: Path, rule: list[str]) -> None:
+    status, said, complaint = run("credit", folder, *rule)
+    assert status == 0, complaint
+    headings, *lines, _ = said.splitlines()[3:]
+    assert headings.split()[:3] == ["game", "role", "agent"]
+    assert {line.split()[0] for line in lines} == {"kuhn", "nim"}
+    last = [*RunFolder(folder).rows()][-1]
+    for line in lines:
+        game, role, _, *_, conserved, _, _ = line.split()
+        assert float(conserved) == pytest.approx(last[f"game/{game}/credit/{role}/conservation"], rel=1e-3)
+
+
 def test_a_game_among_several_is_played_as_it_would_be_alone(tmp_path: Path, made: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("MARL_CACHE", str(made))
     whole = untaught(schedule=SHORT, evaluate={}, alarms=None)

@@ -234,12 +234,12 @@ class Episode:
     def _sources(self, agent: str, request: Request, info: Info) -> dict[TurnId, frozenset[EdgeKind]]:
         """Return the turns that led to a request, in playing order, the agent's own last."""
         turns, kinds = self.trajectory.turns, dict[TurnId, frozenset[EdgeKind]]()
-        ways = [(mark.source, mark.kind) for mark in request.marks]
+        sources = [(mark.source, mark.kind) for mark in request.marks]
         if request.continues:
-            ways.append((self._memory[agent].turns[-1].id, "self"))
-        ways += [(turns[step].id, kind) for step, kind in origins_of(info["state"]) if isinstance(step, int)]
-        ways += [(turns[step].id, "gated") for step in info.get("gates", ())]
-        for source, kind in ways:
+            sources.append((self._memory[agent].turns[-1].id, "self"))
+        sources += [(turns[step].id, kind) for step, kind in origins_of(info["state"]) if isinstance(step, int)]
+        sources += [(turns[step].id, "gated") for step in info.get("gates", ())]
+        for source, kind in sources:
             known = kinds.get(source)
             kinds[source] = known | _ONLY[kind] if known else _ONLY[kind]
         if len(kinds) < 2:

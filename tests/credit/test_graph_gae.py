@@ -124,11 +124,11 @@ def test_siblings_do_not_see_one_another_as_a_chain_does() -> None:
     assert worths(GraphGae(lam=0.0).build()(evidence), evidence.trajectories[0])[1] == 5 - 6
 
 
-def matrices(t: Trajectory, judged: list[TurnId], share: str) -> np.ndarray:
-    """W from networkx: the transitive reduction of who read whom, each agent's turns in line."""
-    dag = nx.DiGraph(t.graph.edges)
+def matrices(t: Trajectory, judged: list[TurnId], share: str, along: Collection[EdgeKind]) -> np.ndarray:
+    """W from networkx: the transitive reduction of who read whom; along `self`, each agent's turns are in line."""
+    dag = nx.DiGraph((source, reader) for source, reader in t.graph.edges if t.kinds(source, reader) & set(along))
     dag.add_nodes_from(judged)
-    for agent in "abcv":
+    for agent in "abcv" if "self" in along else "":
         own = [turn.id for turn in t.turns if turn.agent == agent]
         dag.add_edges_from(pairwise(own))
     adjacency = nx.to_numpy_array(nx.transitive_reduction(dag), nodelist=judged)
@@ -136,16 +136,17 @@ def matrices(t: Trajectory, judged: list[TurnId], share: str) -> np.ndarray:
     return adjacency / np.maximum(sums, 1)
 
 
+@pytest.mark.parametrize("along", [("heard", "self"), ("heard",)], ids=" ".join)
 @pytest.mark.parametrize("share", ["whole", "equal"])
 @pytest.mark.parametrize("seed", range(8))
-def test_on_any_graph_it_solves_the_linear_system_of_temporal_differences(seed: int, share: Any) -> None:
+def test_on_any_graph_it_solves_the_linear_system_of_temporal_differences(seed: int, share: Any, along: Any) -> None:
     t, rng = random_episode(seed), np.random.default_rng(seed)
     ids, values = [turn.id for turn in t.turns], rng.normal(size=len(t.turns))
-    weights, gamma, lam = matrices(t, ids, share), 0.9, 0.7
+    weights, gamma, lam = matrices(t, ids, share, along), 0.9, 0.7
     rewards = np.array([sum(reward.value for reward in t.rewards if reward.turn == turn) for turn in ids])
     deltas = rewards + gamma * weights @ values - values
     expected = np.linalg.solve(np.eye(len(ids)) - gamma * lam * weights, deltas)
-    part = GraphGae(gamma=gamma, lam=lam, level="turn", rewards="paid", share=share)
+    part = GraphGae(gamma=gamma, lam=lam, level="turn", rewards="paid", share=share, along=along)
     evidence = seen(t, values.tolist())
     assert worths(part.build()(evidence), evidence.trajectories[0]) == pytest.approx(expected.tolist(), rel=1e-12)
 

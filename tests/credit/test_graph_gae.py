@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -15,7 +16,7 @@ from by_hand import Paid, episode, worths
 from credit_graphs import random_episode
 
 from credit.assign.gae import ChainGae, Gae
-from credit.assign.graph_gae import GraphGae
+from credit.assign.graph_gae import Ancestry, GraphGae
 from marl.graph import Trajectory
 from marl.protocols import Evidence
 from marl.types import EdgeKind, Mark, Reading, TurnId
@@ -165,6 +166,24 @@ def test_with_lambda_1_values_cancel_so_that_everybody_gets_the_teams_return_min
     judged = [turn.id for turn, row in zip(t.turns, values, strict=True) if row]
     roots = [turn for turn, parents in zip(judged, ancestors(t, judged), strict=True) if not parents]
     assert sum(credit[turn].returns[0] for turn in roots) == pytest.approx(total)
+
+
+def kept_bytes(turns: int) -> int:
+    """Return the memory that the order of an episode takes in which each turn reads the three before."""
+    whole = episode("e", ("abcd" * turns)[:turns])
+    made = Trajectory(whole.deal, whole.start)
+    for place, turn in enumerate(whole.turns):
+        made.add(turn, [read.id for read in whole.turns[max(0, place - 3) : place]])
+    tracemalloc.start()
+    order = Ancestry(made, [turn.id for turn in made.turns], ("heard", "self"))
+    kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert len(order.parents(made.turns[-1].id)) == 1
+    return kept
+
+
+def test_memory_grows_in_proportion_to_the_episode() -> None:
+    assert kept_bytes(8000) < 9 * kept_bytes(1000)
 
 
 def ancestors(t: Trajectory, judged: Sequence[TurnId]) -> list[set[TurnId]]:

@@ -74,13 +74,14 @@ class Ancestry:
         """Judged turn -> line -> place of its last turn that is this one or led to it."""
         latest: dict[str, TurnId] = {}
         for turn in trajectory.turns:
-            sources, own = trajectory.sources(turn.id, along), latest.get(turn.agent)
-            if own and turn.id in self._judged and "self" in along:
-                sources += [own]
+            sources, earlier = trajectory.sources(turn.id, along), latest.get(turn.agent)
+            if earlier and turn.id in self._judged and "self" in along:
+                sources += [earlier]
             near = dict.fromkeys(parent for source in sources for parent in self.nearest(source))
             self._parents[turn.id], clock = self._last(near)
             if turn.id in self._judged:
-                self._lines[turn.id] = line = self._lines[own] if own and self._is_in(clock, own) else turn.id
+                line = self._lines[earlier] if earlier and self._is_in(clock, earlier) else turn.id
+                self._lines[turn.id] = line
                 self._clocks[turn.id] = clock | {line: turn.id[1]}
                 latest[turn.agent] = turn.id
 

@@ -40,8 +40,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING, Literal
 
 from credit.assign.edges import EdgeAssign
@@ -59,24 +57,47 @@ Weights = Mapping[TurnId, Mapping[TurnId, float]]
 
 
 class Ancestry:
-    """Turns that are judged, in the order of who read whom; other turns only pass on what they read."""
+    """Turns that are judged, in the order of who read whom; other turns only pass on what they read.
 
-    def __init__(self, trajectory: Trajectory, judged: Sequence[TurnId], along: Collection[EdgeKind]) -> None:
-        """Linear in edges, but for the sets of ancestors: an integer with one bit a judged turn for each of them."""
-        self._bits = {turn: 1 << place for place, turn in enumerate(judged)}
+    Whether one turn led to another is read from vector clocks (Fidge 1988, Mattern 1989). A line is a run of turns of
+    one agent of which each follows the one before it; of every line a turn keeps how far it knows it. So time is linear
+    in edges, and memory in turns times lines: one line an agent where `self` is followed. Without `self` an agent
+    begins a new line whenever it follows none of its own turns, and there may be as many lines as turns.
+    """
+
+    def __init__(self, trajectory: Trajectory, judged: Collection[TurnId], along: Collection[EdgeKind]) -> None:
+        self._judged = frozenset(judged)
         self._parents: dict[TurnId, list[TurnId]] = {}
-        before: dict[TurnId, int] = {}
+        self._lines: dict[TurnId, TurnId] = {}
+        """Judged turn -> first turn of its line."""
+        self._clocks: dict[TurnId, dict[TurnId, int]] = {}
+        """Judged turn -> line -> place of its last turn that is this one or led to it."""
         latest: dict[str, TurnId] = {}
         for turn in trajectory.turns:
-            sources = trajectory.sources(turn.id, along)
-            if turn.id in self._bits and "self" in along:
-                sources += [latest[turn.agent]] if turn.agent in latest else []
-                latest[turn.agent] = turn.id
+            sources, earlier = trajectory.sources(turn.id, along), latest.get(turn.agent)
+            if earlier and turn.id in self._judged and "self" in along:
+                sources += [earlier]
             near = dict.fromkeys(parent for source in sources for parent in self.nearest(source))
-            older = reduce(or_, [before[parent] for parent in near], 0)
-            self._parents[turn.id] = parents = [parent for parent in near if not older & self._bits[parent]]
-            if turn.id in self._bits:
-                before[turn.id] = reduce(or_, [self._bits[parent] for parent in parents], older)
+            self._parents[turn.id], clock = self._last(near)
+            if turn.id in self._judged:
+                line = self._lines[earlier] if earlier and self._is_in(clock, earlier) else turn.id
+                self._lines[turn.id] = line
+                self._clocks[turn.id] = clock | {line: turn.id[1]}
+                latest[turn.agent] = turn.id
+
+    def _last(self, near: Collection[TurnId]) -> tuple[list[TurnId], dict[TurnId, int]]:
+        """Return those of the turns that led to no other of them, and the clock of all."""
+        clock: dict[TurnId, int] = {}
+        last: set[TurnId] = set()
+        for turn in sorted(near, key=lambda turn: turn[1], reverse=True):
+            if not self._is_in(clock, turn):
+                last.add(turn)
+                clock |= {line: place for line, place in self._clocks[turn].items() if place > clock.get(line, -1)}
+        return [turn for turn in near if turn in last], clock
+
+    def _is_in(self, clock: Mapping[TurnId, int], turn: TurnId) -> bool:
+        """Return True if the turn is one of those that led to where the clock is read."""
+        return clock.get(self._lines[turn], -1) >= turn[1]
 
     def parents(self, turn: TurnId) -> Sequence[TurnId]:
         """Return the judged turns that a turn follows: it has read them, and none of them led to another of them."""
@@ -84,7 +105,7 @@ class Ancestry:
 
     def nearest(self, turn: TurnId) -> Sequence[TurnId]:
         """Return a judged turn itself, and of any other one its parents."""
-        return [turn] if turn in self._bits else self._parents[turn]
+        return [turn] if turn in self._judged else self._parents[turn]
 
 
 class GraphGae(EdgeAssign, ChainGae):

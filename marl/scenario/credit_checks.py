@@ -84,6 +84,7 @@ def credit_problems(scenario: Scenario) -> Iterator[str]:
         if baseline.by_name:
             yield from _by_name(field, rule)
         yield from _unreadable(scenario, field, rule)
+    yield from _read_by_nobody(scenario)
     for role, learner in scenario.credited_roles().items():
         field, rule = _rule_of(scenario, role)
         if unused := sorted(learner.credit_needs - rule.assign.needs - rule.baseline.needs):
@@ -178,6 +179,31 @@ def _unreadable(scenario: Scenario, field: str, rule: CreditRule) -> Iterator[st
                 f"policies.{scenario.roles[role].policy}.learner a `reference` ({{coefficient: 0}} keeps it out of the "
                 "loss)"
             )
+
+
+def _read_by_nobody(scenario: Scenario) -> Iterator[str]:
+    """Yield a message for each rule that no learner learns by and that needs what none of them reads.
+
+    Such a rule judges every step all the same: the default one beside rules of roles, or any where all imitate.
+    """
+    learners = [learner for _, _, learner in scenario.learning_roles()]
+    read = frozenset[str]().union(*(learner.readable for learner in learners))
+    kinds = ", ".join(sorted({repr(learner.kind) for learner in learners}))
+    for field, rule in _all_rules(scenario).items():
+        lacks = sorted((rule.assign.needs | rule.baseline.needs) - read)
+        if learners and lacks and field not in credit_rules(scenario):
+            yield (
+                f"{field}: {rule.assign.kind!r} and {rule.baseline.kind!r} need {', '.join(lacks)}, which no learner "
+                f"here reads ({kinds}), and nobody learns by this rule, though it judges every step; choose an assign "
+                "and a baseline without values (outcome, group), `values: none`, or a learner with a critic"
+            )
+
+
+def _all_rules(scenario: Scenario) -> dict[str, CreditRule]:
+    """Return field -> rule, for every rule that judges the steps."""
+    credit = scenario.credit
+    roles = {f"credit.roles.{role}": rule for role, rule in credit.roles.items()}
+    return {"credit": credit, **roles, **{f"credit.compare.{name}": rule for name, rule in credit.compare.items()}}
 
 
 def lacks_peers(scenario: Scenario) -> bool:

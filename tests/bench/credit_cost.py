@@ -1,12 +1,12 @@
 """What credit costs: every closed-form rule on 1,000 episodes of 20 turns, and per turn as steps grow.
 
-    python tests/bench/credit_cost.py [--out FILE] [--turns 100000] [--repeat 3]
+    python tests/bench/credit_cost.py [--only PART ...] [--out FILE] [--turns 100000] [--repeat 3]
 
 `assign`: seconds of each rule (`alone`), of the rule with baseline `group` (`with_group`), and of the whole stage with
 the reports that go into the metrics (`judge`). `baselines`: seconds of each, on what `outcome` assigned. `linear`:
 microseconds per turn at a tenth of `--turns` and at all of them, and their ratio, which is 1 if time is linear; without
 Python's garbage collector, which walks all live objects now and then. `edges`: microseconds per edge of the rules that
-follow edges, in one episode of 10, 100, 1,000 and 10,000 turns that each read the three before. All are processor time
+follow edges, in one episode of 10 to 100,000 turns that each read the three before. All are processor time
 of one thread, which on an idle machine is wall time, and medians of `--repeat`.
 
 Rules that play more (shapley, replay, greedy, ...) or fit something (vdn, qmix, coma, own values) are not closed-form.
@@ -56,7 +56,7 @@ ASSIGN: dict[str, dict[str, Any]] = {
     "graph_gae, equal parts": {"kind": GRAPH, "level": "turn", "lam": 0.95, "share": "equal", "rewards": "paid"},
 }
 ALONG_EDGES = ("flow, one team", "chain_gae, turn", "graph_gae, turn", "graph_gae, equal parts")
-LENGTHS = (10, 100, 1000, 10_000)
+LENGTHS = (10, 100, 1000, 10_000, 100_000)
 PEERS, WHITEN = "credit.baselines.group", "credit.baselines.whiten"
 BASELINES: dict[str, dict[str, Any]] = {
     "none": {"kind": "credit.baselines.reinforce:Nothing"},
@@ -174,20 +174,31 @@ def lengthening(repeat: int) -> dict[str, dict[str, float]]:
     return figures
 
 
+def every_assign(_: int, repeat: int) -> dict[str, dict[str, float]]:
+    evidence = step(1000 * LENGTH)
+    return {name: assigning(settings, evidence, repeat) for name, settings in ASSIGN.items()}
+
+
+def every_baseline(_: int, repeat: int) -> dict[str, float]:
+    evidence = step(1000 * LENGTH)
+    return {name: round(timed(comparing(rule, evidence), repeat), 4) for name, rule in BASELINES.items()}
+
+
+PARTS: dict[str, Callable[[int, int], dict[str, Any]]] = {
+    "assign": every_assign,
+    "baselines": every_baseline,
+    "linear": growing,
+    "edges": lambda _, repeat: lengthening(repeat),
+}
+
+
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--turns", type=int, default=100_000)
     options.add_argument("--repeat", type=int, default=3)
+    options.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     chosen = options.parse_args()
-    evidence = step(1000 * LENGTH)
-    figures: dict[str, Any] = {
-        "assign": {name: assigning(settings, evidence, chosen.repeat) for name, settings in ASSIGN.items()},
-        "baselines": {
-            name: round(timed(comparing(settings, evidence), chosen.repeat), 4) for name, settings in BASELINES.items()
-        },
-        "linear": growing(chosen.turns, chosen.repeat),
-        "edges": lengthening(chosen.repeat),
-    }
+    figures = {part: PARTS[part](chosen.turns, chosen.repeat) for part in chosen.only}
     report(figures, chosen.out, seeds=[0], turns=chosen.turns, repeat=chosen.repeat, tokens_per_turn=TOKENS)
 
 

@@ -3,22 +3,25 @@
     python tests/bench/credit_learning.py tune [--methods ...] [--jobs 2]
     python tests/bench/credit_learning.py run [--methods ...] [--jobs 2]
     python tests/bench/credit_learning.py report --out FILE.json --plot FILE.png
+    python tests/bench/credit_learning.py report --methods graph_gae --known FILE.json --out FILE.json
 
 Every method learns `scenarios/carry_chain.yaml` with the same baseline (GAE, which has values to compare with, with
-whitening); only who earned it differs. Fixed before any
-of the runs: the scenario, the methods' settings, the three learning rates, the budget (`BUDGET` tokens sampled or
-scored, forks and probes of credit included) and the threshold: the mean over seeds of outcome credit's final success
-(mean of the evaluations in the last tenth of the budget), at the learning rate at which that is highest. Each
-method learns at the learning rate at which, on seeds 0 and 1, the mean of its tokens to the threshold is least (if
-none gets there: the one with the highest final success), and is then compared on seeds 0 to 4. The threshold is reached
-when the mean of three evaluations in a row is, so that luck in one of them does not count.
+whitening); only who earned it differs. Fixed before any of the runs: the scenario, the methods' settings, the three
+learning rates, the budget (`BUDGET` tokens sampled or scored, forks and probes of credit included) and the threshold:
+the mean over seeds of outcome credit's final success (mean of the evaluations in the last tenth of the budget), at the
+learning rate at which that is highest. Each method learns at the learning rate at which, on seeds 0 and 1, the mean of
+its tokens to the threshold is least (if none gets there: the one with the highest final success), and is then compared
+on seeds 0 to 4. The threshold is reached when the mean of three evaluations in a row is, so that luck in one of them
+does not count.
 
-`tune` makes the runs to choose by, `run` the others. Both add to runs/credit_learning/ and
-repeat nothing that is there.
+`tune` makes the runs to choose by, `run` the others. Both add to runs/credit_learning/ and repeat nothing that is
+there. `--known` takes the threshold and all other methods from an earlier report; make sure by one run of outcome
+credit that it still ends as it did there.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -151,11 +154,17 @@ def outcome_lr() -> float:
     return max(LRS, key=lambda lr: fmean(finals("outcome", lr, TUNED)))
 
 
-def chosen(method: str) -> float:
+def tuned_threshold(known: dict[str, Any] | None = None) -> float:
+    """Outcome credit's threshold on the seeds that methods are tuned on."""
+    if known:
+        return fmean(known["methods"]["outcome"]["final"][SEEDS.index(seed)] for seed in TUNED)
+    return fmean(finals("outcome", outcome_lr(), TUNED))
+
+
+def chosen(method: str, threshold: float) -> float:
     """The learning rate of a method, by the seeds it is tuned on and by outcome credit's threshold on these."""
     if method == "outcome":
         return outcome_lr()
-    threshold = fmean(finals("outcome", outcome_lr(), TUNED))
 
     def cost(lr: float) -> tuple[float, float]:
         tokens = [reached(Run(method, lr, seed), threshold) for seed in TUNED]
@@ -164,13 +173,12 @@ def chosen(method: str) -> float:
     return min(LRS, key=cost)
 
 
-def figures(methods: Sequence[str]) -> dict[str, Any]:
-    """The comparison, with every run's numbers."""
-    lr = outcome_lr()
-    threshold = fmean(finals("outcome", lr, SEEDS))
-    told: dict[str, Any] = {"threshold": round(threshold, 4), "methods": {}}
+def figures(methods: Sequence[str], known: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The comparison, with every run's numbers; `known`: figures of an earlier report, to which these are added."""
+    threshold = known["threshold"] if known else fmean(finals("outcome", outcome_lr(), SEEDS))
+    told: dict[str, Any] = known or {"threshold": round(threshold, 4), "methods": {}}
     for method in methods:
-        best = chosen(method)
+        best = chosen(method, tuned_threshold(known))
         tokens = [reached(Run(method, best, seed), threshold) for seed in SEEDS]
         told["methods"][method] = {
             "lr": best,
@@ -216,7 +224,8 @@ def planned(what: str, methods: Sequence[str]) -> list[Run]:
     if what == "tune":
         return [Run(method, lr, seed) for seed, method, lr in product(TUNED, methods, LRS)]
     rest = [seed for seed in SEEDS if seed not in TUNED]
-    return [Run(method, chosen(method), seed) for seed, method in product(rest, methods)]
+    lrs = {method: chosen(method, tuned_threshold()) for method in methods}
+    return [Run(method, lrs[method], seed) for seed, method in product(rest, methods)]
 
 
 def main() -> None:
@@ -225,9 +234,11 @@ def main() -> None:
     line.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     line.add_argument("--jobs", type=int, default=2)
     line.add_argument("--plot", type=Path)
+    line.add_argument("--known", type=Path, help="an earlier report")
     given = line.parse_args()
     if given.what == "report":
-        told = figures(given.methods)
+        known = json.loads(given.known.read_text())["figures"] if given.known else None
+        told = figures(given.methods, known)
         if given.plot:
             plot(told, given.plot)
         report(told, given.out, seeds=SEEDS, budget=BUDGET, lrs=list(LRS), tuned_on=list(TUNED))

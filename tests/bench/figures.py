@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -67,6 +68,11 @@ def seeds(name: str, key: str, digits: int = 2) -> str:
     return ", ".join(plain(value, digits) for value in values(name, key))
 
 
+def mean(name: str, key: str, digits: int = 2) -> str:
+    """Return a figure's mean over all seeds."""
+    return plain(fmean(values(name, key)), digits)
+
+
 def before_and_after(name: str, key: str = "held_out/success", digits: int = 2) -> str:
     """Return two cells of a table: a figure of all seeds at the start and at the end."""
     return f"{seeds(name, f'{key}/start', digits)} | {seeds(name, f'{key}/end', digits)}"
@@ -103,7 +109,7 @@ def credit_rules() -> str:
 
 
 HELPERS: tuple[Callable[..., Any], ...] = (
-    *(figures, values, plain, seeds, before_and_after, span, effort, percent, thousands, credit_rules, min, max),
+    *(figures, values, plain, seeds, mean, before_and_after, span, effort, percent, thousands, credit_rules, min, max),
 )
 
 

@@ -7,7 +7,7 @@ TEAM is a scenario file with held-out problems, such as team_arithmetic: all its
 is the recipe of three scenarios, each of which starts from the folder of the one before. `sft` imitates the recorded
 answers of `team_arithmetic`'s solver from random weights. `two_games` compares two games in one run with each alone. Of
 what learners say of themselves, the loss and the accuracies are reported: means over the first and the last twentieth
-of the steps.
+of the steps. Means over all training steps show how fast a scenario learned (`practice/...`).
 
 Runs go to runs/learning/. `--budget 0.1` does a tenth of the steps (CI does that with one seed).
 """
@@ -125,6 +125,13 @@ def learnt(rows: list[dict[str, Any]]) -> dict[str, float]:
     return figures
 
 
+def practised(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return means over all training steps: of measures, which tell how fast it learned, and of what values explain."""
+    wanted = ("episode/measure/", "credit/explained_variance/")
+    names = sorted({name for row in rows for name in row if name.startswith(wanted)})
+    return {f"practice/{name.partition('/')[2]}": fmean(row[name] for row in rows if name in row) for name in names}
+
+
 def follow(seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
     """The recipe, one scenario after the other, in a folder of its own."""
     home = RUNS / f"rlhf_{seed}"
@@ -205,7 +212,7 @@ def learn(task: str, seed: int, budget: float, overrides: list[str]) -> dict[str
             figures |= {f"{name}/{key}": round(value, 4) for key, value in exact(name, rows).items()}
     if "eval/held_out/episodes" in rows[0]:
         figures |= {name: round(value, 4) for name, value in held_out(rows).items()}
-    figures |= {name: round(value, 4) for name, value in (returns(rows) | learnt(rows)).items()}
+    figures |= {name: round(value, 4) for name, value in (returns(rows) | learnt(rows) | practised(rows)).items()}
     before = {f"before/{key[5:]}": value for key, value in rows[0].items() if key in BEFORE}
     return figures | {key: round(value, 4) for key, value in (before | played(run, task)).items()}
 

@@ -38,6 +38,18 @@ def test_a_rule_beside_that_needs_what_no_learner_reads_is_refused() -> None:
     )
 
 
+def test_a_rule_that_nobody_learns_by_must_find_its_values_all_the_same() -> None:
+    # Imitation learns from no credit, but every rule judges every step.
+    gae, imitates = "credit={assign: {kind: 'credit.assign.gae:Gae'}}", "policies.actor.learner={kind: sft}"
+    needs = "'credit.assign.gae:Gae' and 'group' need values, which no learner here reads"
+    [problem] = problems(gae, imitates)
+    assert problem.startswith(f"credit: {needs} ('sft'), and nobody learns by this rule")
+    own = "credit.roles.player={assign: outcome, baseline: role_average}"
+    [problem] = problems(gae, own)
+    assert problem.startswith(f"credit: {needs} ('grpo'), and nobody learns by this rule")
+    marl.load(KUHN, [imitates, "credit={assign: {kind: 'credit.assign.gae:Gae', values: none}}"])
+
+
 def test_a_rule_beside_that_compares_needs_somebody_to_compare_with() -> None:
     [problem] = problems("schedule.group_size=1", "credit.baseline=none", "credit.compare.other={baseline: group}")
     assert problem.startswith("schedule.group_size: 1, but credit.compare.other.baseline 'group' compares episodes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -15,7 +16,7 @@ from by_hand import Paid, episode, worths
 from credit_graphs import random_episode
 
 from credit.assign.gae import ChainGae, Gae
-from credit.assign.graph_gae import GraphGae
+from credit.assign.graph_gae import Ancestry, GraphGae
 from marl.graph import Trajectory
 from marl.protocols import Evidence
 from marl.types import EdgeKind, Mark, Reading, TurnId
@@ -124,11 +125,11 @@ def test_siblings_do_not_see_one_another_as_a_chain_does() -> None:
     assert worths(GraphGae(lam=0.0).build()(evidence), evidence.trajectories[0])[1] == 5 - 6
 
 
-def matrices(t: Trajectory, judged: list[TurnId], share: str) -> np.ndarray:
-    """W from networkx: the transitive reduction of who read whom, each agent's turns in line."""
-    dag = nx.DiGraph(t.graph.edges)
+def matrices(t: Trajectory, judged: list[TurnId], share: str, along: Collection[EdgeKind]) -> np.ndarray:
+    """W from networkx: the transitive reduction of who read whom; along `self`, each agent's turns are in line."""
+    dag = nx.DiGraph((source, reader) for source, reader in t.graph.edges if t.kinds(source, reader) & set(along))
     dag.add_nodes_from(judged)
-    for agent in "abcv":
+    for agent in "abcv" if "self" in along else "":
         own = [turn.id for turn in t.turns if turn.agent == agent]
         dag.add_edges_from(pairwise(own))
     adjacency = nx.to_numpy_array(nx.transitive_reduction(dag), nodelist=judged)
@@ -136,16 +137,17 @@ def matrices(t: Trajectory, judged: list[TurnId], share: str) -> np.ndarray:
     return adjacency / np.maximum(sums, 1)
 
 
+@pytest.mark.parametrize("along", [("heard", "self"), ("heard",)], ids=" ".join)
 @pytest.mark.parametrize("share", ["whole", "equal"])
 @pytest.mark.parametrize("seed", range(8))
-def test_on_any_graph_it_solves_the_linear_system_of_temporal_differences(seed: int, share: Any) -> None:
+def test_on_any_graph_it_solves_the_linear_system_of_temporal_differences(seed: int, share: Any, along: Any) -> None:
     t, rng = random_episode(seed), np.random.default_rng(seed)
     ids, values = [turn.id for turn in t.turns], rng.normal(size=len(t.turns))
-    weights, gamma, lam = matrices(t, ids, share), 0.9, 0.7
+    weights, gamma, lam = matrices(t, ids, share, along), 0.9, 0.7
     rewards = np.array([sum(reward.value for reward in t.rewards if reward.turn == turn) for turn in ids])
     deltas = rewards + gamma * weights @ values - values
     expected = np.linalg.solve(np.eye(len(ids)) - gamma * lam * weights, deltas)
-    part = GraphGae(gamma=gamma, lam=lam, level="turn", rewards="paid", share=share)
+    part = GraphGae(gamma=gamma, lam=lam, level="turn", rewards="paid", share=share, along=along)
     evidence = seen(t, values.tolist())
     assert worths(part.build()(evidence), evidence.trajectories[0]) == pytest.approx(expected.tolist(), rel=1e-12)
 
@@ -164,6 +166,24 @@ def test_with_lambda_1_values_cancel_so_that_everybody_gets_the_teams_return_min
     judged = [turn.id for turn, row in zip(t.turns, values, strict=True) if row]
     roots = [turn for turn, parents in zip(judged, ancestors(t, judged), strict=True) if not parents]
     assert sum(credit[turn].returns[0] for turn in roots) == pytest.approx(total)
+
+
+def kept_bytes(turns: int) -> int:
+    """Return the memory that the order of an episode takes in which each turn reads the three before."""
+    whole = episode("e", ("abcd" * turns)[:turns])
+    made = Trajectory(whole.deal, whole.start)
+    for place, turn in enumerate(whole.turns):
+        made.add(turn, [read.id for read in whole.turns[max(0, place - 3) : place]])
+    tracemalloc.start()
+    order = Ancestry(made, [turn.id for turn in made.turns], ("heard", "self"))
+    kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert len(order.parents(made.turns[-1].id)) == 1
+    return kept
+
+
+def test_memory_grows_in_proportion_to_the_episode() -> None:
+    assert kept_bytes(8000) < 9 * kept_bytes(1000)
 
 
 def ancestors(t: Trajectory, judged: Sequence[TurnId]) -> list[set[TurnId]]:

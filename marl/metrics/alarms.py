@@ -99,11 +99,13 @@ _INDICATORS: dict[Kind, _Indicator] = {
 class _Streak:
     """Number of steps in a row in which one indicator of one role, or policy, was outside its limits."""
 
-    def __init__(self, name: str, kind: Kind, thresholds: Thresholds, rule: str = "") -> None:
+    def __init__(self, name: str, kind: Kind, thresholds: Thresholds, rule: str = "", explored: float = 0.0) -> None:
+        """`explored`: share of the role's moves that are drawn at random, so that no move can take them all."""
         self.name, self.rule = name, rule
         self.kind: Kind = kind
         self._thresholds, self._indicator = thresholds, _INDICATORS[kind]
-        self._limits = self._indicator.limits(_threshold(thresholds, kind))
+        threshold = _threshold(thresholds, kind)
+        self._limits = self._indicator.limits(threshold * (1 - explored) if kind == "constant" else threshold)
         figure = self._indicator.figure
         self._figure = figure.format(name=name) if "/" in figure else f"role/{name}/{figure}"
         self._length = 0
@@ -169,15 +171,16 @@ class AlarmMonitor:
         roles: Mapping[str, bool],
         rules: Mapping[str, str] | None = None,
         policies: Iterable[str] = (),
+        explored: Mapping[str, float] | None = None,
     ) -> None:
         """Watch `roles`: each role, and True if it learns from its rewards; and `policies`, which learn.
 
-        `rules`: role -> its credit rule, for messages.
+        `rules`: role -> its credit rule, for messages. `explored`: role -> share of moves that are drawn at random.
         """
         self._stop = settings.stop if settings else ()
         thresholds = {role: settings.of_role(role) for role in roles} if settings else {}
         self._streaks = [
-            _Streak(role, kind, limits, (rules or {}).get(role, ""))
+            _Streak(role, kind, limits, (rules or {}).get(role, ""), (explored or {}).get(role, 0.0))
             for role, limits in thresholds.items()
             if limits
             for kind in _INDICATORS
@@ -192,7 +195,10 @@ class AlarmMonitor:
         rule_of = {role: credit.roles.get(role, credit) for role in scenario.roles}
         rules = {role: f"{rule.assign.kind} / {rule.baseline.kind}" for role, rule in rule_of.items()}
         policies = [name for name, policy in scenario.policies.items() if policy.learner]
-        return cls(scenario.alarms, {role: role in learning for role in scenario.roles}, rules, policies)
+        shares = {name: learner.explores for name, _, learner in scenario.learning_roles()}
+        # Who explores in half of its moves or more shows too little of what it would choose itself.
+        explored = {name: share for name, share in shares.items() if share < 0.5}
+        return cls(scenario.alarms, {role: role in learning for role in scenario.roles}, rules, policies, explored)
 
     def __call__(self, metrics: Mapping[str, float]) -> tuple[Metrics, list[Alarm]]:
         """Take in a step's metrics; return `alarm/ROLE/KIND` and the alarms raised by this step.

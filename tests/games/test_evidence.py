@@ -233,9 +233,9 @@ def test_the_edges_of_a_speaker_lead_from_what_it_heard_and_from_the_controllers
         edges = trajectory.graph.edges(data="kinds")
         found |= {(name[u], name[v], " ".join(kinds)) for u, v, kinds in edges if name[v].startswith("speaker_2")}
         # In the second round a controller is told what its speaker said.
-        assert {
-            (name[u], " ".join(kinds)) for u, v, kinds in edges if name[v] == "controller_2 1"
-        } == {("speaker_2 0", "told")}
+        assert {(name[u], " ".join(kinds)) for u, v, kinds in edges if name[v] == "controller_2 1"} == {
+            ("speaker_2 0", "told")
+        }
     assert found == {
         ("controller_1 0", "speaker_2 0", "gated"),
         ("speaker_1 0", "speaker_2 0", "heard"),

@@ -173,7 +173,9 @@ def test_where_nothing_follows_no_target_network_is_needed() -> None:
     [one, other] = [dict(learner.publish()) for learner in learners]
     assert all(torch.equal(one[name], other[name]) for name in one)
     first, second = QLearner(QLearning(batch=1), context(SOURCE)), learners[0]
-    assert any(not torch.equal(a, b) for a, b in zip(first.online.parameters(), second.online.parameters(), strict=True))
+    assert any(
+        not torch.equal(a, b) for a, b in zip(first.online.parameters(), second.online.parameters(), strict=True)
+    )
 
 
 CLIMBING = ((11.0, -30.0, 0.0), (-30.0, 7.0, 0.0), (0.0, 6.0, 5.0))

@@ -100,8 +100,8 @@ class CommunicationConfig(TaskGameConfig, TextGameConfig):
     def exact(self) -> Mapping[str, PlayFigures]:
         """Return what choices earn on the held-out problems under perfect speakers, worked out by enumeration.
 
-        `best_choices`: the best decision rule; each of the six actions: all agents always choose it; `random`: all
-        choose uniformly. Raises ValueError unless `is_exact`.
+        `best_choices`: the best decision rule; `best_constant`: the best one that looks at no problem; each of the six
+        actions: all agents always choose it; `random`: all choose uniformly. Raises ValueError unless `is_exact`.
         """
         held_out = range(self.tasks.size("held_out"))
         return self.perfect_team.figures([self.tasks.problem("held_out", index) for index in held_out])
@@ -212,8 +212,8 @@ class Communication(TextGame):
         if not rounds_done or speaker not in self.answers:
             return Marked(f"{known} . {request}")
         before, answer = f"{known} . {'you' if speaker == agent else speaker} said ", self.answers[speaker]
-        said = len(before), len(before) + len(answer), Origin(self._answered_at[speaker], "told")
-        return Marked(f"{before}{answer} . {request}", (said,))
+        span = len(before), len(before) + len(answer), Origin(self._answered_at[speaker], "told")
+        return Marked(f"{before}{answer} . {request}", (span,))
 
     def state_of(self, agent: str) -> str:
         speaker = self._speaker_of.get(agent, agent)

@@ -58,12 +58,12 @@ def deciders(choices: Mapping[str, str], graph: nx.DiGraph[str]) -> dict[str, se
 
     They decided that it speaks, or whom it hears. Nobody did so for an agent on no edge.
     """
-    ring, found = tuple(choices), {agent: set[str]() for agent in choices}
+    ring, asking = tuple(choices), {agent: set[str]() for agent in choices}
     for agent, action in choices.items():
         for edge in requested_edges(agent, action, ring):
             for each in edge if graph.has_edge(*edge) else ():
-                found[each].add(agent)
-    return found
+                asking[each].add(agent)
+    return asking
 
 
 def speaking_order(graph: nx.DiGraph[str], answering: Collection[str]) -> list[tuple[str, ...]]:

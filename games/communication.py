@@ -13,12 +13,13 @@ import networkx as nx
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from games.base import TextGame, TextGameConfig
-from games.communication_graph import ACTIONS, Edge, connect, speaking_order
+from games.communication_graph import ACTIONS, Edge, connect, deciders, speaking_order
 from games.communication_values import PerfectTeam, PlayFigures
 from games.evidence import DealtEvidence, normalize_spaces
 from games.tasks.base import TaskGameConfig, deal_problem
 from marl.engines.scripted import Always, Tabular
 from marl.protocols import EngineConfig, Speaker, Split
+from marl.provenance import Marked, Origin
 from marl.types import Findings
 
 MOST_ENUMERATED = 4
@@ -99,8 +100,8 @@ class CommunicationConfig(TaskGameConfig, TextGameConfig):
     def exact(self) -> Mapping[str, PlayFigures]:
         """Return what choices earn on the held-out problems under perfect speakers, worked out by enumeration.
 
-        `best_choices`: the best decision rule; each of the six actions: all agents always choose it; `random`: all
-        choose uniformly. Raises ValueError unless `is_exact`.
+        `best_choices`: the best decision rule; `best_constant`: the best one that looks at no problem; each of the six
+        actions: all agents always choose it; `random`: all choose uniformly. Raises ValueError unless `is_exact`.
         """
         held_out = range(self.tasks.size("held_out"))
         return self.perfect_team.figures([self.tasks.problem("held_out", index) for index in held_out])
@@ -158,6 +159,12 @@ class Communication(TextGame):
         """Agent -> its choices and answers in turn."""
         self.answers: dict[str, str] = {}
         """Agent -> its latest answer."""
+        self._chosen_at: dict[str, int] = {}
+        """Agent -> the step of its latest choice."""
+        self._answered_at: dict[str, int] = {}
+        """Agent -> the step of its latest answer."""
+        self._gates: dict[str, tuple[int, ...]] = {}
+        """Agent -> the steps of the choices that decided that it speaks in this round, or whom it hears."""
         self.graphs: list[nx.DiGraph[str]] = []
         self._chosen: Counter[str] = Counter()
         self._heard_counts: dict[Edge, int] = {}
@@ -193,14 +200,20 @@ class Communication(TextGame):
         heard = set(self.graphs[-1].predecessors(speaker)) | {speaker} if reads_graph else set()
         return tuple(each for each in self.seats if each == agent or each in heard)
 
+    def gates(self, agent: str) -> tuple[int, ...]:
+        return () if self._choosing else self._gates.get(agent, ())
+
     def describe(self, agent: str) -> str:
         rounds_done = len(self.graphs) - (not self._choosing)
         speaker = self._speaker_of.get(agent, agent)
-        subject = "you" if speaker == agent else speaker
-        last_answer = [f"{subject} said {self.answers[speaker]}"] if rounds_done and speaker in self.answers else []
-        request = ["choose", *(f"[{action}]" for action in ACTIONS)] if self._choosing else ["answer"]
+        request = " ".join(["choose", *(f"[{action}]" for action in ACTIONS)]) if self._choosing else "answer"
         header = f"{agent} . round {rounds_done + 1} of {self.config.rounds}"
-        return " . ".join([self.dealt_problem.question, header, *self._holding(agent), *last_answer, " ".join(request)])
+        known = " . ".join([self.dealt_problem.question, header, *self._holding(agent)])
+        if not rounds_done or speaker not in self.answers:
+            return Marked(f"{known} . {request}")
+        before, answer = f"{known} . {'you' if speaker == agent else speaker} said ", self.answers[speaker]
+        span = len(before), len(before) + len(answer), Origin(self._answered_at[speaker], "told")
+        return Marked(f"{before}{answer} . {request}", (span,))
 
     def state_of(self, agent: str) -> str:
         speaker = self._speaker_of.get(agent, agent)
@@ -209,10 +222,12 @@ class Communication(TextGame):
         return " . ".join([self.dealt_problem.question, *self._holding(agent), *moves])
 
     def move(self, action: str) -> str | Mapping[str, float]:
-        agent, text = self.agent_selection, normalize_spaces(action)
+        agent, text, step = self.agent_selection, normalize_spaces(action), self.steps_taken - 1
         self.moves[agent].append(text)
-        if not self._choosing:
-            self.answers[agent] = text
+        if self._choosing:
+            self._chosen_at[agent] = step
+        else:
+            self.answers[agent], self._answered_at[agent] = text, step
         self._stage = self._stage[1:] or self._next_stage()
         return self._stage[0] if self._stage else self._pay_team()
 
@@ -260,7 +275,11 @@ class Communication(TextGame):
         """Return the agents to be asked next, all at once; none at the end."""
         if self._choosing:
             self._choosing = False
-            self._add_graph({self._speaker_of[chooser]: self.moves[chooser][-1] for chooser in self.choosers})
+            choices = {self._speaker_of[chooser]: self.moves[chooser][-1] for chooser in self.choosers}
+            steps = {self._speaker_of[chooser]: step for chooser, step in self._chosen_at.items()}
+            self._add_graph(choices)
+            by_whom = deciders(choices, self.graphs[-1])
+            self._gates = {agent: tuple(sorted(steps[each] for each in by_whom[agent])) for agent in choices}
         if self._later_stages:
             return self._later_stages.pop(0)
         self._choosing = len(self.graphs) < self.config.rounds

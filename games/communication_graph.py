@@ -53,6 +53,19 @@ def connect(choices: Mapping[str, str]) -> nx.DiGraph[str]:
     return graph
 
 
+def deciders(choices: Mapping[str, str], graph: nx.DiGraph[str]) -> dict[str, set[str]]:
+    """Return agent -> those whose choices asked for an edge of the graph on which it is.
+
+    They decided that it speaks, or whom it hears. Nobody did so for an agent on no edge.
+    """
+    ring, asking = tuple(choices), {agent: set[str]() for agent in choices}
+    for agent, action in choices.items():
+        for edge in requested_edges(agent, action, ring):
+            for each in edge if graph.has_edge(*edge) else ():
+                asking[each].add(agent)
+    return asking
+
+
 def speaking_order(graph: nx.DiGraph[str], answering: Collection[str]) -> list[tuple[str, ...]]:
     """Return who speaks at once, depth by depth: an agent on no edge is silent unless its answer counts."""
     depths = [[a for a in depth if graph.degree[a] or a in answering] for depth in nx.topological_generations(graph)]

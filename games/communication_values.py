@@ -62,9 +62,14 @@ class PerfectTeam:
         return max(earns, key=lambda choice: earns[choice].value)
 
     def figures(self, problems: Sequence[Problem]) -> Mapping[str, PlayFigures]:
-        """Return the figures of the best choices, of each action if all always choose it, and of random choices."""
+        """Return the figures of decision rules: the best one, the best that looks at no problem, each action, random.
+
+        The best that looks at no problem always makes the same joint choice.
+        """
         earned = [self.earns(problem) for problem in problems]
+        constant = max(self._graph_of, key=lambda choice: fmean(earns[choice].value for earns in earned))
         rules = {"best_choices": [max(earns.values()) for earns in earned]}
+        rules["best_constant"] = [earns[constant] for earns in earned]
         rules |= {action: [earns[(action,) * len(self.team)] for earns in earned] for action in ACTIONS}
         rules["random"] = [_mean(earns.values()) for earns in earned]
         return {rule: _mean(played) for rule, played in rules.items()}

@@ -78,7 +78,7 @@ class Marked(str):
     __slots__ = ("_remade", "_spans")
     _spans: tuple[Span, ...]
     _remade: dict[Callable[[str], str], str] | None
-    """What functions made of it: one turn is in the prompts of many."""
+    """Results of functions of the text, as one turn is in the prompts of many."""
 
     def __new__(cls, text: str, spans: tuple[Span, ...] = ()) -> Marked:
         self = str.__new__(cls, text)

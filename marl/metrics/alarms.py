@@ -98,11 +98,22 @@ _INDICATORS: dict[AlarmKind, _Indicator] = {
 class _Streak:
     """Number of steps in a row in which one indicator of one role, or policy, was outside its limits."""
 
-    def __init__(self, name: str, kind: AlarmKind, thresholds: Thresholds, *, rule: str = "", game: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        kind: AlarmKind,
+        thresholds: Thresholds,
+        *,
+        rule: str = "",
+        game: str = "",
+        explored: float = 0.0,
+    ) -> None:
+        """`explored`: share of the role's moves that are drawn at random, so that no move can take them all."""
         self.name, self.rule, self.game = name, rule, game
         self.kind: AlarmKind = kind
         self._thresholds, self._indicator = thresholds, _INDICATORS[kind]
-        self._limits = self._indicator.limits(thresholds.limit(kind))
+        threshold = thresholds.limit(kind)
+        self._limits = self._indicator.limits(threshold * (1 - explored) if kind == "constant" else threshold)
         figure = self._indicator.figure
         self._figure = figure.format(name=name) if "/" in figure else f"role/{name}/{figure}"
         self._length = 0
@@ -181,16 +192,23 @@ class AlarmMonitor:
         rules: Mapping[str, str] | None = None,
         policies: Iterable[str] = (),
         games: Mapping[str, Iterable[str]] | None = None,
+        explored: Mapping[str, float] | None = None,
     ) -> None:
         """Watch `roles`: each role, and True if it learns from its rewards; and `policies`, which learn.
 
         `rules`: role -> its credit rule, for messages. `games`: name of each of several games -> the roles that sit at
-        it. Each is watched apart: what collapses in one must not hide behind the others.
+        it. Each is watched apart: what collapses in one must not hide behind the others. `explored`: role -> share of
+        moves that are drawn at random.
         """
         self._stop = settings.stop if settings else ()
         thresholds = {role: settings.of_role(role) for role in roles} if settings else {}
         self._streaks = [
-            _Streak(role, kind, limits, rule=(rules or {}).get(role, ""), game=game)
+            _Streak(
+                *(role, kind, limits),
+                rule=(rules or {}).get(role, ""),
+                game=game,
+                explored=(explored or {}).get(role, 0.0),
+            )
             for game, seated in (games or {"": roles}).items()
             for role in seated
             if (limits := thresholds.get(role))
@@ -207,7 +225,11 @@ class AlarmMonitor:
         rules = {role: f"{rule.assign.kind} / {rule.baseline.kind}" for role, rule in rule_of.items()}
         policies = [name for name, policy in scenario.policies.items() if policy.learner]
         games = {name: view.roles for name, view in scenario.by_game().items()} if scenario.games else None
-        return cls(scenario.alarms, {role: role in learning for role in scenario.roles}, rules, policies, games)
+        shares = {name: learner.explores for name, _, learner in scenario.learning_roles()}
+        # Who explores in half of its moves or more shows too little of what it would choose itself.
+        explored = {name: share for name, share in shares.items() if share < 0.5}
+        watched = {role: role in learning for role in scenario.roles}
+        return cls(scenario.alarms, watched, rules, policies, games, explored)
 
     def __call__(self, metrics: Mapping[str, float]) -> tuple[Metrics, list[Alarm]]:
         """Take in a step's metrics; return `alarm/ROLE/KIND` and the alarms raised by this step.

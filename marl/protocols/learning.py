@@ -92,6 +92,11 @@ class LearnerConfig(Component):
         """Return True if it learns from credit; imitation does not."""
         return True
 
+    @property
+    def explores(self) -> float:
+        """Return the least share of moves that are drawn at random while it learns, whatever its policy prefers."""
+        return 0.0
+
     def supports(self, sampling: Sampling) -> bool:
         """Return True if it can learn from tokens sampled like this; truncated sampling needs a correction."""
         return not sampling.truncated

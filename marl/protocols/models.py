@@ -35,6 +35,10 @@ class WarmUp(Config):
     """Seed of the episodes and of their order."""
 
 
+def _nobody(policy: str) -> ModelSource:
+    raise ValueError(f"there is no policy {policy!r} beside this one")
+
+
 @dataclass(frozen=True)
 class ModelContext:
     """Everything that training hands to a model that it prepares. A model knows nothing of scenarios and of play."""
@@ -45,6 +49,8 @@ class ModelContext:
     """Return all texts that the policies of these weights read and write in random play with this seed."""
     warm_up: Callable[[Path, WarmUp], Path]
     """Return the folder of the model in a folder, after it has learnt to imitate random play of these policies."""
+    start_of: Callable[[str], ModelSource] = _nobody
+    """Return where the language model of another policy has its weights from; raise ValueError if there is none."""
 
 
 class ModelConfig(Component):

@@ -234,7 +234,7 @@ class Episode:
     def _sources(self, agent: str, request: Request, info: Info) -> dict[TurnId, frozenset[EdgeKind]]:
         """Return the turns that led to a request, in playing order, the agent's own last."""
         turns, kinds = self.trajectory.turns, dict[TurnId, frozenset[EdgeKind]]()
-        sources = [(mark.source, mark.kind) for mark in request.marks]
+        sources: list[tuple[TurnId, EdgeKind]] = [(mark.source, mark.kind) for mark in request.marks]
         if request.continues:
             sources.append((self._memory[agent].turns[-1].id, "self"))
         sources += [(turns[step].id, kind) for step, kind in origins_of(info["state"]) if isinstance(step, int)]

@@ -277,7 +277,8 @@ class Thresholds(Config):
     turns: PositiveInt = 16
     """Steps in which the role had fewer turns are ignored."""
     constant: Share | None = 0.98
-    """One move takes this share of the role's choices, or more, whatever it is asked: a critic that always says yes."""
+    """One move takes this share of the role's choices, or more, whatever it is asked: a critic that always says yes. Of
+    a policy that explores, it is this share of the choices that exploration leaves."""
     unreadable: Share | None = 0.5
     """No legal move can be read from this share of its turns, or more."""
     repeated: Share | None = 0.9

@@ -13,10 +13,12 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+from marl.config import nearest
 from marl.graph import write_trajectories
 from marl.judging.by_game import GamesJudge
 from marl.models.hf_folder import publish_folder
 from marl.protocols import ModelConfig, ModelContext, ModelSource, WarmUp
+from marl.protocols.models import LANGUAGE_MODEL
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
 from marl.scenario.schema import PolicyConfig, Scenario
@@ -54,7 +56,16 @@ def _context(scenario: Scenario, policy: str, model: ModelConfig) -> ModelContex
     base = model.shared()
     bases = {name: other.model.shared() for name, other in scenario.policies.items() if other.model}
     policies = [name for name in scenario.policies if name == policy or (base and bases.get(name) == base)]
-    return ModelContext(policy, partial(corpus, scenario, policies), partial(warm_up, scenario, policies))
+    start_of = partial(_start_of, scenario)
+    return ModelContext(policy, partial(corpus, scenario, policies), partial(warm_up, scenario, policies), start_of)
+
+
+def _start_of(scenario: Scenario, policy: str) -> ModelSource:
+    models = {name: each.model for name, each in scenario.policies.items() if each.model}
+    models = {name: model for name, model in models.items() if model.family == LANGUAGE_MODEL}
+    if policy not in models:
+        raise ValueError(f"{policy!r} is no policy with a language model; {nearest(policy, models)}")
+    return models[policy].prepare(_context(scenario, policy, models[policy]))
 
 
 def warm_up(scenario: Scenario, policies: Sequence[str], base: Path, settings: WarmUp) -> Path:

@@ -2,8 +2,9 @@
 
 import math
 import random
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, product
+from itertools import product
 
 import networkx as nx
 import pytest
@@ -122,6 +123,27 @@ def test_every_joint_choice_grants_each_wish_that_closes_no_cycle() -> None:
             assert not nx.is_directed_acyclic_graph(fuller)
 
 
+@pytest.mark.parametrize(
+    ("actions", "gates"),
+    [
+        (("alone",) * 3, [(), (), ()]),
+        (("alone", "query", "alone"), [(), (1,), (1,)]),
+        # 0 -> 1 -> 2; what 2 asked for would have closed the cycle, so it let nobody in
+        (("verify",) * 3, [(0,), (0, 1), (1,)]),
+        # both 0 and 1 asked that 0 hears 1
+        (("query", "broadcast", "alone"), [(0, 1), (0, 1), (1,)]),
+    ],
+)
+def test_a_choice_lets_in_those_on_the_edges_that_it_asked_for(
+    actions: Sequence[str], gates: list[tuple[int, ...]]
+) -> None:
+    game = config(agents=3, illegal={"retry": 1}).build()
+    assert [advanced(game, *actions).gates(agent) for agent in game.seats] == gates
+    later = [tuple(step + 1 for step in steps) for steps in gates]
+    assert [advanced(game, "no choice", *actions).gates(agent) for agent in game.seats] == later
+    assert advanced(game, *actions, "4", "4", "4").gates("agent_0") == (), "choices of the next round are free"
+
+
 # --- the order of play -----------------------------------------------------------------------------------------------
 
 
@@ -191,18 +213,31 @@ def anything(request: Request) -> str:
     return answers[request.seed % len(answers)]
 
 
-def reads(trajectory: Trajectory, agents: int) -> set[tuple[TurnId, TurnId]]:
-    """The edges that the choices imply: own previous turn, and of each predecessor what was not read before."""
+def reads(trajectory: Trajectory) -> dict[tuple[TurnId, TurnId], set[str]]:
+    """The edges that the choices imply, and in which ways.
+
+    `self`: each prompt shows one's own latest answer. `heard`: of each predecessor what was not read before. `gated`:
+    whoever asked for an edge of the graph let those on it speak, hear or be heard.
+    """
     turns = {agent: [turn for turn in trajectory.turns if turn.agent == agent] for agent in trajectory.deal.seats}
-    expected = {(a.id, b.id) for mine in turns.values() for a, b in pairwise(mine)}
-    read: dict[tuple[str, str], int] = {}
-    for answers in range(1, len(trajectory.turns) // agents, 2):
-        choices = {agent: mine[answers - 1].action or "" for agent, mine in turns.items()}
-        for pair in connect(choices).edges:
-            fresh = turns[pair[0]][read.get(pair, 0) : answers + 1]
-            read[pair] = answers + 1
-            expected |= {(turn.id, turns[pair[1]][answers].id) for turn in fresh}
-    return expected
+    kinds: dict[tuple[TurnId, TurnId], set[str]] = defaultdict(set)
+    read: Counter[tuple[str, str]] = Counter()
+    for choosing in range(0, len(turns["agent_0"]), 2):
+        choices = {agent: mine[choosing].action or "" for agent, mine in turns.items()}
+        graph, answering = connect(choices), choosing + 1
+        for mine in turns.values():
+            for now in (choosing, answering) if choosing else ():
+                kinds[mine[choosing - 1].id, mine[now].id].add("self")
+        for chooser, action in choices.items():
+            granted = [edge for edge in requested_edges(chooser, action, tuple(choices)) if graph.has_edge(*edge)]
+            for agent in {agent for edge in granted for agent in edge}:
+                kinds[turns[chooser][choosing].id, turns[agent][answering].id].add("gated")
+        for speaker, listener in graph.edges:
+            fresh = turns[speaker][read[speaker, listener] : answering + 1]
+            read[speaker, listener] = answering + 1
+            for turn in fresh:
+                kinds[turn.id, turns[listener][answering].id].add("heard")
+    return dict(kinds)
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
@@ -210,7 +245,7 @@ def test_the_recorded_graph_is_the_one_that_was_chosen(newest_first: bool) -> No
     settings = config(agents=4, rounds=3)
     for trajectory in plays(settings, FunctionEngine(anything, newest_first=newest_first), 40):
         assert len(trajectory.turns) == 24
-        assert set(trajectory.graph.edges) == reads(trajectory, 4)
+        assert {(u, v): set(kinds) for u, v, kinds in trajectory.graph.edges(data="kinds")} == reads(trajectory)
         choices = [[t.action or "" for t in trajectory.turns[place : place + 4]] for place in (0, 8, 16)]
         many = [len(edges(*joint)) for joint in choices]
         measures = trajectory.findings.measures

@@ -141,6 +141,8 @@ def test_what_three_can_reach_is_what_one_works_out_by_hand() -> None:
     # first one. Right are 6 + 3 + 2 of 18 questions.
     for action in ACTIONS[1:]:
         assert figures[action].success == pytest.approx(11 / 18)
+    # Which of the lines it is does not matter, where all questions are asked alike.
+    assert figures["best_constant"] == pytest.approx(figures["verify"])
     assert figures["broadcast"].edges == 3
     assert figures["query"].edges == 2
     assert figures["best_choices"].value > max(figures[action].value for action in ACTIONS) + 0.4
@@ -223,6 +225,26 @@ def test_prompts_of_speakers_hold_what_the_graph_lets_them_hear_and_nothing_else
         for listener, speakers in {"speaker_0": [], "speaker_1": ["speaker_0"], "speaker_2": ["speaker_1"]}.items():
             heard = [part.split(" ", 1) for part in said[listener].request.messages[-1].content.split(" ; ")[1:]]
             assert heard == [[speaker, said[speaker].action] for speaker in speakers]
+
+
+def test_the_edges_of_a_speaker_lead_from_what_it_heard_and_from_the_controllers_that_let_it_in() -> None:
+    prompt = "{{ observation }}{% for turn in heard %} ; {{ turn.agent }} {{ turn.move }}{% endfor %}"
+    found = set()
+    for trajectory in held_out(config(3, rounds=2), Always(move="verify"), prompt):
+        name = {turn.id: f"{turn.agent} {turn.nth}" for turn in trajectory.turns}
+        edges = trajectory.graph.edges(data="kinds")
+        found |= {(name[u], name[v], " ".join(kinds)) for u, v, kinds in edges if name[v].startswith("speaker_2")}
+        # In the second round a controller is told what its speaker said.
+        assert {(name[u], " ".join(kinds)) for u, v, kinds in edges if name[v] == "controller_2 1"} == {
+            ("speaker_2 0", "told")
+        }
+    assert found == {
+        ("controller_1 0", "speaker_2 0", "gated"),
+        ("speaker_1 0", "speaker_2 0", "heard"),
+        ("controller_1 1", "speaker_2 1", "gated"),
+        ("speaker_1 1", "speaker_2 1", "heard"),
+        ("speaker_2 0", "speaker_2 1", "self"),
+    }
 
 
 def test_evidence_that_a_task_does_not_have_is_a_conflict() -> None:

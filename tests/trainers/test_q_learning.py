@@ -165,6 +165,44 @@ def test_without_terminal_targets_what_is_paid_at_the_end_is_never_seen() -> Non
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_where_nothing_follows_no_target_network_is_needed() -> None:
+    learners = [QLearner(QLearning(batch=1, updates=3, target_every=every), context(SOURCE)) for every in (1, 10**6)]
+    for learner in learners:
+        for paid in (5.0, -5.0):
+            learner.update([each for each in two_rounds(paid=paid) if each.nth])
+    [one, other] = [dict(learner.publish()) for learner in learners]
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    first, second = QLearner(QLearning(batch=1), context(SOURCE)), learners[0]
+    assert any(
+        not torch.equal(a, b) for a, b in zip(first.online.parameters(), second.online.parameters(), strict=True)
+    )
+
+
+CLIMBING = ((11.0, -30.0, 0.0), (-30.0, 7.0, 0.0), (0.0, 6.0, 5.0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_on_all_joint_moves_of_the_climbing_game_alike_qmix_settles_for_5(seed: int) -> None:
+    # As PyMARL's mixer does in five of five seeds: no monotone table holds both 11 and the -30 beside it.
+    actions, agents = ("a", "b", "c"), ("ann", "bob")
+    source = network(actions=actions, width=32, memory=32, seed=seed)
+    tokenizer = source.tokenizer()
+    prompts = {agent: tokenizer.prompt(request(f"{agent} . choose", actions)) for agent in agents}
+    learner = QLearner(QLearning(mixer="qmix", batch=9, replay=9, updates=800), context(source, seed))
+    learner.update(
+        [
+            sample((f"{row}{column}", seat), agent, 0, prompts[agent], tokenizer.id(move), "terminated", [(1, paid)])
+            for row, line in enumerate(CLIMBING)
+            for column, paid in enumerate(line)
+            for seat, (agent, move) in enumerate(zip(agents, (actions[row], actions[column]), strict=True))
+        ]
+    )
+    with torch.no_grad():
+        values = learner.online.agent([tokenizer.decisions(prompt) for prompt in prompts.values()])[:, 0]
+    assert [actions[int(row.argmax())] for row in values] == ["c", "c"]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -150,6 +150,8 @@ class QLearner:
 
     @torch.no_grad()
     def _targets(self, batch: ReplayBatch, online_NA: Tensor) -> Tensor:
+        if not bool((batch.following_M >= 0).any()):
+            return batch.reward_M
         target_NA = self.target.action_values(batch)
         chooser_NA = online_NA if self.settings.double else target_NA
         next_N = best_values(target_NA, chooser_NA, batch.legal_NA)

@@ -83,6 +83,10 @@ class QLearning(LearnerConfig):
         """Return False: it learns from rewards."""
         return False
 
+    @property
+    def explores(self) -> float:
+        return min(self.exploration.start, self.exploration.end)
+
     def supports(self, sampling: Sampling) -> bool:
         """Return True: what it learns does not depend on how moves were drawn."""
         return True

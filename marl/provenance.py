@@ -363,16 +363,15 @@ def joined(pieces: Iterable[str]) -> Any:
         return text
     place, spans, open_places, rest = 0, list[Span](), list[int](), list[tuple[int, Origins]]()
     for piece in pieces:
-        kind = type(piece)
-        if kind is Marked:
+        if isinstance(piece, Marked):
             for begin, end, origin in piece._spans:
                 spans.append((place + begin, place + end, origin))
-        elif kind is Begin:
+        elif isinstance(piece, Begin):
             open_places.append(place)
-        elif kind is End:
+        elif isinstance(piece, End):
             begin = open_places.pop()
             spans += [(begin, place, origin) for origin in piece.origins]
-        elif kind is Rest:
+        elif isinstance(piece, Rest):
             rest.append((place, piece.origins))
         place += str.__len__(piece)
     spans += [(begin, len(text), origin) for begin, origins in rest for origin in origins]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import TracebackType
 from typing import get_args
 
@@ -234,12 +235,12 @@ class Episode:
     def _sources(self, agent: str, request: Request, info: Info) -> dict[TurnId, frozenset[EdgeKind]]:
         """Return the turns that led to a request, in playing order, the agent's own last."""
         turns, kinds = self.trajectory.turns, dict[TurnId, frozenset[EdgeKind]]()
-        sources: list[tuple[TurnId, EdgeKind]] = [(mark.source, mark.kind) for mark in request.marks]
+        marked = [(mark.source, mark.kind) for mark in request.marks]
         if request.continues:
-            sources.append((self._memory[agent].turns[-1].id, "self"))
-        sources += [(turns[step].id, kind) for step, kind in origins_of(info["state"]) if isinstance(step, int)]
-        sources += [(turns[step].id, "gated") for step in info.get("gates", ())]
-        for source, kind in sources:
+            marked.append((self._memory[agent].turns[-1].id, "self"))
+        derived = [(turns[step].id, kind) for step, kind in origins_of(info["state"]) if isinstance(step, int)]
+        gates: list[tuple[TurnId, EdgeKind]] = [(turns[step].id, "gated") for step in info.get("gates", ())]
+        for source, kind in chain(marked, derived, gates):
             known = kinds.get(source)
             kinds[source] = known | _ONLY[kind] if known else _ONLY[kind]
         if len(kinds) < 2:

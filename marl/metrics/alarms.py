@@ -200,15 +200,11 @@ class AlarmMonitor:
         it. Each is watched apart: what collapses in one must not hide behind the others. `explored`: role -> share of
         moves that are drawn at random.
         """
+        rules, explored = rules or {}, explored or {}
         self._stop = settings.stop if settings else ()
         thresholds = {role: settings.of_role(role) for role in roles} if settings else {}
         self._streaks = [
-            _Streak(
-                *(role, kind, limits),
-                rule=(rules or {}).get(role, ""),
-                game=game,
-                explored=(explored or {}).get(role, 0.0),
-            )
+            _Streak(role, kind, limits, rule=rules.get(role, ""), game=game, explored=explored.get(role, 0.0))
             for game, seated in (games or {"": roles}).items()
             for role in seated
             if (limits := thresholds.get(role))

@@ -18,6 +18,8 @@ from marl.text import well_formed
 from marl.types import Completion, Deal, EdgeKind, Failure, Fork, Info, Request, Reward, Turn, TurnId
 from marl.watchdog import Watch
 
+_Edges = list[tuple[TurnId, EdgeKind]]
+
 
 class GameError(RunError):
     """A game raised, or did not end. The message names game, seed, options and the moves that led there."""
@@ -235,11 +237,11 @@ class Episode:
     def _sources(self, agent: str, request: Request, info: Info) -> dict[TurnId, frozenset[EdgeKind]]:
         """Return the turns that led to a request, in playing order, the agent's own last."""
         turns, kinds = self.trajectory.turns, dict[TurnId, frozenset[EdgeKind]]()
-        marked = [(mark.source, mark.kind) for mark in request.marks]
+        marked: _Edges = [(mark.source, mark.kind) for mark in request.marks]
         if request.continues:
             marked.append((self._memory[agent].turns[-1].id, "self"))
-        derived = [(turns[step].id, kind) for step, kind in origins_of(info["state"]) if isinstance(step, int)]
-        gates: list[tuple[TurnId, EdgeKind]] = [(turns[step].id, "gated") for step in info.get("gates", ())]
+        derived: _Edges = [(turns[step].id, kind) for step, kind in origins_of(info["state"]) if isinstance(step, int)]
+        gates: _Edges = [(turns[step].id, "gated") for step in info.get("gates", ())]
         for source, kind in chain(marked, derived, gates):
             known = kinds.get(source)
             kinds[source] = known | _ONLY[kind] if known else _ONLY[kind]

@@ -137,7 +137,7 @@ class Network:
             ValueError: for an architecture that keeps or masks its past in a way of its own.
         """
         ids = [index % self.vocabulary for index in (3, 5, 7, 11, 13, 17)]
-        cache = SlotCache(self.layers)
+        cache = SlotCache(self.layers, self.dtype)
         cache.store(self.prefill([Prompt(tuple(ids[:2])), Prompt(tuple(ids[:5]))])[0], [0, 1], [0, 1])
         step_NQ = torch.tensor([[ids[2]], [ids[5]]], device=self.device)
         positions_NQ = torch.tensor([[2], [5]], device=self.device)
@@ -210,7 +210,7 @@ def _scores_after(network: Network, prompts: Sequence[Prompt], pairs: Pairs) -> 
         order, chunk = order[:-size], order[-size:]
         chosen = [pairs[index] for index in chunk]
         sources = [rows[job.prompt] for job, _ in chosen]
-        cache = SlotCache(network.layers)
+        cache = SlotCache(network.layers, network.dtype)
         cache.store(kv, sources, list(range(len(chosen))))
         logits_NTV = _text_logits(network, cache, chosen, logits_PV[sources])
         for index, row_scores in zip(chunk, _text_logprobs(logits_NTV, chosen), strict=True):

@@ -60,7 +60,7 @@ class WideLinear(nn.Linear):
         super().__init__(layer.in_features, layer.out_features, bias=False, device="meta")
         self.weight, self.bias = layer.weight, layer.bias  # type: ignore[assignment]  # it may be None
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # torch's name
         """Return `[..., O]` in float32 for `[..., I]`."""
         with torch.autocast(input.device.type, enabled=False):
             product_NO = _WideProduct.apply(input.flatten(0, -2), self.weight)

@@ -25,10 +25,9 @@ class LoraOnHalf(Linear):
         a_RI, b_OR = self.lora_A["default"].weight, self.lora_B["default"].weight
         layer: Any = self.base_layer
         with torch.autocast(x.device.type, enabled=False):
-            output_NO: Any = _LowRankSum.apply(
-                x.flatten(0, -2), layer.weight, layer.bias, a_RI, b_OR, self.scaling["default"]
-            )
-        return output_NO.unflatten(0, x.shape[:-1])
+            output_NO: Any = _LowRankSum.apply(x.flatten(0, -2), layer.weight, a_RI, b_OR, self.scaling["default"])
+            output = output_NO.unflatten(0, x.shape[:-1])
+            return output if layer.bias is None else output + layer.bias
 
     @property
     def _is_plain(self) -> bool:
@@ -39,19 +38,16 @@ class LoraOnHalf(Linear):
 
 
 class _LowRankSum(torch.autograd.Function):
-    """W x + c + s B A x of frozen W and c; rounded where a sampler rounds that has the matrices side by side."""
+    """W x + s B A x of a frozen W."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, a_RI: Tensor, b_OR: Tensor, scale: float
-    ) -> Tensor:
+    def forward(ctx: Any, x_NI: Tensor, weight_OI: Tensor, a_RI: Tensor, b_OR: Tensor, scale: float) -> Tensor:
         dtype = weight_OI.dtype
         half_NI = x_NI.to(dtype)
         low_NR = (half_NI @ a_RI.to(dtype).T).mul_(scale)
-        output_NO = half_NI @ weight_OI.T if bias_O is None else torch.addmm(bias_O, half_NI, weight_OI.T)
         ctx.save_for_backward(x_NI, weight_OI, a_RI, b_OR, low_NR)
         ctx.scale = scale
-        return output_NO.addmm_(low_NR, b_OR.to(dtype).T)
+        return (half_NI @ weight_OI.T).addmm_(low_NR, b_OR.to(dtype).T)
 
     @staticmethod
     @once_differentiable
@@ -64,4 +60,4 @@ class _LowRankSum(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             grad_x_NI = (grad_NO @ weight_OI).addmm_(grad_low_NR, a_RI.to(dtype)).to(x_NI.dtype)
         grad_a_RI, grad_b_OR = grad_low_NR.T @ x_NI.to(dtype), grad_NO.T @ low_NR
-        return grad_x_NI, None, None, grad_a_RI.to(a_RI.dtype), grad_b_OR.to(b_OR.dtype), None
+        return grad_x_NI, None, grad_a_RI.to(a_RI.dtype), grad_b_OR.to(b_OR.dtype), None

@@ -37,7 +37,7 @@ from typing import Any
 
 import torch
 from _bench import parser, report, silent, spread
-from train_vs_trl import Writer, quiet
+from train_vs_trl import quiet
 
 import marl
 from games.base import IllegalMove, TextGame, TextGameConfig
@@ -120,9 +120,9 @@ def ours(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     base = {"kind": "pretrained", "path": str(options.model), "dtype": options.dtype, "device": "cpu"}
     learner = {"kind": "grpo", "lr": LR, "aggregation": "seq_mean_token_mean", "max_norm": 1.0}
     scenario = {
-        "game": {"kind": SumsConfig().kind},
+        "game": {"kind": "real_model:SumsConfig"},
         "seats": {"writer": "writer"},
-        "roles": {"writer": {"kind": Writer().kind, "policy": "actor", "sampling": {"max_tokens": TOKENS}}},
+        "roles": {"writer": {"kind": "train_vs_trl:Writer", "policy": "actor", "sampling": {"max_tokens": TOKENS}}},
         "policies": {
             "actor": {"model": {"kind": "adapter", "base": base, "rank": RANK, "alpha": 2 * RANK}, "learner": learner}
         },

@@ -57,6 +57,8 @@ class MixedLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [N, Q, O] for [N, Q, I] or token ids [N, Q]; the adapters' products are of the layer's own type."""
+        if x.is_floating_point():
+            x = x.to(self.a_RI.dtype)  # once, for the products of the layer and of the adapters
         base_NQO = self.layer(x)
         added_NQO = (self._project(x) * self.gate.gates_N1R).to(self.b_RO.dtype) @ self.b_RO
         if not len(self.scale_KO):
@@ -82,7 +84,7 @@ class MixedLayer(nn.Module):
     def _project(self, x: Tensor) -> Tensor:
         if isinstance(self.layer, nn.Embedding):
             return functional.embedding(x, self.a_RI.T)
-        return functional.linear(x.to(self.a_RI.dtype), self.a_RI)
+        return functional.linear(x, self.a_RI)
 
 
 @dataclass(slots=True)

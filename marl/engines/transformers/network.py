@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from marl.engines.transformers.grouped_attention import read_shared_keys_once
 from marl.engines.transformers.sampling import Shaping, log_distribution
 from marl.engines.transformers.slots import SamplingJob, SlotCache
 from marl.models.chat_template import Prompt
@@ -41,6 +42,7 @@ class Network:
             ValueError: for any other architecture.
         """
         self.policy_weights, model = policy_weights, policy_weights.model
+        read_shared_keys_once(model)
         self.model = model.requires_grad_(False).eval()
         self.device, self.dtype, self.prefill_tokens = model.device, model.dtype, prefill_tokens
         self.layers = _layers(model)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 HALVES = frozenset({torch.bfloat16, torch.float16})
 _ROWS_AT_ONCE = 1024
@@ -29,12 +30,21 @@ def in_mixed_precision(model: Any) -> Any:
     if type(output) is nn.Linear:
         model.set_output_embeddings(WideLinear(output))
     model.get_input_embeddings().register_forward_hook(_widened)
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    for norm in (child for layer in layers for child in layer.children() if "Norm" in type(child).__name__):
+        norm.register_forward_hook(_rounded)
     model.__class__ = _autocast(type(model))
     return model
 
 
 def _widened(_: nn.Module, __: Any, output: Tensor) -> Tensor:
     return output.float()
+
+
+def _rounded(norm: nn.Module, _: Any, output: Tensor) -> Tensor:
+    """Return the norm's output as the products after it take it; else each would round it again, and keep it."""
+    weight = next(norm.parameters(), None)
+    return output if weight is None else output.to(weight.dtype)
 
 
 def _autocast(kind: type[Any]) -> type[Any]:

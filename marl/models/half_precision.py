@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx, once_differentiable
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 HALVES = frozenset({torch.bfloat16, torch.float16})
@@ -93,10 +92,9 @@ class _WideProduct(torch.autograd.Function):
         return product_NO
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: FunctionCtx, grad_NO: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        x_NI, weight_OI = ctx.saved_tensors  # type: ignore[attr-defined]
-        wants_x, wants_weight = ctx.needs_input_grad  # type: ignore[attr-defined]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        (grad_NO,), (x_NI, weight_OI) = grads, ctx.saved_tensors
+        wants_x, wants_weight = ctx.needs_input_grad
         if weight_OI.is_cuda:
             grad_NO = grad_NO.to(weight_OI.dtype)
             x = torch.mm(grad_NO, weight_OI, out_dtype=torch.float32).to(x_NI.dtype) if wants_x else None

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from peft.tuners.lora import Linear
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 
 class LoraOnHalf(Linear):
@@ -50,11 +49,10 @@ class _LowRankSum(torch.autograd.Function):
         return (half_NI @ weight_OI.T).addmm_(low_NR, b_OR.to(dtype).T)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_NO: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x_NI, weight_OI, a_RI, b_OR, low_NR = ctx.saved_tensors
         dtype = weight_OI.dtype
-        grad_NO = grad_NO.to(dtype)
+        grad_NO = grads[0].to(dtype)
         grad_low_NR = (grad_NO @ b_OR.to(dtype)).mul_(ctx.scale)
         grad_x_NI = None
         if ctx.needs_input_grad[0]:

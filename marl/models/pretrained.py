@@ -60,7 +60,8 @@ class HeldModel(ModelConfig):
     """Settings of how weights are held in memory."""
 
     dtype: Dtype = "float32"
-    """Precision of the weights."""
+    """Precision of the weights, and of the factors of matrix products. All else is float32: logits, norms, softmax,
+    the states between layers, and the masters of weights that learn."""
     device: str = "auto"
     """A torch device; `auto` is `cuda` where there is one, else `cpu`."""
     attention: Attention = "sdpa"

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from marl.errors import Notice
+from marl.models.half_precision import in_mixed_precision
 from marl.models.hf_folder import ADAPTER_WEIGHTS
 from marl.models.template_defaults import reads, with_defaults
 from marl.protocols import SharedWeights
@@ -58,7 +59,7 @@ def load_model(source: PretrainedSource) -> Any:
     if report["missing_keys"]:
         missing = sorted(report["missing_keys"])
         raise source.fault(f"has no weights for {', '.join(missing[:5])} ({len(missing)} in all)")
-    return model.to(device_of(source.device)).eval()
+    return in_mixed_precision(model.to(device_of(source.device)).eval())
 
 
 def load_tokenizer(source: PretrainedSource) -> Any:

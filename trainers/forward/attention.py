@@ -43,6 +43,8 @@ def _attend(
     """Return the attention of one layer: FlexAttention if the mask is one of blocks, else SDPA."""
     if not isinstance(attention_mask, BlockMask):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **more)
+    # Autocast does not know FlexAttention: positions are turned in float32, values come out of a product.
+    query, key = query.to(value.dtype), key.to(value.dtype)
     run = _compiled() if query.is_cuda else flex_attention
     grouped, scale = query.shape[1] != key.shape[1], more.get("scaling")
     output = run(query, key, value, block_mask=attention_mask, scale=scale, enable_gqa=grouped)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from marl.models.half_precision import HALVES
 from marl.state import expect_alike
 
 if TYPE_CHECKING:
     from trainers.settings.optimisation import Optimisation
-
-HALVES = frozenset({torch.bfloat16, torch.float16})
 
 
 class Optimizer:

@@ -52,12 +52,15 @@ class MixedLayer(nn.Module):
         """`policies`: their number if the adapter of any of them is a DoRA here, else 0."""
         super().__init__()
         self.layer, self.gate, self.a_RI, self.b_RO = layer, gate, a_RI, b_RO
-        self.magnitude_KO, self.scale_KO = (b_RO.new_ones(policies, b_RO.shape[1]) for _ in range(2))
+        shape = policies, b_RO.shape[1]
+        self.magnitude_KO, self.scale_KO = (b_RO.new_ones(shape, dtype=torch.float32) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [N, Q, O] for [N, Q, I] or token ids [N, Q]; the adapters' part is computed in their own type."""
+        """Return [N, Q, O] for [N, Q, I] or token ids [N, Q]; the adapters' products are of the layer's own type."""
+        if x.is_floating_point():
+            x = x.to(self.a_RI.dtype)  # once, for the products of the layer and of the adapters
         base_NQO = self.layer(x)
-        added_NQO = (self._project(x) * self.gate.gates_N1R) @ self.b_RO
+        added_NQO = (self._project(x) * self.gate.gates_N1R).to(self.b_RO.dtype) @ self.b_RO
         if not len(self.scale_KO):
             return (base_NQO + added_NQO).to(base_NQO.dtype)
         scale_N1O = self.scale_KO[self.gate.policies_N][:, None]
@@ -66,7 +69,7 @@ class MixedLayer(nn.Module):
 
     def rescale(self, adapter: HeldAdapter) -> None:
         """Compute a DoRA's scale anew, after its tensors have changed."""
-        change_OI = adapter.gain * (self.b_RO[adapter.rows].T @ self.a_RI[adapter.rows])
+        change_OI = adapter.gain * (self.b_RO[adapter.rows].T.float() @ self.a_RI[adapter.rows].float())
         self.scale_KO[adapter.index] = self.magnitude_KO[adapter.index] / row_norms(self.layer, change_OI)
 
     @property
@@ -81,7 +84,7 @@ class MixedLayer(nn.Module):
     def _project(self, x: Tensor) -> Tensor:
         if isinstance(self.layer, nn.Embedding):
             return functional.embedding(x, self.a_RI.T)
-        return functional.linear(x.to(self.a_RI.dtype), self.a_RI)
+        return functional.linear(x, self.a_RI)
 
 
 @dataclass(slots=True)
@@ -188,10 +191,12 @@ class MultiLora:
     def _mix(self, path: str, adapters: Sequence[HeldAdapter]) -> None:
         """Replace a layer by one with these adapters; rows of the other policies stay zero."""
         a_rI, b_Or = [*adapters[0].tensors[path].values()][:2]
-        ranks = self.gate.gates_KR.shape[1]
-        a_RI, b_RO = a_rI.new_zeros(ranks, a_rI.shape[1]), b_Or.new_zeros(ranks, b_Or.shape[0])
+        ranks, base = self.gate.gates_KR.shape[1], self.model.get_submodule(path)
+        # Learners keep adapters in float32, and round them for every product with a base in half precision.
+        a_RI = base.weight.new_zeros(ranks, a_rI.shape[1])
+        b_RO = base.weight.new_zeros(ranks, b_Or.shape[0])
         has_dora = any(len(adapter.tensors[path]) > 2 for adapter in adapters)
-        layer = MixedLayer(self.model.get_submodule(path), self.gate, a_RI, b_RO, len(self.versions) * has_dora)
+        layer = MixedLayer(base, self.gate, a_RI, b_RO, len(self.versions) * has_dora)
         for adapter in adapters:
             tensors, views = adapter.tensors[path], [a_RI[adapter.rows], b_RO[adapter.rows].T]
             if len(tensors) > 2:

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from marl.engines.transformers.grouped_attention import read_shared_keys_once
 from marl.engines.transformers.sampling import Shaping, log_distribution
 from marl.engines.transformers.slots import SamplingJob, SlotCache
 from marl.models.chat_template import Prompt
@@ -41,6 +42,7 @@ class Network:
             ValueError: for any other architecture.
         """
         self.policy_weights, model = policy_weights, policy_weights.model
+        read_shared_keys_once(model)
         self.model = model.requires_grad_(False).eval()
         self.device, self.dtype, self.prefill_tokens = model.device, model.dtype, prefill_tokens
         self.layers = _layers(model)
@@ -137,7 +139,7 @@ class Network:
             ValueError: for an architecture that keeps or masks its past in a way of its own.
         """
         ids = [index % self.vocabulary for index in (3, 5, 7, 11, 13, 17)]
-        cache = SlotCache(self.layers)
+        cache = SlotCache(self.layers, self.dtype)
         cache.store(self.prefill([Prompt(tuple(ids[:2])), Prompt(tuple(ids[:5]))])[0], [0, 1], [0, 1])
         step_NQ = torch.tensor([[ids[2]], [ids[5]]], device=self.device)
         positions_NQ = torch.tensor([[2], [5]], device=self.device)
@@ -210,7 +212,7 @@ def _scores_after(network: Network, prompts: Sequence[Prompt], pairs: Pairs) -> 
         order, chunk = order[:-size], order[-size:]
         chosen = [pairs[index] for index in chunk]
         sources = [rows[job.prompt] for job, _ in chosen]
-        cache = SlotCache(network.layers)
+        cache = SlotCache(network.layers, network.dtype)
         cache.store(kv, sources, list(range(len(chosen))))
         logits_NTV = _text_logits(network, cache, chosen, logits_PV[sources])
         for index, row_scores in zip(chunk, _text_logprobs(logits_NTV, chosen), strict=True):

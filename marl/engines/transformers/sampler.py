@@ -50,7 +50,7 @@ class Sampler:
         self._slots = Slots(settings.slots)
         # A forward over one short prompt costs about as much as a step of all rows: let some slots gather first.
         self._refill = max(1, settings.slots // _REFILL)
-        self._cache = SlotCache(self.network.layers)
+        self._cache = SlotCache(self.network.layers, self.network.dtype)
         self._shaping: Shaping | None = None
 
     def submit(self, ticket: Ticket, request: Request) -> None:

@@ -47,16 +47,17 @@ class Span:
 class SlotLayer(DynamicLayer):
     """One layer: keys and values `kv`, each [S, H, C, D], in which a head's past is contiguous for attention."""
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: Span, dtype: torch.dtype) -> None:
         super().__init__()
-        self.span = span
+        self.span, self.dtype = span, dtype
         self.kv: tuple[Tensor, ...] = ()
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Take the shapes from keys and values [N, H, L, D]; there is no room yet."""
         self.is_initialized = True
         self.kv = tuple(
-            x_NHLD.new_zeros(0, x_NHLD.shape[1], 0, x_NHLD.shape[3]) for x_NHLD in (key_states, value_states)
+            x_NHLD.new_zeros(0, x_NHLD.shape[1], 0, x_NHLD.shape[3], dtype=self.dtype)
+            for x_NHLD in (key_states, value_states)
         )
 
     def resize(self, slots: int, capacity: int) -> None:
@@ -71,7 +72,8 @@ class SlotLayer(DynamicLayer):
 
     def _put(self, held_SHCD: Tensor, new_NHQD: Tensor) -> Tensor:
         heads, width = new_NHQD.shape[1], new_NHQD.shape[3]
-        held_SHCD.view(-1, width).index_copy_(0, self.span.targets(heads), new_NHQD.reshape(-1, width))
+        new_MD = new_NHQD.reshape(-1, width).to(held_SHCD.dtype)
+        held_SHCD.view(-1, width).index_copy_(0, self.span.targets(heads), new_MD)
         return held_SHCD[: self.span.rows, :, : self.span.length]
 
     def get_seq_length(self) -> int:
@@ -88,10 +90,11 @@ def _grow(held_SHCD: Tensor, slots: int, capacity: int) -> Tensor:
 class SlotCache(Cache):
     """Key-value cache of slots with equal capacity. Slots and capacity grow by doubling, so that memory follows use."""
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, dtype: torch.dtype) -> None:
+        """`dtype`: type in which attention reads keys and values, which a model may compute in a wider one."""
         self.span = Span()
         self.slots = self.capacity = 0
-        self.held = [SlotLayer(self.span) for _ in range(layers)]
+        self.held = [SlotLayer(self.span, dtype) for _ in range(layers)]
         super().__init__(layers=list(self.held))
 
     def store(self, prefilled: Sequence[tuple[Tensor, Tensor]], rows: list[int], slots: list[int]) -> None:
@@ -105,7 +108,7 @@ class SlotCache(Cache):
         self._fit(max(slots) + 1, length)
         for layer, pair in zip(self.held, prefilled, strict=True):
             for held_SHCD, new_PHLD in zip(layer.kv, pair, strict=True):
-                held_SHCD[slots_N, :, :length] = new_PHLD[rows_N]
+                held_SHCD[slots_N, :, :length] = new_PHLD[rows_N].to(held_SHCD.dtype)
 
     def move(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
         """Copy the first `length` positions from slot to slot."""

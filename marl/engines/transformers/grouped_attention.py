@@ -1,0 +1,42 @@
+"""Attention of one new token a row: query heads that share keys read them together, instead of a copy of them each.
+
+Transformers repeats shared keys and values before masked attention, in every layer and for every token.
+Shape suffixes: N = rows, H = heads of queries, K = heads of keys, L = length in tokens, D = width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+NAME = "marl_grouped"
+
+
+def read_shared_keys_once(model: Any) -> None:
+    """Let a model that attends by SDPA do so here."""
+    if model.config._attn_implementation == "sdpa":
+        model.set_attn_implementation(NAME)
+
+
+def _attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **more: Any
+) -> tuple[Tensor, None]:
+    """Return [N, Q, H, D]; where Q is 1, the queries that share keys stand in the place of a text's."""
+    rows, heads, new, width = query.shape
+    shared = heads // key.shape[1]
+    if new > 1 or shared == 1 or attention_mask is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **more)
+    query_NKGD = query.view(rows, key.shape[1], shared, width)
+    output_NKGD = functional.scaled_dot_product_attention(
+        query_NKGD, key, value, attn_mask=attention_mask, scale=more.get("scaling")
+    )
+    return output_NKGD.reshape(rows, 1, heads, -1), None
+
+
+AttentionInterface.register(NAME, _attend)
+AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -1,0 +1,236 @@
+"""Models in half precision: what is rounded and what is not, how far sampler and learner may differ, and learning."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from learning_samples import alone
+from quiz_game import SEATS, policies, quiz, trained
+from real_runs import rows as logged
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from marl.config import Sampling
+from marl.engines.transformers.sampler import Sampler
+from marl.engines.transformers.settings import Transformers
+from marl.models.adapter import Adapter
+from marl.models.half_precision import WideLinear, in_mixed_precision
+from marl.models.lora_on_half import LoraOnHalf
+from marl.models.tiny import Tiny
+from marl.models.tiny_build import build_tiny
+from marl.protocols import ModelSource
+from marl.types import Message, Request
+from trainers.batching.planner import BatchPlanner
+from trainers.batching.rows import Row
+from trainers.forward.token_outputs import token_outputs
+from trainers.sampler_check import COARSE
+
+DEEP = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 12, "num_attention_heads": 4}
+SHAPES = {
+    "one layer": Tiny(hidden=32, layers=1, heads=2, vocabulary="bytes", architecture="llama"),
+    "deep": Tiny(hidden=64, layers=12, heads=4, vocabulary="bytes", architecture="llama"),
+    "shared heads, norms of queries and keys": Tiny(
+        hidden=96, layers=4, heads=6, kv_heads=2, vocabulary="bytes", architecture="qwen3"
+    ),
+}
+PROMPTS = ["two and three", "two and four is what?", "seven", "what comes after the end of it all?"]
+
+
+def llama(dtype: torch.dtype = torch.bfloat16) -> Any:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=80, num_key_value_heads=2, initializer_range=0.125, tie_word_embeddings=True, **DEEP
+    )
+    return LlamaForCausalLM(config).to(dtype).eval()
+
+
+@cache
+def folder_of(shape: str, beside: Path) -> Path:
+    build_tiny(SHAPES[shape], beside / shape, ())
+    return beside / shape
+
+
+def source_of(shape: str, beside: Path, adapter: bool) -> ModelSource:
+    base = SHAPES[shape].model_copy(update={"dtype": "bfloat16", "device": "cpu"})
+    source = base.source("actor", folder_of(shape, beside))
+    if not adapter:
+        return source
+    from marl.models.adapter import AdapterSource
+
+    return AdapterSource("actor", Adapter(base=base, rank=4), source)
+
+
+def gaps(source: ModelSource, sampling: Sampling) -> list[float]:
+    """Return the learner's log-probabilities less the sampler's, of answers to all prompts."""
+    settings = Transformers()
+    engine = settings.build(source) if source.adapter is None else settings.build_shared({"actor": source})
+    assert isinstance(engine, Sampler)
+    model = source.model()
+    if source.adapter is not None:
+        torch.manual_seed(1)
+        moved = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+        for tensor in moved.values():
+            tensor.add_(0.02 * torch.randn_like(tensor))
+        engine.load_weights("actor", moved.items(), 1)
+        model.load_state_dict(moved, strict=False)
+    for ticket in range(16):
+        engine.submit(ticket, Request("actor", (Message("user", PROMPTS[ticket % 4]),), sampling, seed=ticket))
+    said: list[Any] = []
+    while len(said) < 16:
+        said += [completion for _, completion in engine.step(0)]
+    texts = [Row(c.prompt_ids, c.token_ids, sampling, facts={}) for c in said]
+    sampled = {id(row): c.logprobs for row, c in zip(texts, said, strict=True)}
+    found: list[float] = []
+    with torch.no_grad():
+        for chunk, batch in BatchPlanner(model, 512, "shared").batches(texts):
+            for row, read in zip(chunk, token_outputs(model, batch).logprobs_BT.tolist(), strict=True):
+                found += [ours - theirs for ours, theirs in zip(read, sampled[id(row)], strict=False)]
+    return found
+
+
+@pytest.mark.parametrize("sampling", [Sampling(max_tokens=24), Sampling(max_tokens=24, temperature=0.7, top_p=0.9)])
+@pytest.mark.parametrize("adapter", [False, True], ids=["whole weights", "adapter"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rounding_leaves_less_than_half_of_what_the_gate_allows(
+    shape: str, adapter: bool, sampling: Sampling, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    beside = tmp_path_factory.getbasetemp() / "half"
+    found = [abs(gap) for gap in gaps(source_of(shape, beside, adapter), sampling)]
+    assert len(found) > 200
+    most, mean = COARSE
+    assert max(found) < most / 2
+    assert 0 < sum(found) / len(found) < mean / 2
+
+
+def test_states_the_last_norm_and_logits_are_float32_and_what_products_take_is_rounded() -> None:
+    model = in_mixed_precision(llama())
+    seen: dict[str, torch.dtype] = {}
+
+    def note(name: str) -> Any:
+        def hook(_: nn.Module, __: Any, output: Any) -> None:
+            seen[name] = (output[0] if isinstance(output, tuple) else output).dtype
+
+        return hook
+
+    parts = ("model.embed_tokens", "model.layers.3", "model.layers.3.input_layernorm", "model.layers.3.mlp.up_proj",
+             "model.layers.3.self_attn", "model.norm", "lm_head")  # fmt: skip
+    for part in parts:
+        model.get_submodule(part).register_forward_hook(note(part))
+    copied = copy.deepcopy(model)
+    for each in (model, copied):
+        seen.clear()
+        assert each(input_ids=torch.tensor([[1, 2, 3]])).logits.dtype == torch.float32
+        wide = {name for name, dtype in seen.items() if dtype == torch.float32}
+        assert wide == {"model.embed_tokens", "model.layers.3", "model.norm", "lm_head"}
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    assert type(model).__name__ == "LlamaForCausalLM"
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert in_mixed_precision(whole := llama(torch.float32)) is whole
+    assert type(whole) is LlamaForCausalLM
+
+
+def test_log_probabilities_come_closer_to_those_of_the_same_weights_in_float32() -> None:
+    half = llama()
+    exact = llama().float()
+    answer = tuple(torch.randint(80, (200,), generator=torch.Generator().manual_seed(1)).tolist())
+
+    def logprobs(model: Any) -> Tensor:
+        with torch.no_grad():
+            return alone(model, (1,), answer).float().log_softmax(-1)
+
+    plain = float((logprobs(half) - logprobs(exact)).abs().mean())
+    mixed = float((logprobs(in_mixed_precision(llama())) - logprobs(exact)).abs().mean())
+    assert 0 < mixed < 0.9 * plain
+
+
+def test_a_wide_layer_is_the_exact_product_and_its_gradients_are_those_of_float64() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(48, 2500).to(torch.bfloat16)
+    wide, x = WideLinear(layer), torch.randn(3, 7, 48).bfloat16().float().requires_grad_()
+    output, upstream = wide(x), torch.randn(3, 7, 2500).bfloat16()
+    output.backward(upstream.float())
+    assert output.dtype == torch.float32
+    exact_x, exact_w = x.detach().double().requires_grad_(), layer.weight.detach().double().requires_grad_()
+    exact = exact_x @ exact_w.T + layer.bias.detach().double()  # type: ignore[union-attr]
+    exact.backward(upstream.double())
+    assert float((output.double() - exact).abs().max()) < 1e-5
+    for found, expected, within in ((x.grad, exact_x.grad, 1e-5), (layer.weight.grad, exact_w.grad, 3e-3)):
+        assert found is not None
+        assert expected is not None
+        assert float((found.double() - expected).norm() / expected.norm()) < within
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.dtype == torch.bfloat16
+    assert layer.bias.grad is not None
+    assert wide(x[:, :0]).shape == (3, 0, 2500)
+
+
+def test_the_adapter_in_one_operation_computes_what_peft_computes(tmp_path: Path) -> None:
+    source = source_of("deep", tmp_path, adapter=True)
+    ids = torch.randint(3, 200, (2, 30), generator=torch.Generator().manual_seed(2))
+    gradients = []
+    for own in (True, False):
+        model = source.model().train()
+        torch.manual_seed(5)
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.data.normal_(0, 0.05)
+        layers = [module for module in model.modules() if isinstance(module, LoraOnHalf)]
+        assert len(layers) == 7 * 12
+        if not own:
+            for layer in layers:
+                layer.__class__ = LoraOnHalf.__base__  # type: ignore[assignment]
+        model(input_ids=ids).logits.log_softmax(-1)[..., 7].sum().backward()
+        gradients.append({n: p.grad for n, p in model.named_parameters() if p.requires_grad})
+    assert {g.dtype for g in gradients[0].values()} == {torch.float32}
+    for name, gradient in gradients[0].items():
+        expected = gradients[1][name]
+        assert float((gradient - expected).norm() / expected.norm()) < 0.1, name
+
+
+def test_an_adapter_with_dropout_is_left_to_peft(tmp_path: Path) -> None:
+    source = source_of("one layer", tmp_path, adapter=True)
+    source.adapter = source.adapter.model_copy(update={"dropout": 0.5})  # type: ignore[union-attr,misc]
+    model, ids = source.model().train(), torch.tensor([[5, 6, 7]])
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            parameter.data.normal_(0, 0.5)
+    assert not torch.equal(model(input_ids=ids).logits, model(input_ids=ids).logits)
+    assert torch.equal(model.eval()(input_ids=ids).logits, model(input_ids=ids).logits)
+
+
+def in_half(adapters: bool, **learner: Any) -> dict[str, dict[str, Any]]:
+    changes = {}
+    for seat, policy in policies().items():
+        model = policy["model"] | {"dtype": "bfloat16", "device": "cpu"}
+        whole = {"kind": "adapter", "base": model, "rank": 8} if adapters else model
+        changes[seat] = {"model": whole, "learner": policy["learner"] | {"fidelity": {"every": 1}} | learner}
+    return policies(**changes)
+
+
+@pytest.mark.parametrize("adapters", [False, True], ids=["whole weights", "adapters"])
+def test_a_run_in_bfloat16_starts_and_stays_faithful(adapters: bool, tmp_path: Path) -> None:
+    schedule = quiz()["schedule"] | {"steps": 3}
+    assert trained(tmp_path / "run", quiz(policies=in_half(adapters), schedule=schedule))
+    rows = [json.loads(line) for line in logged(tmp_path / "run")]
+    for seat in SEATS:
+        means = [row[f"policy/{seat}/fidelity_mean"] for row in rows[1:]]
+        assert max(means) < COARSE[1] / 2
+        assert all(math.isfinite(row[f"policy/{seat}/loss"]) for row in rows[1:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adapters", [False, True], ids=["whole weights", "adapters"])
+def test_a_run_in_bfloat16_learns(adapters: bool, tmp_path: Path) -> None:
+    schedule = quiz()["schedule"] | {"steps": 60, "groups": 12}
+    scenario = quiz(policies=in_half(adapters, lr=1e-2), schedule=schedule, evaluate={"every": 60, "held_out": 6})
+    assert trained(tmp_path / "run", scenario)
+    rows = [json.loads(line) for line in logged(tmp_path / "run")]
+    first, last = ([row["episode/return/critic"] for row in part] for part in (rows[1:6], rows[-5:]))
+    assert sum(last) / 5 > sum(first) / 5 + 0.2

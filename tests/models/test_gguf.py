@@ -13,6 +13,7 @@ from engine_helpers import CONTEXT
 from gguf_files import CHAT, small_llama, write_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import marl
 from marl.models.adapter import Adapter
 from marl.models.merging import merged
 from marl.models.pretrained import Pretrained, PretrainedSource
@@ -138,3 +139,29 @@ def test_without_the_package_it_is_said_what_to_install(folder: Path, monkeypatc
 def test_a_name_is_no_path() -> None:
     with pytest.raises(ValueError, match="gguf_file"):
         Pretrained(path="x", gguf_file="../x.gguf")
+
+
+def test_a_run_on_it_saves_ordinary_folders(folder: Path, tmp_path: Path) -> None:
+    scenario = {
+        "game": {"kind": "kuhn_poker"},
+        "seats": {"player_0": "player", "player_1": "player"},
+        "roles": {
+            "player": {
+                **{"kind": "player", "policy": "actor", "instructions": "", "prompt": "{{ observation }}"},
+                "sampling": {"max_tokens": 4},
+            }
+        },
+        "policies": {
+            "actor": {
+                "model": {"kind": "pretrained", "path": str(folder), "gguf_file": NAME},
+                "learner": {"kind": "reinforce", "lr": 1e-3},
+            }
+        },
+        "credit": {"baseline": "none"},
+        "schedule": {"steps": 1, "groups": 2, "group_size": 2, "threads": 1},
+    }
+    assert marl.train(marl.load(scenario), tmp_path / "run")
+    saved = tmp_path / "run" / "checkpoints" / "000001" / "policies" / "actor"
+    learnt = AutoModelForCausalLM.from_pretrained(saved)
+    assert learnt.generation_config.eos_token_id == AutoTokenizer.from_pretrained(saved).eos_token_id == 2
+    assert not torch.equal(logits(learnt), logits(prepared(path=str(folder)).model()))

@@ -33,6 +33,7 @@ LATER = {
 }
 """Scenario -> what it builds on."""
 needs_model = pytest.mark.skipif(not MODEL.is_dir(), reason=f"no model in {MODEL}: `make real` prepares it")
+LEARNERS = ("planner", "solver", "critic")
 PATIENCE_S = 900
 SMALL = {
     "schedule": {"steps": 2, "groups": 2, "group_size": 2, "seed": 0, "threads": 1},
@@ -95,8 +96,12 @@ def test_without_a_network_it_is_said_where_to_put_the_download(tmp_path: Path) 
 # --- the model -------------------------------------------------------------------------------------------------------
 
 
-def team(**changes: Any) -> dict[str, Any]:
-    return yaml.safe_load((REAL / "smollm2_team.yaml").read_text()) | SMALL | changes
+def team() -> dict[str, Any]:
+    """The team, for two short steps with short answers."""
+    scenario = yaml.safe_load((REAL / "smollm2_team.yaml").read_text()) | SMALL
+    for name in LEARNERS:
+        scenario["roles"][name]["sampling"]["max_tokens"] = 6
+    return scenario
 
 
 def desk(folder: Path, scenario: dict[str, Any]) -> Desk:
@@ -129,7 +134,7 @@ def test_three_adapters_on_the_model_learn_and_go_on_exactly_after_a_kill(tmp_pa
     assert trained(whole) == 0, whole.said()
     first, *_, last = rows(whole.run)
     assert "eval/held_out/success" in first
-    assert {f"policy/{name}/loss" for name in ("planner", "solver", "critic")} <= last.keys()
+    assert {f"policy/{name}/loss" for name in LEARNERS} <= last.keys()
     saved = whole.run / "checkpoints" / "000002" / "policies" / "solver"
     adapted = AutoPeftModelForCausalLM.from_pretrained(saved)
     assert adapted.peft_config["default"].r == 16

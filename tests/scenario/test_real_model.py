@@ -140,5 +140,5 @@ def test_three_adapters_on_the_model_learn_and_go_on_exactly_after_a_kill(tmp_pa
     assert adapted.peft_config["default"].r == 16
     kill = Kill("os.rename", "checkpoints/.", 2)
     assert trained(killed, kill=kill) == -9, killed.said()
-    assert trained(killed, "--resume") == 0, killed.said()
+    assert trained(killed, "--resume", "auto") == 0, killed.said()
     assert weights(killed.run) == weights(whole.run)

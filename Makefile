@@ -4,16 +4,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 PINNED := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt
 
-.PHONY: demo test test-slow lint format bench learning credit schema clean
+.PHONY: demo real test test-slow lint format bench learning credit schema clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/marl train scenarios/kuhn_self_play.yaml --out runs/demo --overwrite
 	@$(BIN)/marl plot runs/demo | tail -n 1
 
+# The model of scenarios/real, once; see there.
+real: $(VENV)/.gguf
+	$(BIN)/python scenarios/real/prepare.py
+
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2
 
 test-slow: $(VENV)/.dev
+	@# Without the model, tests that need it are skipped, and say so.
+	-$(MAKE) real
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "slow and not gpu"
 
 lint: $(VENV)/.dev
@@ -62,6 +68,10 @@ $(BIN)/python:
 
 $(VENV)/.runtime: pyproject.toml .ci/constraints.txt | $(BIN)/python
 	$(PINNED) -e .
+	touch $@
+
+$(VENV)/.gguf: $(VENV)/.runtime
+	$(PINNED) -e '.[gguf]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime .ci/peers.txt .ci/vllm_needs.txt .ci/vllm.txt

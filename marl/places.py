@@ -1,5 +1,6 @@
 """Paths in settings: those in a scenario's file are relative to it, typed ones to the working directory.
 
+`~` at the beginning of a path is the user's home, and `$MARL_CACHE` the folder of `cache_folder`.
 Without a file, from Python, all are relative to the working directory. Runs keep absolute paths, so that they can be
 moved, and resumed from anywhere.
 """
@@ -16,6 +17,8 @@ from typing import Any
 
 FILE_FIELDS = frozenset({"path", "file", "held_out_path", "run", "libraries"})
 """Fields of parts that name a file or folder."""
+CACHE = "$MARL_CACHE"
+"""Beginning of a path in the folder of `cache_folder`."""
 _DATA_SUFFIXES = (".csv", ".jsonl", ".zst", ".parquet", ".txt", ".jinja2")
 _HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 _LONGEST = 4096
@@ -128,7 +131,14 @@ def _is_run_name(field: str, text: str) -> bool:
     return field == "run" and "/" not in text and text not in (".", "..")
 
 
+def cache_folder() -> Path:
+    """Return the folder in which made models are kept between runs, `~/.cache/marl` if the environment names none."""
+    return Path(os.environ.get("MARL_CACHE") or "~/.cache/marl").expanduser()
+
+
 def _expanded(text: str) -> Path:
+    if text == CACHE or text.startswith(f"{CACHE}/"):
+        return cache_folder().absolute() / text.removeprefix(CACHE).lstrip("/")
     with suppress(RuntimeError):  # no such user
         return Path(text).expanduser()
     return Path(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ _SPECIAL = (
     *("trainable_token_indices", "target_parameters", "use_qalora", "alora_invocation_tokens"),
 )
 """Settings of PEFT that change how an adapter's matrices are used."""
+_GGUF = b"GGUF"
+"""First bytes of a GGUF file."""
 
 
 def check_folder(folder: Path) -> None:
@@ -39,6 +42,36 @@ def check_folder(folder: Path) -> None:
         raise ValueError("has no weights: no model.safetensors")
     for path in sorted(folder.glob("*.safetensors")):
         _header(path)
+
+
+def gguf_of(folder: Path) -> str | None:
+    """Return the name of the one GGUF file of a folder that is none of Hugging Face; None if it has none.
+
+    Raises:
+        ValueError: if there are several.
+    """
+    if (folder / "config.json").is_file():
+        return None
+    names = sorted(path.name for path in folder.glob("*.gguf"))
+    if len(names) > 1:
+        raise ValueError(f"has {len(names)} GGUF files; choose one as gguf_file: {', '.join(names)}")
+    return names[0] if names else None
+
+
+def check_gguf(folder: Path, name: str) -> None:
+    """Check that a model can be loaded from the GGUF file `name` in `folder`; its tensors are not looked at.
+
+    Raises:
+        ValueError: if it is missing or no GGUF file, or the package that reads it is not installed.
+    """
+    if not (folder / name).is_file():
+        there = ", ".join(sorted(path.name for path in folder.glob("*.gguf"))) or "none"
+        raise ValueError(f"gguf_file: no file {name!r} in it; GGUF files there: {there}")
+    with (folder / name).open("rb") as file:
+        if file.read(len(_GGUF)) != _GGUF:
+            raise ValueError(f"gguf_file: {name!r} is no GGUF file: it does not begin with these four letters")
+    if find_spec("gguf") is None:
+        raise ValueError(f"gguf_file: {name!r} is read by the package `gguf`: pip install 'marl-llm[gguf]'")
 
 
 def adapter_settings(folder: Path) -> dict[str, Any]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from pydantic import Field, PositiveInt, field_validator
 
 from marl.config import Config
-from marl.models.hf_folder import check_folder, is_tiny
+from marl.models.hf_folder import check_folder, check_gguf, gguf_of, is_tiny
 from marl.models.hub import absence
 from marl.models.template_defaults import GIVEN
 from marl.parts import find
@@ -34,6 +34,8 @@ class PretrainedSource:
     attention: Attention = "sdpa"
     chat_template_kwargs: str = "{}"
     """Variables of the chat template, in JSON."""
+    gguf_file: str | None = None
+    """Name of a GGUF file in the folder, which is read in place of all else there."""
 
     @property
     def adapter(self) -> None:
@@ -99,6 +101,10 @@ class Pretrained(HeldModel):
     """A folder, or a name on the Hugging Face hub."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model."""
+    gguf_file: str | None = Field(None, pattern=r"^[^/\\]+$")
+    """Name of a GGUF file in the folder: weights, settings and tokenizer are read from it, and nothing else. Quantised
+    weights are unpacked to `dtype`; what has learnt is saved as an ordinary Hugging Face folder. Default: the folder's
+    only GGUF file, if it has no config.json."""
 
     @property
     def knows_language(self) -> bool:
@@ -113,19 +119,24 @@ class Pretrained(HeldModel):
             yield f"path: {self.path!r}: {problem}"
 
     def saved(self, folder: Path) -> Pretrained:
-        return self.model_copy(update={"path": str(folder)})
+        return self.model_copy(update={"path": str(folder), "gguf_file": None})
+
+    def source(self, policy: str, path: str | Path, *, trust_remote_code: bool = False) -> PretrainedSource:
+        source = super().source(policy, path, trust_remote_code=trust_remote_code)
+        return replace(source, gguf_file=self.gguf_file or gguf_of(Path(path)))
 
     def prepare(self, context: ModelContext) -> PretrainedSource:
         folder = self._folder()
-        source = self.source(context.policy, folder or self.path, trust_remote_code=self.trust_remote_code)
         if problem := self._problem() if folder else absence(self.path):
-            raise source.fault(problem)
-        return source
+            raise ValueError(f"policy {context.policy!r}: model {str(folder or self.path)!r}: {problem}")
+        return self.source(context.policy, folder or self.path, trust_remote_code=self.trust_remote_code)
 
     def _problem(self) -> str | None:
         folder = self._folder()
         try:
-            if folder is not None:
+            if folder is not None and folder.is_dir() and (name := self.gguf_file or gguf_of(folder)):
+                check_gguf(folder, name)
+            elif folder is not None:
                 check_folder(folder)
         except ValueError as error:
             return str(error)

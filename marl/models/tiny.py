@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
@@ -12,6 +11,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from marl.models.pretrained import HeldModel, PretrainedSource
+from marl.places import cache_folder
 from marl.protocols import ModelContext, WarmUp
 
 _FORMAT = 3
@@ -91,8 +91,3 @@ class Tiny(HeldModel):
         if not folder.is_dir():
             build_tiny(self, folder, texts)
         return folder
-
-
-def cache_folder() -> Path:
-    """Return the folder in which made models are kept between runs."""
-    return Path(os.environ.get("MARL_CACHE") or "~/.cache/marl").expanduser()

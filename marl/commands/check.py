@@ -3,47 +3,66 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from marl.commands.consent import reach_lines
+from marl.commands.device_check import configs_of, show_memory
+from marl.commands.options import with_options
 from marl.commands.terminal import File, Overrides, echo, tell
-from marl.memory.device import device_memory
+from marl.memory.device import DeviceMemory, device_memory
 from marl.parts import RenamedKind
 from marl.scenario.load import load, problem_list
 from marl.scenario.yaml_text import ScenarioError
 
 if TYPE_CHECKING:
     from marl.evaluation.dry_run import DryRun
-    from marl.memory.device import DeviceMemory
     from marl.scenario.schema import Scenario
 
 app = typer.Typer()
 
 
-@app.command()
-def check(
-    scenario: File,
-    overrides: Overrides = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Look at the settings alone; play nothing.")] = False,
-    prompts: Annotated[bool, typer.Option("--prompts", help="Show whole prompts.")] = False,
-    graders: Annotated[bool, typer.Option(help="Also try its verifiers on answers whose verdict is known.")] = False,
+@dataclass(frozen=True)
+class CheckOptions:
+    """What `marl check` looks at and shows."""
+
+    quick: Annotated[bool, typer.Option("--quick", help="Look at the settings alone; play nothing.")] = False
+    prompts: Annotated[bool, typer.Option("--prompts", help="Show whole prompts.")] = False
+    graders: Annotated[bool, typer.Option(help="Also try its verifiers on answers whose verdict is known.")] = False
     device: Annotated[
         str | None, typer.Option(help="Estimate its memory, and say if it fits: cpu, cuda:0, or a size such as 80GiB.")
-    ] = None,
+    ] = None
     model_config: Annotated[
-        list[str] | None, typer.Option(help="With --device: the config.json of a model that is not here: [MODEL=]FILE.")
-    ] = None,
-) -> None:
+        list[str] | None, typer.Option(help="With --device: config.json of a model that is not here, [MODEL=]FILE.")
+    ] = None
+
+    def memory(self) -> DeviceMemory | None:
+        """Return the memory of the device; None if none was named.
+
+        Raises:
+            ValueError: if it is not here, or if other options do not go with it.
+        """
+        if self.device is None:
+            if self.model_config:
+                raise ValueError("--model-config: has an effect with --device alone")
+            return None
+        if self.quick:
+            raise ValueError("--device: the lengths of prompts are known from random play, which --quick leaves out")
+        return device_memory(self.device)
+
+
+@app.command()
+@with_options(CheckOptions)
+def check(scenario: File, overrides: Overrides = None, *, options: CheckOptions) -> None:
     """Check a scenario without loading a weight: its settings, and a few random episodes through its real prompts."""
+    memory = options.memory()
     with warnings.catch_warnings(record=True, action="always", category=RenamedKind) as raised:
         checked = load(scenario, overrides or ())
-    memory = device_memory(device) if device else None
-    if memory and quick:
-        raise ValueError("--device: how long prompts are is known from random play, which --quick leaves out")
-    played = None if quick else _played(scenario, checked, _configs(model_config, device))
+    configs = configs_of(checked, options.model_config or ()) if memory else {}
+    played = None if options.quick else _played(scenario, checked, configs)
     learning = [name for name, policy in checked.policies.items() if policy.learner]
     played_games = f"game {checked.game.kind}" if checked.game else f"games {', '.join(checked.games)}"
     echo(f"{scenario}: fine; {played_games}, trains {', '.join(learning)}")
@@ -54,43 +73,20 @@ def check(
         echo(f"note: {note}")
     if lines := reach_lines():
         echo(f"It reaches beyond its own text:\n{lines}")
-    if graders:
+    _show_more(scenario, checked, played, options)
+    if played and memory:
+        show_memory(played, memory)
+
+
+def _show_more(file: Path, scenario: Scenario, played: DryRun | None, options: CheckOptions) -> None:
+    if options.graders:
         from marl.evaluation.graders import check_graders
 
-        echo(f"{scenario}: graders: {check_graders(checked)} verdicts as they must be")
+        echo(f"{file}: graders: {check_graders(scenario)} verdicts as they must be")
     if played:
         from marl.view.plan import plan
 
-        echo(f"\n{plan(played, whole_prompts=prompts)}")
-    if played and memory:
-        _show_memory(played, memory)
-
-
-def _configs(given: list[str] | None, device: str | None) -> dict[str, Path]:
-    """Return model -> its config.json; the model "" is any.
-
-    Raises:
-        ValueError: if there is no such file, or no device.
-    """
-    if given and not device:
-        raise ValueError("--model-config: has an effect with --device alone")
-    pairs = [each.rpartition("=") for each in given or ()]
-    configs = {model: Path(file) for model, _, file in pairs}
-    for file in configs.values():
-        if not file.is_file():
-            raise ValueError(f"--model-config: no file {str(file)!r}")
-    return configs
-
-
-def _show_memory(run: DryRun, memory: DeviceMemory) -> None:
-    """Print what the run takes of a device's memory; exit with status 1 if that is too much."""
-    from marl.memory.preflight import preflight
-    from marl.view.memory_table import memory_table
-
-    checked = preflight(run, memory)
-    echo(f"\n{memory_table(checked)}")
-    if not checked.fits:
-        raise typer.Exit(1)
+        echo(f"\n{plan(played, whole_prompts=options.prompts)}")
 
 
 def _played(file: Path, scenario: Scenario, configs: dict[str, Path]) -> DryRun:

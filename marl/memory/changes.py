@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import BaseModel
-
 from marl.memory.estimate import ScenarioSizes
 from marl.models.adapter import Adapter
 from marl.models.pretrained import HeldModel
@@ -38,9 +36,14 @@ class Change:
 
     def __str__(self) -> str:
         names = ", ".join(self.policies)
-        value = self.value.model_dump(exclude_unset=True) if isinstance(self.value, BaseModel) else self.value
-        shown = str(value).lower() if isinstance(value, bool) else str(value).replace("'", "")
-        return f"policies.{f'[{names}]' if len(self.policies) > 1 else names}.{self.field}: {shown}"
+        return f"policies.{f'[{names}]' if len(self.policies) > 1 else names}.{self.field}: {_shown(self.value)}"
+
+
+def _shown(value: Any) -> str:
+    """Return a value in YAML."""
+    if isinstance(value, Adapter):
+        return f"{{kind: {value.kind}, base: <as it is now>, rank: {value.rank}}}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True)
@@ -57,28 +60,46 @@ class LeanScenario:
 def lean(scenario: Scenario, sizes: ScenarioSizes, needs: Needs, room: float, size_of: SizeOf) -> LeanScenario:
     """Return the scenario after as many changes as it takes to need no more than `room` bytes, or all that help.
 
-    What changes speed alone goes first.
+    What changes speed alone goes first. What turns out to be needless after later changes is left out.
     """
-    found: LeanScenario | None = LeanScenario(scenario, sizes, needs(scenario, sizes))
-    best = found
-    while found and found.needed > room:
-        best = found
-        found = next(_steps(best, needs, size_of), None)
-    best = found or best
-    assert best is not None
-    return best
+    trial = _Trial(needs, size_of)
+    start = now = LeanScenario(scenario, sizes, needs(scenario, sizes))
+    while now.needed > room and (better := next(trial.steps(now), None)):
+        now = better
+    for change in reversed(now.changes) if now.needed <= room else ():
+        if not change.field.startswith("model"):  # later values of a model hold those before
+            fewer = start
+            for other in now.changes:
+                fewer = fewer if other == change else trial.after(fewer, other)
+            now = fewer if fewer.needed <= room else now
+    return now
 
 
-def _steps(now: LeanScenario, needs: Needs, size_of: SizeOf) -> Iterator[LeanScenario]:
-    """Yield the scenario after each single change that saves enough."""
-    proposals = sorted(_proposals(now.scenario), key=lambda proposal: not proposal[1].same_results)
-    for policies, saver in proposals:
-        scenario = _changed(now.scenario, policies, saver)
-        sizes = _resized(now.sizes, scenario, policies, size_of) if saver.field.startswith("model") else now.sizes
-        needed = needs(scenario, sizes)
-        if now.needed - needed >= LEAST * now.needed:
-            change = Change(policies, saver.field, saver.value, now.needed - needed)
-            yield LeanScenario(scenario, sizes, needed, _joined(now.changes, change))
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Tries changes out."""
+
+    needs: Needs
+    size_of: SizeOf
+
+    def steps(self, now: LeanScenario) -> Iterator[LeanScenario]:
+        """Yield the scenario after each single change that saves enough."""
+        for policies, saver in sorted(_proposals(now.scenario), key=lambda proposal: not proposal[1].same_results):
+            changed = self.after(now, Change(policies, saver.field, saver.value, 0.0))
+            if now.needed - changed.needed >= LEAST * now.needed:
+                yield changed
+
+    def after(self, now: LeanScenario, change: Change) -> LeanScenario:
+        """Return the scenario after a further change, with what that saves."""
+        path, policies = change.field.split("."), now.scenario.policies
+        changed = {name: _with(policies[name], path, change.value) for name in change.policies}
+        scenario = now.scenario.model_copy(update={"policies": {**policies, **changed}})
+        sizes = now.sizes
+        if path[0] == "model":
+            found = {name: self.size_of(name, policy.model) for name, policy in changed.items() if policy.model}
+            sizes = replace(sizes, models={**sizes.models, **{n: size for n, size in found.items() if size}})
+        needed = self.needs(scenario, sizes)
+        return LeanScenario(scenario, sizes, needed, _joined(now.changes, replace(change, saves=now.needed - needed)))
 
 
 def _joined(before: tuple[Change, ...], change: Change) -> tuple[Change, ...]:
@@ -103,7 +124,7 @@ def _proposals(scenario: Scenario) -> Iterator[tuple[tuple[str, ...], MemorySave
                 yield from ((tuple(names), replace(s, field=f"{part}.{s.field}")) for s in settings.thrift())
     for name, policy in scenario.policies.items():
         if policy.learner and isinstance(policy.model, HeldModel):
-            adapter = Adapter(base=policy.model, rank=_RANK)
+            adapter = Adapter.model_validate({"base": policy.model, "rank": _RANK})
             yield (name,), MemorySaver("model", adapter, same_results=False)
 
 
@@ -113,22 +134,7 @@ def _part(policy: PolicyConfig, part: str, *, whole: bool = False) -> Any:
     return settings.shared() or settings if part == "model" and not whole else settings
 
 
-def _changed(scenario: Scenario, policies: tuple[str, ...], saver: MemorySaver) -> Scenario:
-    path = saver.field.split(".")
-    changed = {name: _with(scenario.policies[name], path, saver.value) for name in policies}
-    return scenario.model_copy(update={"policies": {**scenario.policies, **changed}})
-
-
 def _with(settings: Any, path: list[str], value: Any) -> Any:
     """Return settings with another value at a path."""
     first, *rest = path
     return settings.model_copy(update={first: _with(dict(settings)[first], rest, value) if rest else value})
-
-
-def _resized(sizes: ScenarioSizes, scenario: Scenario, policies: tuple[str, ...], size_of: SizeOf) -> ScenarioSizes:
-    models = dict(sizes.models)
-    for name in policies:
-        model = scenario.policies[name].model
-        if model and (size := size_of(name, model)):
-            models[name] = size
-    return replace(sizes, models=models)

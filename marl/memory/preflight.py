@@ -43,17 +43,13 @@ def preflight(run: DryRun, device: DeviceMemory) -> Preflight:
     """Return what a run takes on a device.
 
     Raises:
-        ValueError: if nothing is known of one of its models, naming it.
+        ValueError: if the sizes of a model are not known.
     """
     sizes = sizes_of(run)
     needed = estimate(run.scenario, sizes, device.bytes)
     for name in needed.unknown:
         model = run.models[name].description
-        raise ValueError(
-            f"policies.{name}.model: sizes of {model} are not known: there is no such folder, it is not in the hub's "
-            "cache and the hub cannot be asked for its settings, or it is of a kind without them; give its config.json: "
-            f"--model-config FILE, or --model-config {model}=FILE where several models are not here"
-        )
+        raise ValueError(f"policies.{name}.model: {model!r} does not say its sizes, so its memory is not known")
     checked = Preflight(device, needed, LeanScenario(run.scenario, sizes, 0.0))
 
     def needs(scenario: Scenario, resized: ScenarioSizes) -> float:

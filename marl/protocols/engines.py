@@ -97,8 +97,8 @@ class EngineConfig(Component):
         By default those are weights of its own. An engine that shares its base with learners leaves the base out.
         `device_bytes`: memory of the device, for an engine that claims a share of it; None: not known.
         """
-        weights = sizes[0].weight_bytes * sizes[0].weights
-        yield MemoryUse("weights to sample with", weights + sum(FLOAT32 * s.adapter.weights for s in sizes if s.adapter))
+        adapters = sum(FLOAT32 * size.adapter.weights for size in sizes if size.adapter)
+        yield MemoryUse("weights to sample with", sizes[0].weight_bytes * sizes[0].weights + adapters)
 
     def thrift(self) -> Iterable[MemorySaver]:
         """Return other values of its settings with which less memory is taken."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from marl.evaluation.memory import holdings
 from paths import SCENARIOS
 
 from marl.evaluation.dry_run import DryRun, dry_run
-from marl.evaluation.memory import holdings
 from marl.scenario.load import load
 
 

@@ -33,9 +33,10 @@ def sampling_uses(settings: Transformers, sizes: Sequence[ModelSize], work: Work
 def capacity(work: Workload, context: int | None) -> int:
     """Return the tokens for which each slot has room at the end: the cache doubles when a row outgrows it."""
     longest = work.width if context is None else min(work.width, context)
-    held = max(FIRST_CAPACITY, min(work.prompt, longest))
-    while held < longest:
-        held *= 2
+    held = FIRST_CAPACITY
+    for length in (min(work.prompt, longest), longest):  # a prompt is written at once, an answer token by token
+        while held < length:
+            held = max(2 * held, work.prompt)
     return held
 
 

@@ -2,10 +2,11 @@
 
     python tests/bench/preflight.py --model FOLDER [--out FILE] [--only NAME]
 
-Each setting is trained for two steps in a process of its own, with a model of some 135M parameters such as
-SmolLM2-135M-Instruct. `measured_gb`: greatest resident set of a stage of the second step, less what the process held
-before it loaded the model; `save` writes a checkpoint. `estimated_gb`: what the preflight says of that stage, from the
-scenario and the model's shapes alone. `ratio`: estimated over measured, at the stage that takes most and at each. The C
+Each setting plays one step and learns from it twice in a process of its own, with a model of some 135M parameters such
+as SmolLM2-135M-Instruct. `measured_gb`: greatest resident set of a stage (of `learn`, the second time, when there are
+moments), less what the process held before it loaded the model; `save` writes the state of a checkpoint; `play` comes
+before there are moments, which the estimate counts always. `estimated_gb`: what the preflight says of that stage, from
+the scenario and the model's shapes alone. `ratio`: estimated over measured, at the stage that takes most and at each. The C
 library gives blocks from 128 KiB on back at once (`MALLOC_MMAP_THRESHOLD_`), so that gaps between them do not count.
 """
 
@@ -42,7 +43,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lora": {"lora": True},
     "lora_bfloat16": {"lora": True, "model": {"dtype": "bfloat16"}},
     "lora_checkpointing": {"lora": True, "learner": {**GRPO, "gradient_checkpointing": True, "micro_tokens": 1024}},
-    "lora_long": {"lora": True, "learner": {**GRPO, "micro_tokens": 1536}, "tokens": 128},
+    "lora_long": {"lora": True, "learner": {**GRPO, "micro_tokens": 1024}, "tokens": 64},
     "ppo_lora": {"lora": True, "learner": PPO, "credit": GAE},
     "ppo_full": {"learner": PPO, "credit": GAE},
     "three_adapters": {"lora": True, "roles": ("planner", "solver", "critic")},
@@ -59,7 +60,7 @@ def scenario(model: Path, setting: dict[str, Any]) -> dict[str, Any]:
     heard = [{"role": name, "hears": [*names[:index]]} for index, name in enumerate(names)]
     answers = {"examples": ["{{ answer }}", "{{ wrong[0] }}"]}
     stages = [{**stage, **({} if stage["role"] == "planner" else answers)} for stage in heard]
-    sampling = {"max_tokens": setting.get("tokens", 48)}
+    sampling = {"max_tokens": setting.get("tokens", 24)}
     return {
         "game": {
             "kind": "team",
@@ -77,7 +78,7 @@ def scenario(model: Path, setting: dict[str, Any]) -> dict[str, Any]:
 
 
 def measured(settings: dict[str, Any]) -> dict[str, float]:
-    """GB of each stage of the second step, beyond what a process takes that has imported everything."""
+    """GB of each stage, beyond what a process takes that has imported everything."""
     for module in ("marl.engines.transformers.sampler", "marl.models.lora", "trainers.objectives.actor_critic"):
         import_module(module)
     from marl.scenario.load import validate
@@ -87,17 +88,15 @@ def measured(settings: dict[str, Any]) -> dict[str, float]:
 
     before, peaks = _status("VmRSS"), {}
     run = build(validate(settings))
-    for step in range(2):
-        with _peak(peaks, "play"):
-            trajectories = run.experience.gather(step, run.deals, run.simulator)
+    with _peak(peaks, "play"):
+        trajectories = run.experience.gather(0, run.deals, run.simulator)
+    readings = run.read(trajectories)
+    samples = collect(trajectories, run.judged(trajectories, readings), run.scenario.roles, readings)
+    for version in range(2):
         with _peak(peaks, "learn"):
-            readings = run.read(trajectories)
-            judgement = run.judged(trajectories, readings)
-            due = run.update_schedule(step, collect(trajectories, judgement, run.scenario.roles, readings))
-            run.update(due)
-        for name in due:
-            run.publish(name, step + 1)
-        run.step += 1
+            run.update(samples)
+        for name in samples:
+            run.publish(name, version + 1)
     with _peak(peaks, "save"), tempfile.TemporaryDirectory() as folder:
         save_state(Path(folder), run.state_dict())
     return {stage: (held - before) / 1e9 for stage, held in peaks.items()}

@@ -115,30 +115,27 @@ def _engines(scenario: Scenario, sizes: ScenarioSizes, device_bytes: float | Non
     for name in sizes.models:
         groups.setdefault(_engine_key(name, scenario.policies[name]), []).append(name)
     for key, names in groups.items():
-        policies, size = tuple(names), sizes.models[names[0]]
-        engine = scenario.policies[names[0]].engine
-        if engine.shares_base:
-            yield from _base(policies, scenario, size)
+        policies, engine = tuple(names), scenario.policies[names[0]].engine
         work = Workload.together(_work(scenario, sizes, names, learning=False))
         for use in engine.memory([sizes.models[name] for name in names], work, device_bytes):
-            yield key, policies, use
+            yield _base_key(scenario, names[0]) if use.of_base else key, policies, use
 
 
 def _learners(scenario: Scenario, sizes: ScenarioSizes) -> Keyed:
     for name, size in sizes.models.items():
         policy = scenario.policies[name]
         if policy.learner:
-            yield from _base((name,), scenario, size)
             work = Workload.together(_work(scenario, sizes, [name], learning=True))
             load = replace(work, rows=work.rows * policy.update_every, prompts=work.prompts * policy.update_every)
-            yield from ((f"learner {name}", (name,), use) for use in policy.learner.memory(size, load))
+            for use in policy.learner.memory(size, load):
+                yield _base_key(scenario, name) if use.of_base else f"learner {name}", (name,), use
 
 
-def _base(policies: tuple[str, ...], scenario: Scenario, size: ModelSize) -> Keyed:
-    """Yield the base of these policies' adapters, if they have one, which a process holds once."""
-    model = scenario.policies[policies[0]].model
-    if size.adapter and model and (base := model.shared()):
-        yield f"base {base.model_dump_json()}", policies, MemoryUse("base", size.weights * size.weight_bytes)
+def _base_key(scenario: Scenario, policy: str) -> str:
+    """Return a key that is equal for policies whose adapters are on one base."""
+    model = scenario.policies[policy].model
+    base = model and (model.shared() or model)
+    return f"base {base.model_dump_json() if base else policy}"
 
 
 def _work(scenario: Scenario, sizes: ScenarioSizes, policies: list[str], *, learning: bool) -> Iterator[Workload]:

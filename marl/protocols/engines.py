@@ -94,7 +94,7 @@ class EngineConfig(Component):
     def memory(self, sizes: Sequence[ModelSize], work: Workload, device_bytes: float | None) -> Iterable[MemoryUse]:
         """Return what sampling for policies of these sizes takes of memory.
 
-        By default those are weights of its own. An engine that shares its base with learners leaves the base out.
+        By default those are weights of its own, an adapter's base included.
         `device_bytes`: memory of the device, for an engine that claims a share of it; None: not known.
         """
         adapters = sum(FLOAT32 * size.adapter.weights for size in sizes if size.adapter)

@@ -98,7 +98,7 @@ class LearnerConfig(Component):
         return not sampling.truncated
 
     def memory(self, size: ModelSize, work: Workload) -> Iterable[MemoryUse]:
-        """Return what its learning takes of memory, the base of an adapter left out.
+        """Return what its learning takes of memory; `work`: all that it learns from at once.
 
         By default that is AdamW on all weights that learn, without activations.
         """

@@ -100,6 +100,8 @@ class MemoryUse:
     content: str
     bytes: float
     stage: Stage = "always"
+    of_base: bool = False
+    """True of a base of adapters that all engines and learners in a process hold together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,11 @@ class MemorySaver:
     """True if it changes speed alone."""
 
 
+def base_uses(size: ModelSize) -> tuple[MemoryUse, ...]:
+    """Return the base of an adapter; nothing for weights that learn themselves."""
+    return (MemoryUse("base", size.weights * size.weight_bytes, of_base=True),) if size.adapter else ()
+
+
 def adamw_uses(size: ModelSize) -> tuple[MemoryUse, ...]:
     """Return what AdamW takes for weights that learn: themselves, gradients, moments, and masters of those in halves.
 
@@ -121,6 +128,7 @@ def adamw_uses(size: ModelSize) -> tuple[MemoryUse, ...]:
     number, halves = size.trained, size.trained_bytes < FLOAT32
     masters = (MemoryUse("float32 masters", FLOAT32 * number),) if halves else ()
     return (
+        *base_uses(size),
         MemoryUse("weights that learn", size.trained_bytes * number),
         *masters,
         MemoryUse("optimizer", 2 * FLOAT32 * number),

@@ -6,8 +6,8 @@ Each setting plays one step and learns from it twice in a process of its own, wi
 as SmolLM2-135M-Instruct. `measured_gb`: greatest resident set of a stage (of `learn`, the second time, when there are
 moments), less what the process held before it loaded the model; `save` writes the state of a checkpoint; `play` comes
 before there are moments, which the estimate counts always. `estimated_gb`: what the preflight says of that stage, from
-the scenario and the model's shapes alone. `ratio`: estimated over measured, at the stage that takes most and at each. The C
-library gives blocks from 128 KiB on back at once (`MALLOC_MMAP_THRESHOLD_`), so that gaps between them do not count.
+the scenario and the model's shapes alone. `ratio`: estimated over measured, at the stage that takes most and at each.
+The C library gives blocks from 128 KiB on back at once (`MALLOC_MMAP_THRESHOLD_`), so gaps between them do not count.
 """
 
 from __future__ import annotations

@@ -60,7 +60,11 @@ def test_engines_without_weights_hold_nothing() -> None:
 
 
 def test_the_cache_is_no_longer_than_the_model_takes_and_no_wider_than_what_is_played() -> None:
-    small = ("schedule.groups=2", "roles.player.sampling.max_tokens=100000", "policies.actor.engine={kind: transformers, max_context: 500}")
+    small = (
+        "schedule.groups=2",
+        "roles.player.sampling.max_tokens=100000",
+        "policies.actor.engine={kind: transformers, max_context: 500}",
+    )
     held = sizes(played("kuhn_self_play", *small))
     turns = played("kuhn_self_play", *small).per_episode("player") * 4
     # The cache doubles from 64 on: 512.

@@ -8,7 +8,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from marl.config import Config
 from marl.protocols import LearnerConfig
-from marl.protocols.memory import MemorySaver, MemoryUse, ModelSize, Workload
+from marl.protocols.memory import MemorySaver, MemoryUse, ModelSize, Workload, base_uses
 from trainers.settings.memory import (
     EMBEDDING_GRADIENTS,
     TABLES,
@@ -150,6 +150,7 @@ class Optimisation(LearnerConfig):
             )
 
     def memory(self, size: ModelSize, work: Workload) -> Iterator[MemoryUse]:
+        yield from base_uses(size)
         yield from trained_uses(size, self.optimizer)
         yield from self.passing(size, work)
 

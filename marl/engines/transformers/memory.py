@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from marl.protocols.memory import FLOAT32, MemoryUse, ModelSize, Workload
+from marl.protocols.memory import FLOAT32, MemoryUse, ModelSize, Workload, base_uses
 
 if TYPE_CHECKING:
     from marl.engines.transformers.settings import Transformers
@@ -20,11 +20,12 @@ sums."""
 
 
 def sampling_uses(settings: Transformers, sizes: Sequence[ModelSize], work: Workload) -> Iterator[MemoryUse]:
-    """Yield what an engine takes for policies of these sizes; not the base of adapters, which learners have, too."""
+    """Yield what an engine takes for policies of these sizes, which share all weights or have adapters on one base."""
     size, rows = sizes[0], min(settings.slots, work.rows)
     if size.adapter is None:
         yield MemoryUse("weights to sample with", size.weight_bytes * size.weights)
     else:
+        yield from base_uses(size)
         yield MemoryUse("adapters to sample with", sum(FLOAT32 * s.adapter.weights for s in sizes if s.adapter))
     yield MemoryUse("keys and values", rows * capacity(work, settings.max_context) * size.cache_bytes)
     yield MemoryUse("decoding or reading prompts", max(_decoding(size, rows), _reading(settings, size, work)), "play")

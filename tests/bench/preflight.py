@@ -6,7 +6,8 @@ Each setting plays one step and learns from it twice in a process of its own, wi
 as SmolLM2-135M-Instruct. `measured_gb`: greatest resident set of a stage (of `learn`, the second time, when there are
 moments), less what the process held before it loaded the model; `save` writes the state of a checkpoint; `play` comes
 before there are moments, which the estimate counts always. `estimated_gb`: what the preflight says of that stage, from
-the scenario and the model's shapes alone. `ratio`: estimated over measured, at the stage that takes most and at each.
+the scenario and the model's shapes alone, but for the length of answers: the mean of those sampled, where `marl check`
+takes the longest that is allowed. `ratio`: estimated over measured, at the stage that takes most and at each.
 The C library gives blocks from 128 KiB on back at once (`MALLOC_MMAP_THRESHOLD_`), so gaps between them do not count.
 """
 
@@ -20,8 +21,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from _bench import ROOT, parser, report
@@ -77,8 +80,8 @@ def scenario(model: Path, setting: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def measured(settings: dict[str, Any]) -> dict[str, float]:
-    """GB of each stage, beyond what a process takes that has imported everything."""
+def measured(settings: dict[str, Any]) -> tuple[dict[str, float], float]:
+    """GB of each stage, beyond what a process takes that has imported everything; and the mean tokens of an answer."""
     for module in ("marl.engines.transformers.sampler", "marl.models.lora", "trainers.objectives.actor_critic"):
         import_module(module)
     from marl.scenario.load import validate
@@ -99,7 +102,10 @@ def measured(settings: dict[str, Any]) -> dict[str, float]:
             run.publish(name, version + 1)
     with _peak(peaks, "save"), tempfile.TemporaryDirectory() as folder:
         save_state(Path(folder), run.state_dict())
-    return {stage: (held - before) / 1e9 for stage, held in peaks.items()}
+    answers = [
+        len(turn.completion.token_ids) for each in trajectories for turn in each.turns if turn.completion.token_ids
+    ]
+    return {stage: (held - before) / 1e9 for stage, held in peaks.items()}, fmean(answers)
 
 
 @contextmanager
@@ -116,27 +122,34 @@ def _status(name: str) -> float:
     return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-def estimated(settings: dict[str, Any]) -> dict[str, float]:
-    """GB of each stage, from settings and shapes."""
+def estimated(settings: dict[str, Any], answer: float) -> dict[str, float]:
+    """GB of each stage, from settings, shapes, and the mean tokens of an answer."""
     from marl.evaluation.dry_run import dry_run
     from marl.memory.estimate import estimate, sizes_of
     from marl.scenario.load import validate
 
     run = dry_run(validate(settings))
-    needed = estimate(run.scenario, sizes_of(run))
+    sizes = sizes_of(run)
+    work = {role: replace(load, answer=round(answer)) for role, load in sizes.work.items()}
+    needed = estimate(run.scenario, replace(sizes, work=work))
     return {stage: needed.peak([stage]) / 1e9 for stage in STAGES}
 
 
 def _compared(settings: dict[str, Any]) -> dict[str, Any]:
     """Both figures of each stage, and their ratio there and at the stage that takes most."""
-    guess, found = estimated(settings), _measured_apart(settings)
+    found, answer = _measured_apart(settings)
+    guess = estimated(settings, answer)
     ratios = {stage: round(guess[stage] / found[stage], 3) for stage in STAGES}
     shown = {"estimated_gb": guess, "measured_gb": found}
     figures = {name: {stage: round(value, 3) for stage, value in each.items()} for name, each in shown.items()}
-    return {**figures, "ratio": {"peak": round(max(guess.values()) / max(found.values()), 3), **ratios}}
+    return {
+        "answer_tokens": round(answer, 1),
+        **figures,
+        "ratio": {"peak": round(max(guess.values()) / max(found.values()), 3), **ratios},
+    }
 
 
-def _measured_apart(settings: dict[str, Any]) -> dict[str, float]:
+def _measured_apart(settings: dict[str, Any]) -> tuple[dict[str, float], float]:
     command = [sys.executable, __file__, "--child"]
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(1 << 17), "OMP_NUM_THREADS": "1"}
     child = subprocess.run(
@@ -144,7 +157,8 @@ def _measured_apart(settings: dict[str, Any]) -> dict[str, float]:
     )
     if child.returncode:
         raise SystemExit(child.stderr)
-    return json.loads(child.stdout.splitlines()[-1])
+    peaks, answer = json.loads(child.stdout.splitlines()[-1])
+    return peaks, answer
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from marl.scenario.schema import Scenario
 
 
-def configs_of(scenario: Scenario, given: Iterable[str]) -> dict[str, Path]:
-    """Return model -> its config.json, as `given` ("[MODEL=]FILE"); the model "" is any.
+def configs_of(scenario: Scenario, entries: Iterable[str]) -> dict[str, Path]:
+    """Return model -> its config.json, as `entries` ("[MODEL=]FILE"); the model "" is any.
 
     The hub is asked for the settings of all others that are not on this machine, and for no weights.
 
@@ -28,7 +28,7 @@ def configs_of(scenario: Scenario, given: Iterable[str]) -> dict[str, Path]:
     from marl.models.hub import fetch_settings
     from marl.models.pretrained import Pretrained
 
-    configs = {model: Path(file) for model, _, file in (each.rpartition("=") for each in given)}
+    configs = {model: Path(file) for model, _, file in (each.rpartition("=") for each in entries)}
     for file in configs.values():
         if not file.is_file():
             raise ValueError(f"--model-config: there is no file {str(file)!r}")

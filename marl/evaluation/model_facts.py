@@ -109,8 +109,8 @@ def _adapter_facts(adapter: Adapter, texts: Collection[str], configs: Configs | 
         return replace(base, description=description, weights=None, shared=base.weights)
     layers = list(_adapted(adapter, shapes))
     weights = sum(adapter.rank * sum(shape) + (shape[0] if adapter.use_dora else 0) for shape in layers)
-    own = AdapterSize(weights, adapter.rank, len(layers), sum(shape[1] for shape in layers))
-    size = base.size and replace(base.size, adapter=own)
+    adapter_size = AdapterSize(weights, adapter.rank, len(layers), sum(shape[1] for shape in layers))
+    size = base.size and replace(base.size, adapter=adapter_size)
     return replace(base, description=description, weights=weights, shared=base.weights, size=size)
 
 

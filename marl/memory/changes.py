@@ -96,8 +96,8 @@ class _Trial:
         scenario = now.scenario.model_copy(update={"policies": {**policies, **changed}})
         sizes = now.sizes
         if path[0] == "model":
-            found = {name: self.size_of(name, policy.model) for name, policy in changed.items() if policy.model}
-            sizes = replace(sizes, models={**sizes.models, **{n: size for n, size in found.items() if size}})
+            resized = {name: self.size_of(name, policy.model) for name, policy in changed.items() if policy.model}
+            sizes = replace(sizes, models={**sizes.models, **{n: size for n, size in resized.items() if size}})
         needed = self.needs(scenario, sizes)
         return LeanScenario(scenario, sizes, needed, _joined(now.changes, replace(change, saves=now.needed - needed)))
 

@@ -46,8 +46,8 @@ def device_memory(name: str) -> DeviceMemory:
     """
     if name == "cpu":
         return DeviceMemory(name, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    if given := _SIZE.fullmatch(name):
-        size = float(given[1]) * _UNITS[given[2].lower()]
+    if matched := _SIZE.fullmatch(name):
+        size = float(matched[1]) * _UNITS[matched[2].lower()]
         if size > 0:
             return DeviceMemory(name, size)
     if cuda := _CUDA.fullmatch(name):
@@ -60,6 +60,6 @@ def _cuda_bytes(name: str, index: int) -> float:
 
     count = torch.cuda.device_count()
     if index >= count:
-        found = f"there are {count} CUDA devices here" if count else "there is no CUDA device here"
-        raise ValueError(f"--device: {name!r}: {found}; choices: cpu, or the size of its memory, such as 80GiB")
+        problem = f"there are {count} CUDA devices here" if count else "there is no CUDA device here"
+        raise ValueError(f"--device: {name!r}: {problem}; choices: cpu, or the size of its memory, such as 80GiB")
     return float(torch.cuda.get_device_properties(index).total_memory)

@@ -126,11 +126,11 @@ def adamw_uses(size: ModelSize) -> tuple[MemoryUse, ...]:
     Where there are masters, gradients are float32, too.
     """
     number, halves = size.trained, size.trained_bytes < FLOAT32
-    masters = (MemoryUse("float32 masters", FLOAT32 * number),) if halves else ()
+    copies = (MemoryUse("float32 masters", FLOAT32 * number),) if halves else ()
     return (
         *base_uses(size),
         MemoryUse("weights that learn", size.trained_bytes * number),
-        *masters,
+        *copies,
         MemoryUse("optimizer", 2 * FLOAT32 * number),
         MemoryUse("gradients", FLOAT32 * number, "learn"),
     )

@@ -137,15 +137,15 @@ def estimated(settings: dict[str, Any], answer: float) -> dict[str, float]:
 
 def _compared(settings: dict[str, Any]) -> dict[str, Any]:
     """Both figures of each stage, and their ratio there and at the stage that takes most."""
-    found, answer = _measured_apart(settings)
+    peaks, answer = _measured_apart(settings)
     guess = estimated(settings, answer)
-    ratios = {stage: round(guess[stage] / found[stage], 3) for stage in STAGES}
-    shown = {"estimated_gb": guess, "measured_gb": found}
+    ratios = {stage: round(guess[stage] / peaks[stage], 3) for stage in STAGES}
+    shown = {"estimated_gb": guess, "measured_gb": peaks}
     figures = {name: {stage: round(value, 3) for stage, value in each.items()} for name, each in shown.items()}
     return {
         "answer_tokens": round(answer, 1),
         **figures,
-        "ratio": {"peak": round(max(guess.values()) / max(found.values()), 3), **ratios},
+        "ratio": {"peak": round(max(guess.values()) / max(peaks.values()), 3), **ratios},
     }
 
 

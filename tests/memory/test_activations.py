@@ -35,24 +35,24 @@ def made(family: str, dtype: torch.dtype, *, adapted: bool) -> Any:
 
 def saved_bytes(model: Any) -> int:
     """Bytes that autograd keeps after a forward pass, weights left out."""
-    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    kept: dict[int, Any] = {}
+    frozen = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    storages: dict[int, Any] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage  # held, so that no other one gets its address
+        storages[storage.data_ptr()] = storage  # held, so that no other one gets its address
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model.model(input_ids=torch.randint(0, 128, TOKENS), use_cache=False)
-    return sum(storage.nbytes() for address, storage in kept.items() if address not in own)
+    return sum(storage.nbytes() for address, storage in storages.items() if address not in frozen)
 
 
 @pytest.mark.parametrize("adapted", [False, True], ids=["all_weights", "adapter"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_layers_keep_what_the_formula_says(family: str, dtype: torch.dtype, adapted: bool) -> None:
-    own = AdapterSize(0, RANK, LAYERS * len(LINEAR), LAYERS * sum(LINEAR.values())) if adapted else None
+    adapter = AdapterSize(0, RANK, LAYERS * len(LINEAR), LAYERS * sum(LINEAR.values())) if adapted else None
     size = ModelSize(
         weights=0,
         weight_bytes=dtype.itemsize,
@@ -64,7 +64,7 @@ def test_layers_keep_what_the_formula_says(family: str, dtype: torch.dtype, adap
         keys=KEY_HEADS * WIDTH,
         vocabulary=128,
         head_norms=family == "qwen3",
-        adapter=own,
+        adapter=adapter,
     )
     measured = saved_bytes(made(family, dtype, adapted=adapted)) / (TOKENS[0] * TOKENS[1] * LAYERS)
     # The rest are single numbers of rows (norms, rotations) and what comes after the last layer.

@@ -74,8 +74,8 @@ def activations(size: ModelSize, tokens: float, *, checkpointing: bool, packing:
     each = kept_by_layer(size, shares_keys=packing == "padded")
     width = FLOAT32 if size.adapter else size.weight_bytes
     gradients = width * (4 * size.inner + 4 * size.hidden)
-    kept = size.layers * size.weight_bytes * size.hidden + each if checkpointing else size.layers * each
-    return tokens * (kept + gradients)
+    saved = size.layers * size.weight_bytes * size.hidden + each if checkpointing else size.layers * each
+    return tokens * (saved + gradients)
 
 
 def output_tables(size: ModelSize, answers: float, tables: float = TABLES) -> float:
@@ -89,16 +89,16 @@ def trained_uses(size: ModelSize, optimizer: str, prefix: str = "") -> Iterator[
     Moments in 8 bits have a scale for each block of 256. Paged ones can leave the GPU, and are counted as if they did.
     """
     number, halves = size.trained, size.trained_bytes < FLOAT32
-    masters = FLOAT32 * number if halves else 0
+    copies = FLOAT32 * number if halves else 0
     moments = {"adamw": 8.0, "adamw_8bit": 2 + 8 / 256}.get(optimizer, 0.0) * number
     weights = size.trained_bytes * number
     yield MemoryUse(f"{prefix}weights that learn", weights)
-    if masters:
-        yield MemoryUse(f"{prefix}float32 masters", masters)
+    if copies:
+        yield MemoryUse(f"{prefix}float32 masters", copies)
     if moments:
         yield MemoryUse(f"{prefix}optimizer", moments)
     yield MemoryUse(f"{prefix}gradients", FLOAT32 * number, "learn")
-    yield MemoryUse(f"{prefix}copies to save", 2 * (weights + masters + moments), "save")
+    yield MemoryUse(f"{prefix}copies to save", 2 * (weights + copies + moments), "save")
 
 
 def anchor_uses(size: ModelSize, frozen: Mapping[str, bool]) -> Iterator[MemoryUse]:

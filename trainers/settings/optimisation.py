@@ -157,8 +157,8 @@ class Optimisation(LearnerConfig):
     def passing(self, size: ModelSize, work: Workload) -> Iterator[MemoryUse]:
         """Yield what one forward and backward pass takes while it lasts."""
         micro, packing = micro_batch(work, self.micro_tokens, self.packing, self.minibatches), self.packing
-        kept = activations(size, micro.tokens, checkpointing=self.gradient_checkpointing, packing=packing)
-        yield MemoryUse("activations", kept, "learn")
+        saved = activations(size, micro.tokens, checkpointing=self.gradient_checkpointing, packing=packing)
+        yield MemoryUse("activations", saved, "learn")
         yield MemoryUse("distributions", output_tables(size, micro.answers, self.tables), "learn")
         if size.adapter is None:
             copies = EMBEDDING_GRADIENTS * size.weight_bytes * size.vocabulary * size.hidden

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from marl.engines.reward_model.settings import RewardSeat
 from marl.engines.scripted import Random, ScriptedConfig
 from marl.engines.workers.settings import RuleConfig
 from marl.evaluation.held_out import summarize_play
-from marl.evaluation.model_facts import ModelFacts, facts_of
+from marl.evaluation.model_facts import Configs, ModelFacts, facts_of
 from marl.metrics.summaries import by_game
 from marl.models.tiny import Tiny
 from marl.rollout.casting import RoleCasting
@@ -100,6 +100,7 @@ class DryRun:
     """Number of questions in an episode that was broken off, as it took too long; None: all came to their end."""
     audible: frozenset[tuple[str, str]] = frozenset()
     """(role, another agent's role whose turns it could hear)"""
+    configs: Configs = field(default_factory=dict)
 
     @cached_property
     def turns(self) -> Mapping[str, Sequence[Turn]]:
@@ -113,12 +114,12 @@ class DryRun:
     def models(self) -> Mapping[str, ModelFacts]:
         """Policy -> what is known of its model without its weights."""
         return {
-            name: facts_of(policy.model, self._texts(name))
+            name: facts_of(policy.model, self.texts(name), self.configs)
             for name, policy in self.scenario.policies.items()
             if policy.model
         }
 
-    def _texts(self, policy: str) -> set[str]:
+    def texts(self, policy: str) -> set[str]:
         """Return what the policy, and any that shares its base, reads and writes."""
         policies = self.scenario.policies
         bases = {name: other.model.shared() for name, other in policies.items() if other.model}
@@ -261,7 +262,7 @@ class DryRun:
                 )
 
 
-def dry_run(scenario: Scenario) -> DryRun:
+def dry_run(scenario: Scenario, configs: Configs | None = None) -> DryRun:
     """Play random episodes of each game: `EPISODES`, or as many as there is time for, but one at least.
 
     Raises:
@@ -285,7 +286,7 @@ def dry_run(scenario: Scenario) -> DryRun:
             break
     if not played and unfinished is None:
         raise ValueError(f"no random episode could be judged: {'; '.join(simulator.take_failures())}")
-    return DryRun(scenario, played, frozenset(casting.free), unfinished, frozenset(casting.audible))
+    return DryRun(scenario, played, frozenset(casting.free), unfinished, frozenset(casting.audible), configs or {})
 
 
 def _deals(name: str, scenario: Scenario) -> list[Deal]:

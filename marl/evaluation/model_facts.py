@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from marl.models.adapter import Adapter
 from marl.models.pretrained import HeldModel, Pretrained
 from marl.models.tiny import Tiny
+from marl.protocols.memory import AdapterSize, ModelSize
 from marl.runs.trained_model import Trained
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Name of a weight -> its shape."""
+Configs = Mapping[str, Path]
+"""Path of a pretrained model, or "" for any -> the config.json to take where the model is not on this machine."""
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _SPECIAL = 4
 """Tokens of a tiny model's vocabulary beside its words."""
@@ -39,31 +42,32 @@ class ModelFacts:
     """Number of an adapter's base's weights; 0 without an adapter."""
     weight_bytes: int
     """Bytes of one weight."""
-    cache_bytes: int | None
-    """Bytes of keys and values, for one token of one row."""
+    size: ModelSize | None
+    """Sizes on which memory depends, an adapter's included."""
     context: int | None
     """Most tokens of a prompt and its answer."""
     count: Callable[[Request], int] | None
     """Return the number of tokens of a request's prompt. Raises ValueError if the chat template refuses it."""
 
 
-def facts_of(model: ModelConfig, texts: Collection[str]) -> ModelFacts:
+def facts_of(model: ModelConfig, texts: Collection[str], configs: Configs | None = None) -> ModelFacts:
     """Return the facts of a model whose policies read and write `texts`."""
     if isinstance(model, Adapter):
-        return _adapter_facts(model, texts)
+        return _adapter_facts(model, texts, configs)
     if isinstance(model, Tiny):
         return _tiny_facts(model, texts)
-    folder = folder_of(model)
-    config = _config(folder) if folder else {}
+    folder, file = folder_of(model), config_of(model, configs)
+    config = _config(file) if file else {}
     width = _BYTES[model.dtype] if isinstance(model, HeldModel) else 4
+    shapes = _shapes(model, texts, configs)
     return ModelFacts(
         description=_description(model),
-        weights=_size(_saved_shapes(folder)) if folder else None,
+        weights=_size(shapes),
         shared=0,
         weight_bytes=width,
-        cache_bytes=_cache_bytes(config, width),
+        size=_model_size(config, shapes, width),
         context=_context(config),
-        count=_folder_counter(folder) if folder else None,
+        count=_folder_counter(folder or file.parent) if file else None,
     )
 
 
@@ -77,35 +81,44 @@ def _description(model: ModelConfig) -> str:
 
 
 def _tiny_facts(model: Tiny, texts: Collection[str]) -> ModelFacts:
-    width = _BYTES[model.dtype]
-    key_width = (model.kv_heads or model.heads) * (model.head_dim or model.hidden // model.heads)
+    width, shapes = _BYTES[model.dtype], _shapes(model, texts)
+    config = {
+        "num_hidden_layers": model.layers,
+        "hidden_size": model.hidden,
+        "intermediate_size": model.intermediate or 3 * model.hidden,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "vocab_size": _vocabulary(model, texts),
+    }
     return ModelFacts(
         description=f"tiny {model.architecture}",
-        weights=_size(_shapes(model, texts)),
+        weights=_size(shapes),
         shared=0,
         weight_bytes=width,
-        cache_bytes=2 * model.layers * key_width * width,
+        size=_model_size(config, shapes, width),
         context=model.context,
         count=_tiny_counter(model, texts),
     )
 
 
-def _adapter_facts(adapter: Adapter, texts: Collection[str]) -> ModelFacts:
-    base, shapes = facts_of(adapter.base, texts), _shapes(adapter.base, texts)
-    return replace(
-        base,
-        description=f"adapter of rank {adapter.rank} on {base.description}",
-        weights=None if shapes is None else sum(_adapter_sizes(adapter, shapes)),
-        shared=base.weights,
-    )
+def _adapter_facts(adapter: Adapter, texts: Collection[str], configs: Configs | None) -> ModelFacts:
+    base, shapes = facts_of(adapter.base, texts, configs), _shapes(adapter.base, texts, configs)
+    description = f"adapter of rank {adapter.rank} on {base.description}"
+    if shapes is None:
+        return replace(base, description=description, weights=None, shared=base.weights)
+    layers = list(_adapted(adapter, shapes))
+    weights = sum(adapter.rank * sum(shape) + (shape[0] if adapter.use_dora else 0) for shape in layers)
+    adapter_size = AdapterSize(weights, adapter.rank, len(layers), sum(shape[1] for shape in layers))
+    size = base.size and replace(base.size, adapter=adapter_size)
+    return replace(base, description=description, weights=weights, shared=base.weights, size=size)
 
 
-def _adapter_sizes(adapter: Adapter, shapes: Shapes) -> Iterator[int]:
-    """Yield the number of weights that an adapter adds to each layer that it adapts."""
+def _adapted(adapter: Adapter, shapes: Shapes) -> Iterator[tuple[int, ...]]:
+    """Yield the shape (outputs, inputs) of each layer that is adapted."""
     for name, shape in shapes.items():
-        layer = name.removesuffix(".weight")
-        if len(shape) == 2 and _is_adapted(layer, adapter.targets):
-            yield adapter.rank * sum(shape) + (shape[0] if adapter.use_dora else 0)
+        if len(shape) == 2 and _is_adapted(name.removesuffix(".weight"), adapter.targets):
+            yield shape
 
 
 def _is_adapted(layer: str, targets: str | tuple[str, ...]) -> bool:
@@ -135,15 +148,28 @@ def folder_of(model: ModelConfig) -> Path | None:
     return None
 
 
+def config_of(model: ModelConfig, configs: Configs | None = None) -> Path | None:
+    """Return the config.json of a model on this machine, or else the one that `configs` gives for it."""
+    if folder := folder_of(model):
+        return folder / "config.json"
+    known = configs or {}
+    return known.get(model.path, known.get("")) if isinstance(model, Pretrained) else None
+
+
 # --- shapes ----------------------------------------------------------------------------------------------------------
 
 
-def _shapes(model: ModelConfig, texts: Collection[str]) -> Shapes | None:
-    """Return the shapes of a model's weights; None if they are not on this machine."""
+def _shapes(model: ModelConfig, texts: Collection[str], configs: Configs | None = None) -> Shapes | None:
+    """Return the shapes of a model's weights; None if neither they nor its settings are on this machine."""
     if isinstance(model, Tiny):
         return dict(tiny_shapes(model, _vocabulary(model, texts)))
-    folder = folder_of(model)
-    return _saved_shapes(folder) if folder else None
+    folder, file = folder_of(model), config_of(model, configs)
+    saved = _saved_shapes(folder) if folder else None
+    if saved or file is None or not _config(file):
+        return saved
+    from marl.models.declared_shapes import declared_shapes
+
+    return declared_shapes(file)
 
 
 def tiny_shapes(model: Tiny, vocabulary: int) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -186,19 +212,35 @@ def _saved_shapes(folder: Path) -> Shapes | None:
 # --- a model's config.json -------------------------------------------------------------------------------------------
 
 
-def _config(folder: Path) -> Mapping[str, Any]:
+def _config(file: Path) -> Mapping[str, Any]:
     with suppress(OSError, ValueError, RecursionError):
-        match json.loads((folder / "config.json").read_text(encoding="utf-8")):
+        match json.loads(file.read_text(encoding="utf-8")):
             case {"text_config": dict(config)} | dict(config):
                 return config
     return {}
 
 
-def _cache_bytes(config: Mapping[str, Any], width: int) -> int | None:
+def _model_size(config: Mapping[str, Any], shapes: Shapes | None, width: int) -> ModelSize | None:
     match config:
-        case {"num_hidden_layers": int(layers), "hidden_size": int(hidden), "num_attention_heads": int(heads)}:
-            size = config.get("head_dim") or hidden // heads
-            return 2 * layers * (config.get("num_key_value_heads") or heads) * size * width
+        case {
+            "num_hidden_layers": int(layers),
+            "hidden_size": int(hidden),
+            "num_attention_heads": int(heads),
+            "vocab_size": int(vocabulary),
+        } if shapes:
+            head = config.get("head_dim") or hidden // heads
+            return ModelSize(
+                weights=_size(shapes) or 0,
+                weight_bytes=width,
+                layers=layers,
+                hidden=hidden,
+                inner=config.get("intermediate_size") or 4 * hidden,
+                heads=heads,
+                queries=heads * head,
+                keys=(config.get("num_key_value_heads") or heads) * head,
+                vocabulary=vocabulary,
+                head_norms=any(name.endswith("q_norm.weight") for name in shapes),
+            )
     return None
 
 

@@ -19,6 +19,7 @@ from marl.models.hf_folder import adapter_settings, check_adapter
 from marl.models.pretrained import HeldModel, Pretrained, PretrainedSource
 from marl.parts import Part
 from marl.protocols import ModelConfig, ModelContext
+from marl.protocols.memory import MemorySaver
 
 _NO_BASE = "is an adapter itself: make one model of it, marl export RUN POLICY --merge --out FOLDER, or go on with it"
 
@@ -83,6 +84,9 @@ class Adapter(ModelConfig):
 
     def shared(self) -> ModelConfig:
         return self.base
+
+    def thrift(self) -> Iterable[MemorySaver]:
+        return (replace(saver, field=f"base.{saver.field}") for saver in self.base.thrift())
 
     def saved(self, folder: Path) -> Self:
         return self.model_copy(update={"path": folder})

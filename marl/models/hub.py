@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 _PATIENCE_S = 10.0
 """Longest wait for a connection, and for an answer."""
 _NONE = (401, 404)
@@ -29,3 +31,22 @@ def absence(name: str) -> str | None:
     except httpx2.HTTPError as error:
         return f"there is no such folder, and {place} cannot be asked for such a model: {error}"
     return f"there is no such folder, and no such model at {place}" if answer.status_code in _NONE else None
+
+
+def fetch_settings(name: str) -> str | None:
+    """Put the settings and the tokenizer of a model on the hub into the hub's cache, without weights.
+
+    Return why they cannot be had; None if they are there. The settings alone must be.
+    """
+    from huggingface_hub import hf_hub_download
+
+    if problem := absence(name):
+        return problem
+    try:
+        hf_hub_download(name, "config.json")
+    except (OSError, ValueError) as error:
+        return f"there is no such folder, and the hub does not give its settings: {error}"
+    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        with suppress(OSError):
+            hf_hub_download(name, file)
+    return None

@@ -16,6 +16,7 @@ from marl.models.hub import absence
 from marl.models.template_defaults import GIVEN
 from marl.parts import find
 from marl.protocols import ModelConfig, ModelContext
+from marl.protocols.memory import MemorySaver
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Attention = Literal["sdpa", "eager"]
@@ -79,6 +80,10 @@ class HeldModel(ModelConfig):
             if not name.isidentifier() or name in GIVEN:
                 raise ValueError(f"{name!r} is no variable that can be given to a chat template")
         return {"enable_thinking": False, **variables}
+
+    def thrift(self) -> Iterable[MemorySaver]:
+        if self.dtype == "float32":
+            yield MemorySaver("dtype", "bfloat16", same_results=False)
 
     def source(self, policy: str, path: str | Path, *, trust_remote_code: bool = False) -> PretrainedSource:
         """Return the source of the weights at `path`, held by these settings."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from marl.config import Component
+from marl.protocols.memory import FLOAT32, MemorySaver, MemoryUse, ModelSize, Workload
 from marl.protocols.models import LANGUAGE_MODEL, ModelSource
 from marl.types import Completion, Failure, Request, Ticket, Usage
 
@@ -89,6 +90,19 @@ class EngineConfig(Component):
     def max_wait_s(self) -> float:
         """Longest time in seconds that a request may stay open by its own settings; 0 where none limits it."""
         return 0.0
+
+    def memory(self, sizes: Sequence[ModelSize], work: Workload, device_bytes: float | None) -> Iterable[MemoryUse]:
+        """Return what sampling for policies of these sizes takes of memory.
+
+        By default those are weights of its own, an adapter's base included.
+        `device_bytes`: memory of the device, for an engine that claims a share of it; None: not known.
+        """
+        adapters = sum(FLOAT32 * size.adapter.weights for size in sizes if size.adapter)
+        yield MemoryUse("weights to sample with", sizes[0].weight_bytes * sizes[0].weights + adapters)
+
+    def thrift(self) -> Iterable[MemorySaver]:
+        """Return other values of its settings with which less memory is taken."""
+        return ()
 
     @abstractmethod
     def build(self, source: ModelSource | None) -> Engine:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from marl.config import Component, Sampling
+from marl.protocols.memory import MemorySaver, MemoryUse, ModelSize, Workload, adamw_uses
 from marl.protocols.models import LANGUAGE_MODEL, ModelSource
 from marl.state import Stateful
 from marl.types import Metrics, Reading, Sample, Turn
@@ -101,12 +102,16 @@ class LearnerConfig(Component):
         """Return True if it can learn from tokens sampled like this; truncated sampling needs a correction."""
         return not sampling.truncated
 
-    def memory(self, weight: int) -> Mapping[str, float]:
-        """Return the bytes that learning takes for each weight, by use; the weight itself and activations left out.
+    def memory(self, size: ModelSize, work: Workload) -> Iterable[MemoryUse]:
+        """Return what its learning takes of memory; `work`: all that it learns from at once.
 
-        `weight`: bytes of one weight. By default there are gradients, and AdamW's moments and masters in float32.
+        By default that is AdamW on all weights that learn, without activations.
         """
-        return {"gradients": weight, "optimizer": 8.0 + (4.0 if weight < 4 else 0.0)}
+        return adamw_uses(size)
+
+    def thrift(self) -> Iterable[MemorySaver]:
+        """Return other values of its settings with which less memory is taken."""
+        return ()
 
     @abstractmethod
     def build(self, context: LearnerContext) -> Learner: ...

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from pydantic import PositiveFloat, PositiveInt
 
 from marl.config import Component, Config
+from marl.protocols.memory import MemorySaver
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,6 +72,10 @@ class ModelConfig(Component):
     def shared(self) -> ModelConfig | None:
         """Return the base that policies with equal bases share in memory; None if all weights are the policy's own."""
         return None
+
+    def thrift(self) -> Iterable[MemorySaver]:
+        """Return other values of its settings with which less memory is taken."""
+        return ()
 
     @property
     def knows_language(self) -> bool:

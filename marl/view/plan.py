@@ -9,7 +9,7 @@ from textwrap import wrap
 
 from marl.config import cut
 from marl.evaluation.dry_run import DryRun
-from marl.evaluation.memory import holdings
+from marl.memory.estimate import estimate, sizes_of
 from marl.types import Turn
 
 _LINES, _WIDTH, _CHOICES = 8, 100, 6
@@ -100,14 +100,15 @@ def _tokens(run: DryRun) -> tuple[float, float]:
 
 
 def _memory(run: DryRun) -> Iterator[str]:
-    held = holdings(run)
-    if held:
-        yield f"memory  about {_bytes(sum(each.bytes for each in held))}, and activations"
-    for policies in dict.fromkeys(each.policies for each in held):
-        parts = (f"{each.content} {_bytes(each.bytes)}" for each in held if each.policies == policies)
-        yield f"        {' + '.join(policies)}: {', '.join(parts)}"
-    if unknown := [name for name, facts in run.models.items() if facts.weights is None]:
-        yield f"        {', '.join(unknown)}: unknown: not on this machine, or of a kind that does not say"
+    needed = estimate(run.scenario, sizes_of(run))
+    if needed.holdings:
+        yield f"memory  about {amount(needed.peak())} (marl check --device cpu|cuda:0|80GiB says more)"
+    for policies in dict.fromkeys(each.policies for each in needed.holdings):
+        always = [each for each in needed.holdings if each.policies == policies and each.stage == "always"]
+        if always:
+            yield f"        {' + '.join(policies)}: {', '.join(f'{e.content} {amount(e.bytes)}' for e in always)}"
+    if needed.unknown:
+        yield f"        {', '.join(needed.unknown)}: unknown: not on this machine, or of a kind that does not say"
 
 
 # --- what is read ----------------------------------------------------------------------------------------------------
@@ -160,7 +161,8 @@ def _count(number: float) -> str:
     return f"{number:.0f}"
 
 
-def _bytes(size: float) -> str:
+def amount(size: float) -> str:
+    """Return bytes with two digits or so: 84 MB, 1.2 GB."""
     unit = 0
     while size >= 1000 and unit < len(_UNITS) - 1:
         size, unit = size / 1000, unit + 1

@@ -12,9 +12,8 @@ from torch.utils.checkpoint import checkpoint
 from trainers.batching.batches import Batch
 from trainers.forward.model_inputs import HiddenStates, hidden_states
 from trainers.losses.penalties import entropy, exact_kl
+from trainers.settings.memory import AT_ONCE
 
-AT_ONCE = 1 << 24
-"""Numbers in a table of tokens by vocabulary that is held at once: 64 MiB in float32."""
 _CAPS = ("final_logit_softcapping", "logits_soft_cap")
 """Settings of Gemma 2 to 4, RecurrentGemma: c tanh(x / c)."""
 _FACTORS = ("logit_scale", "lm_head_multiplier", "logits_scaling")

@@ -1,6 +1,6 @@
 """Settings that every learner has, and those of the fidelity check and of KL anchors."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal, Self
 
@@ -8,10 +8,21 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from marl.config import Config
 from marl.protocols import LearnerConfig
+from marl.protocols.memory import MemorySaver, MemoryUse, ModelSize, Workload, base_uses
+from trainers.settings.memory import (
+    EMBEDDING_GRADIENTS,
+    TABLES,
+    activations,
+    micro_batch,
+    output_tables,
+    trained_uses,
+)
 
 Aggregation = Literal["token_mean", "token_sum", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm"]
 Estimator = Literal["exact", "k2", "k3", "k3_is", "k1+", "k3+"]
 HORIZON = 10_000
+LEAST_MICRO_TOKENS = 1024
+"""Fewer tokens in a pass would leave a GPU idle; a longer text is computed whatever the setting says."""
 
 
 class Fidelity(Config):
@@ -137,6 +148,34 @@ class Optimisation(LearnerConfig):
                 f"optimizer: {self.optimizer!r} is one of the package bitsandbytes, which is not installed; "
                 "pip install 'marl-llm[bitsandbytes]', or choose adamw"
             )
+
+    def memory(self, size: ModelSize, work: Workload) -> Iterator[MemoryUse]:
+        yield from base_uses(size)
+        yield from trained_uses(size, self.optimizer)
+        yield from self.passing(size, work)
+
+    def passing(self, size: ModelSize, work: Workload) -> Iterator[MemoryUse]:
+        """Yield what one forward and backward pass takes while it lasts."""
+        micro, packing = micro_batch(work, self.micro_tokens, self.packing, self.minibatches), self.packing
+        saved = activations(size, micro.tokens, checkpointing=self.gradient_checkpointing, packing=packing)
+        yield MemoryUse("activations", saved, "learn")
+        yield MemoryUse("distributions", output_tables(size, micro.answers, self.tables), "learn")
+        if size.adapter is None:
+            copies = EMBEDDING_GRADIENTS * size.weight_bytes * size.vocabulary * size.hidden
+            yield MemoryUse("gradients of embeddings", copies, "learn")
+
+    @property
+    def tables(self) -> float:
+        """Return how many tables of tokens by vocabulary are held at once."""
+        return TABLES
+
+    def thrift(self) -> Iterator[MemorySaver]:
+        if self.micro_tokens > LEAST_MICRO_TOKENS:
+            yield MemorySaver("micro_tokens", max(LEAST_MICRO_TOKENS, self.micro_tokens // 2))
+        if not self.gradient_checkpointing:
+            yield MemorySaver("gradient_checkpointing", True)
+        if self.optimizer == "adamw":
+            yield MemorySaver("optimizer", "adamw_8bit", same_results=False)
 
     @model_validator(mode="after")
     def _check_effects(self) -> Self:

@@ -1,6 +1,6 @@
 """Settings of policy gradients: GRPO, published variants with other defaults, PPO with a critic, PRIME."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from math import inf
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -18,7 +18,9 @@ from marl.config import Config, Sampling
 from marl.models.pretrained import Pretrained
 from marl.parts import Part
 from marl.protocols import Learner, LearnerContext, LossConfig
+from marl.protocols.memory import MemorySaver, MemoryUse, ModelSize, Workload
 from trainers.settings.losses import LOSSES
+from trainers.settings.memory import ANCHOR_TABLES, anchor_uses, second_model_uses
 from trainers.settings.optimisation import Aggregation, Anchor, Fidelity, Optimisation
 
 BOUNDS = {"tis": (0.0, 2.0), "mis": (0.0, 2.0), "icepop": (0.5, 5.0), "geometric": (0.5, 5.0), "reject": (0.0, inf)}
@@ -204,6 +206,15 @@ class Grpo(Optimisation):
         """Return whether tokens sampled like this can be learned from: greedy ones have no gradient."""
         return sampling.temperature > 0 and (not sampling.truncated or self.truncated == "recompute")
 
+    def memory(self, size: ModelSize, work: Workload) -> Iterator[MemoryUse]:
+        yield from super().memory(size, work)
+        yield from anchor_uses(size, {name: anchor.refresh is None for name, anchor in self.anchors.items()})
+
+    @property
+    def tables(self) -> float:
+        exact = [name for name, anchor in self.anchors.items() if anchor.penalises and anchor.estimator == "exact"]
+        return super().tables + ANCHOR_TABLES * len(exact)
+
     def build(self, context: LearnerContext) -> Learner:
         from trainers.learner import GradientLearner
         from trainers.objectives.policy_gradient import Surrogate
@@ -352,6 +363,16 @@ class Ppo(Grpo):
         if self.critic.model is not None:
             yield from (f"critic.model.{problem}" for problem in self.critic.model.missing())
 
+    def memory(self, size: ModelSize, work: Workload) -> Iterator[MemoryUse]:
+        yield from super().memory(size, work)
+        if self.critic.where == "separate":
+            yield from second_model_uses(self, size, work, "critic's ")
+
+    def thrift(self) -> Iterator[MemorySaver]:
+        yield from super().thrift()
+        if self.critic.where == "separate" and self.critic.model is None:
+            yield MemorySaver("critic.where", "trunk", same_results=False)
+
     def build(self, context: LearnerContext) -> Learner:
         from trainers.learner import GradientLearner
         from trainers.objectives.actor_critic import ActorCritic, build_critic
@@ -398,6 +419,11 @@ class Prime(Grpo):
     reads: ClassVar[frozenset[str]] = Grpo.reads | {"rewards"}
     prm: ImplicitRewardModel = ImplicitRewardModel()
     """The implicit process reward model, and how it learns."""
+
+    def memory(self, size: ModelSize, work: Workload) -> Iterator[MemoryUse]:
+        yield from super().memory(size, work)
+        yield from second_model_uses(self, size, work, "reward model's ")
+        yield MemoryUse("reward model's reference", size.trained_bytes * size.trained)
 
     def build(self, context: LearnerContext) -> Learner:
         from trainers.learner import GradientLearner

@@ -1,11 +1,14 @@
 """Settings of learners that compare or select samples: preferences, reward models, imitation."""
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from marl.config import Config, Sampling
 from marl.protocols import Learner, LearnerContext
+from marl.protocols.memory import MemoryUse, ModelSize, Workload
+from trainers.settings.memory import anchor_uses
 from trainers.settings.optimisation import Optimisation
 
 Worth = Literal["paid", "earned"]
@@ -83,6 +86,10 @@ class Dpo(Pairing):
         if self.smoothing and self.loss not in ("sigmoid", "robust"):
             raise ValueError(f"smoothing={self.smoothing} has no effect with loss={self.loss!r}; use sigmoid or robust")
         return self
+
+    def memory(self, size: ModelSize, work: Workload) -> Iterator[MemoryUse]:
+        yield from super().memory(size, work)
+        yield from anchor_uses(size, {"reference": self.refresh is None})
 
     def build(self, context: LearnerContext) -> Learner:
         from trainers.learner import GradientLearner

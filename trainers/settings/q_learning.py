@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from marl.config import Config, Sampling
 from marl.models.q_network import Q_NETWORK
 from marl.protocols import Learner, LearnerConfig, LearnerContext
+from marl.protocols.memory import MemoryUse, ModelSize, Workload, adamw_uses
 
 
 class Exploration(Config):
@@ -91,8 +92,8 @@ class QLearning(LearnerConfig):
         """Return True: what it learns does not depend on how moves were drawn."""
         return True
 
-    def memory(self, weight: int) -> Mapping[str, float]:
-        return {"gradients": weight, "optimizer": 8.0, "target network": weight}
+    def memory(self, size: ModelSize, work: Workload) -> Iterable[MemoryUse]:
+        return (*adamw_uses(size), MemoryUse("target network", size.weight_bytes * size.weights))
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -17,6 +17,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from marl.engines.transformers.grouped_attention import read_shared_keys_once
+from marl.engines.transformers.memory import LOGITS_AT_ONCE as _LOGITS_AT_ONCE
 from marl.engines.transformers.sampling import Shaping, log_distribution
 from marl.engines.transformers.slots import SamplingJob, SlotCache
 from marl.models.chat_template import Prompt
@@ -24,8 +25,6 @@ from marl.models.chat_template import Prompt
 if TYPE_CHECKING:
     from marl.engines.transformers.policy_weights import PolicyWeights
 
-_LOGITS_AT_ONCE = 1 << 26
-"""Most elements of logits in one forward (256 MiB in float32)."""
 _MASKS = {"full_attention", "sliding_attention"}
 TokenIds = tuple[int, ...]
 KeysAndValues = list[tuple[Tensor, Tensor]]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from pydantic import Field
 
+from marl.engines.transformers.memory import sampling_uses
 from marl.protocols import Engine, EngineConfig, ModelSource
+from marl.protocols.memory import MemorySaver, MemoryUse, ModelSize, Workload
 
 if TYPE_CHECKING:
     from marl.models.adapter import AdapterSource
+
+LEAST_SLOTS, LEAST_PREFILL = 16, 2048
+"""Fewer rows, or tokens of prompts, would leave a GPU idle."""
 
 
 class Transformers(EngineConfig):
@@ -25,6 +30,15 @@ class Transformers(EngineConfig):
     """Longest prompt and completion together, in tokens. Default: what the model was made for."""
     prefill_tokens: int = Field(16384, ge=1)
     """Prompt tokens, padding included, that one forward may read."""
+
+    def memory(self, sizes: Sequence[ModelSize], work: Workload, device_bytes: float | None) -> Iterator[MemoryUse]:
+        return sampling_uses(self, sizes, work)
+
+    def thrift(self) -> Iterator[MemorySaver]:
+        if self.slots > LEAST_SLOTS:
+            yield MemorySaver("slots", max(LEAST_SLOTS, self.slots // 2))
+        if self.prefill_tokens > LEAST_PREFILL:
+            yield MemorySaver("prefill_tokens", max(LEAST_PREFILL, self.prefill_tokens // 2))
 
     def build(self, source: ModelSource | None) -> Engine:
         from marl.engines.transformers.policy_weights import SinglePolicy

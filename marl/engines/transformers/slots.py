@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
+from marl.engines.transformers.memory import FIRST_CAPACITY
 from marl.engines.transformers.sampling import stream_keys, uniforms
 from marl.engines.transformers.thoughts import ThoughtLimit
 from marl.models.chat_template import Prompt
 from marl.models.token_places import Range
 from marl.types import Completion, Finish, Request, Ticket
-
-_FIRST_CAPACITY = 64
 
 
 class Span:
@@ -128,7 +127,7 @@ class SlotCache(Cache):
         if slots <= self.slots and length <= self.capacity:
             return
         self.slots = _double(self.slots, slots)
-        self.capacity = _double(self.capacity or _FIRST_CAPACITY, length)
+        self.capacity = _double(self.capacity or FIRST_CAPACITY, length)
         for layer in self.held:
             layer.resize(self.slots, self.capacity)
 

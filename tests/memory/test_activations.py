@@ -1,0 +1,71 @@
+"""What layers keep for the backward pass: the formula against the tensors that autograd really saves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from marl.protocols.memory import AdapterSize, ModelSize
+from trainers.settings.memory import kept_by_layer
+
+HIDDEN, INNER, HEADS, KEY_HEADS, WIDTH, LAYERS, RANK = 64, 160, 8, 2, 16, 6, 8
+LINEAR = {"q_proj": 64, "k_proj": 64, "v_proj": 64, "o_proj": 128, "gate_proj": 64, "up_proj": 64, "down_proj": 160}
+"""Layer -> width of its input."""
+TOKENS = (4, 64)
+
+
+def made(family: str, dtype: torch.dtype, *, adapted: bool) -> Any:
+    """A small model whose weights, or whose adapter alone, learn."""
+    config, kind = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}[family]
+    sizes = {"vocab_size": 128, "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": LAYERS}
+    heads = {"num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS, "head_dim": WIDTH}
+    model: Any = kind(config(**sizes, **heads)).to(dtype)
+    if adapted:
+        model.requires_grad_(False)
+        model.add_adapter(LoraConfig(r=RANK, target_modules=[*LINEAR]))
+        for parameter in (each for each in model.parameters() if each.requires_grad):
+            parameter.data = parameter.data.float()
+    return model.train()
+
+
+def saved_bytes(model: Any) -> int:
+    """Bytes that autograd keeps after a forward pass, weights left out."""
+    frozen = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    storages: dict[int, Any] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage  # held, so that no other one gets its address
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.model(input_ids=torch.randint(0, 128, TOKENS), use_cache=False)
+    return sum(storage.nbytes() for address, storage in storages.items() if address not in frozen)
+
+
+@pytest.mark.parametrize("adapted", [False, True], ids=["all_weights", "adapter"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_layers_keep_what_the_formula_says(family: str, dtype: torch.dtype, adapted: bool) -> None:
+    adapter = AdapterSize(0, RANK, LAYERS * len(LINEAR), LAYERS * sum(LINEAR.values())) if adapted else None
+    size = ModelSize(
+        weights=0,
+        weight_bytes=dtype.itemsize,
+        layers=LAYERS,
+        hidden=HIDDEN,
+        inner=INNER,
+        heads=HEADS,
+        queries=HEADS * WIDTH,
+        keys=KEY_HEADS * WIDTH,
+        vocabulary=128,
+        head_norms=family == "qwen3",
+        adapter=adapter,
+    )
+    measured = saved_bytes(made(family, dtype, adapted=adapted)) / (TOKENS[0] * TOKENS[1] * LAYERS)
+    # The rest are single numbers of rows (norms, rotations) and what comes after the last layer.
+    assert kept_by_layer(size) == pytest.approx(measured, rel=0.05)

@@ -1,0 +1,25 @@
+"""The examples for one GPU: the table in the comment of each is what `marl check --device` prints, without weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from paths import SCENARIOS
+
+from marl.evaluation.dry_run import dry_run
+from marl.memory.device import device_memory
+from marl.memory.preflight import preflight
+from marl.scenario.load import load
+from marl.view.memory_table import memory_table
+
+FILES = sorted((SCENARIOS / "real").glob("qwen3_*_1gpu.yaml"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_the_comment_of_an_example_holds_its_table(file: Path) -> None:
+    shape = file.parent / "shapes" / f"{file.stem.removesuffix('_1gpu')}.json"
+    flight = preflight(dry_run(load(file), {"": shape}), device_memory("80GiB"))
+    comment = "\n".join(line[2:] for line in file.read_text().splitlines() if line.startswith("#"))
+    assert memory_table(flight) in comment
+    assert flight.fits

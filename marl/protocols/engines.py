@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from marl.config import Component
 from marl.protocols.models import LANGUAGE_MODEL, ModelSource
-from marl.types import Completion, Failure, Request, Ticket, Usage
+from marl.types import Completion, Failure, Metrics, Request, Ticket, Usage
 
 if TYPE_CHECKING:
     from marl.protocols.models import Weights
@@ -68,6 +68,14 @@ class Service(WeightlessEngine):
         self.reason = f"speaks through {address}: there are no weights to load"
         self.spent: dict[str, Usage] = {}
         """Policy -> what its answers have cost in this run."""
+
+
+class MeteredEngine:
+    """Base of engines that have figures of their own, which a run reports as `policy/NAME/...`."""
+
+    @abstractmethod
+    def take_metrics(self) -> dict[str, Metrics]:
+        """Return policy -> figures since the last call."""
 
 
 class EngineConfig(Component):

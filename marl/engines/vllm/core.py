@@ -1,0 +1,215 @@
+"""vLLM's own engine: started without traces in this process, stepped, and given new weights."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+import torch._dynamo
+from torch import Tensor
+
+from marl.errors import EngineError
+
+if TYPE_CHECKING:
+    from vllm import RequestOutput, SamplingParams
+    from vllm.lora.request import LoRARequest
+
+    from marl.engines.vllm.settings import VLLM
+    from marl.models.pretrained import PretrainedSource
+
+_Value = TypeVar("_Value")
+_QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "VLLM_CONFIGURE_LOGGING": "1"}
+_CPU_CACHE_MIB, _GPU_SHARE, _CPU_BLOCK = 256, 0.5, 32
+_LOOK_S = 0.0005
+"""Pause between two looks at the answers of another process."""
+
+
+class Job(NamedTuple):
+    """A request as vLLM takes it."""
+
+    id: str
+    prompt_ids: Sequence[int]
+    params: SamplingParams
+    salt: str
+    """Name of the weights: prompts share a cache of keys and values only if they are read by the same ones."""
+    adapter: LoRARequest | None = None
+
+
+class Core:
+    """An `LLMEngine` in this process, or (`settings.process`) in others."""
+
+    def __init__(self, source: PretrainedSource, settings: VLLM, context: int, adapters: Mapping[str, Any]) -> None:
+        """`context`: most tokens of a prompt and its completion. `adapters`: vLLM's own settings of adapters.
+
+        Raises:
+            ValueError: if vLLM cannot hold the model so.
+        """
+        self._in_process = not settings.process and settings.tensor_parallel == 1
+        self._timeout_s = settings.timeout_s
+        with _untouched_process():
+            os.environ.update(_QUIET, VLLM_ENABLE_V1_MULTIPROCESSING=str(int(not self._in_process)))
+            self._engine = _start(source, settings, context, adapters)
+
+    def add(self, job: Job) -> None:
+        """Queue a request."""
+        prompt = {"prompt_token_ids": list(job.prompt_ids), "cache_salt": job.salt}
+        with self._living():
+            self._engine.add_request(job.id, prompt, job.params, lora_request=job.adapter)  # type: ignore[arg-type]  # a TypedDict
+
+    def step(self, wait_s: float) -> list[RequestOutput]:
+        """Return what is new. In this process: after one forward; else what has come within `wait_s` seconds."""
+        if not self._in_process and not self._has_answers(wait_s):
+            return []
+        with self._living(), _own_random_numbers():
+            return self._engine.step()  # type: ignore[return-value]  # none of the requests is for an embedding
+
+    def abort(self, ids: Iterable[str]) -> None:
+        """Forget requests."""
+        with self._living():
+            self._engine.abort_request(list(ids))
+
+    def reload(self, tensors: Mapping[str, Tensor] | str) -> None:
+        """Overwrite all weights in place with these, or with those in a folder, where requests go on with them.
+
+        Tied ones are given under each of their names: vLLM keeps packed copies of the weights on processors.
+        """
+        if isinstance(tensors, str):
+            weights: dict[str, Any] = {"weights_path": tensors}
+        else:
+            weights = {"weights_iterator": list(tensors.items())}
+        self._within(lambda: self._engine.collective_rpc("reload_weights", kwargs=weights))
+
+    def load_adapter(self, adapter: LoRARequest) -> None:
+        """Read an adapter from its folder, in place of the one with the same number."""
+        self._within(lambda: self._engine.add_lora(adapter))
+
+    def drop_adapter(self, number: int) -> None:
+        """Free an adapter's place."""
+        self._within(lambda: self._engine.remove_lora(number))
+
+    @property
+    def takes_tensors(self) -> bool:
+        """True if weights can be handed over as they are; other processes read them from files."""
+        return self._in_process
+
+    def close(self) -> None:
+        """End its processes, and free its memory."""
+        self._engine.engine_core.shutdown()
+
+    def _has_answers(self, wait_s: float) -> bool:
+        core: Any = self._engine.engine_core
+        until = time.monotonic() + wait_s
+        while core.outputs_queue.empty():
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_LOOK_S)
+        return True
+
+    @contextmanager
+    def _living(self) -> Iterator[None]:
+        """Return a context in which the end of vLLM's processes is told in words."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            yield
+        except EngineDeadError as error:
+            raise EngineError("vLLM's process has died (out of memory, or killed)") from error
+
+    def _within(self, call: Callable[[], _Value]) -> _Value:
+        """Return what a call returns; one to another process must return within `timeout_s`."""
+        if self._in_process:
+            with _own_random_numbers():
+                return call()
+        done: list[_Value] = []
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                done.append(call())
+            except BaseException as error:
+                failed.append(error)
+
+        # A daemon: a process that hangs for ever must not keep this one alive.
+        thread = threading.Thread(target=run, name="marl vllm", daemon=True)
+        thread.start()
+        thread.join(self._timeout_s)
+        if not done and not failed:
+            raise EngineError(f"vLLM's process did not come back within {self._timeout_s:g} s (engine.timeout_s)")
+        with self._living():
+            if failed:
+                raise failed[0]
+        return done[0]
+
+
+def _start(source: PretrainedSource, settings: VLLM, context: int, adapters: Mapping[str, Any]) -> Any:
+    # Compiled while it is imported, one small function of the sampler would cost 10 s at the first request.
+    with torch._dynamo.config.patch(disable=True):
+        from vllm import EngineArgs, LLMEngine
+        from vllm.platforms import current_platform
+
+        on_cpu = current_platform.is_cpu()
+        cache: dict[str, Any] = {"gpu_memory_utilization": settings.memory_share or _GPU_SHARE}
+        if settings.kv_cache_mib or (on_cpu and settings.memory_share is None):
+            cache["kv_cache_memory_bytes"] = (settings.kv_cache_mib or _CPU_CACHE_MIB) * 2**20
+        if block_size := settings.block_size or (_CPU_BLOCK if on_cpu else None):
+            cache["block_size"] = block_size
+        arguments = EngineArgs(
+            model=source.path,
+            dtype=settings.dtype or source.dtype,  # type: ignore[arg-type]  # one of vLLM's names
+            max_model_len=context,
+            max_num_seqs=settings.max_sequences,
+            max_num_batched_tokens=max(settings.prefill_tokens, settings.max_sequences),
+            tensor_parallel_size=settings.tensor_parallel,
+            enforce_eager=on_cpu if settings.eager is None else settings.eager,
+            logprobs_mode="processed_logprobs",
+            trust_remote_code=source.trust_remote_code,
+            generation_config="vllm",
+            disable_log_stats=True,
+            use_tqdm_on_load=False,
+            **cache,
+            **adapters,
+        )
+        return LLMEngine.from_engine_args(arguments)
+
+
+@contextmanager
+def _untouched_process() -> Iterator[None]:
+    """Return a context at whose end this process is as it was, whatever vLLM does to it at its start.
+
+    It seeds all random numbers, lets `torch.set_num_threads` do nothing, and sets variables of the environment, among
+    them LD_PRELOAD, which processes started later would inherit.
+    """
+    variables = dict(os.environ)
+    set_threads, threads, python = torch.set_num_threads, torch.get_num_threads(), random.getstate()
+    numpy, own = np.random.get_state(), torch.get_rng_state()
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+        torch.set_num_threads = set_threads
+        set_threads(threads)
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(own)
+        # vLLM looks at its own variables later on, too.
+        for name in [name for name in os.environ if name not in variables and not name.startswith("VLLM_")]:
+            del os.environ[name]
+        os.environ.update({name: value for name, value in variables.items() if not name.startswith("VLLM_")})
+
+
+@contextmanager
+def _own_random_numbers() -> Iterator[None]:
+    """Return a context that leaves torch's random numbers as they were: vLLM draws from them at each step."""
+    with torch.random.fork_rng(devices=[]), torch._dynamo.config.patch(disable=True):
+        yield

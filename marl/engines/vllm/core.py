@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ import torch._dynamo
 from torch import Tensor
 
 from marl.errors import EngineError
+from marl.watchdog import Watch
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
@@ -129,25 +129,8 @@ class Core:
         if self._in_process:
             with _own_random_numbers():
                 return call()
-        done: list[_Value] = []
-        failed: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                done.append(call())
-            except BaseException as error:
-                failed.append(error)
-
-        # A daemon: a process that hangs for ever must not keep this one alive.
-        thread = threading.Thread(target=run, name="marl vllm", daemon=True)
-        thread.start()
-        thread.join(self._timeout_s)
-        if not done and not failed:
-            raise EngineError(f"vLLM's process did not come back within {self._timeout_s:g} s (engine.timeout_s)")
-        with self._living():
-            if failed:
-                raise failed[0]
-        return done[0]
+        with self._living(), Watch(lambda: "vLLM's process", self._timeout_s, "engine.timeout_s"):
+            return call()
 
 
 def _start(source: PretrainedSource, settings: VLLM, context: int, adapters: Mapping[str, Any]) -> Any:

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from transformers import GenerationConfig
-
 from marl.engines.transformers.thoughts import ThoughtLimit
 from marl.engines.vllm.core import Job
 from marl.engines.vllm.parts import COLDEST, Answer, scoring_all, scoring_next
@@ -16,6 +14,7 @@ from marl.errors import EngineError
 from marl.models.chat_template import ChatTokenizer
 from marl.protocols import MeteredEngine, SharedWeights
 from marl.types import Completion, Failure, Finish, Metrics, Request, Ticket
+from marl.watchdog import HangError
 
 if TYPE_CHECKING:
     from vllm import RequestOutput
@@ -150,9 +149,9 @@ class VLLMEngine(MeteredEngine):
         before, sampling = len(answer.ids), answer.request.sampling
         answer.ids += ids
         answer.logprobs += [math.nan] * len(ids)
-        plain = sampling.temperature == 1 and not sampling.truncated
+        plain = answer.request.forced is not None and sampling.temperature == 1 and not sampling.truncated
         # vLLM samples one token after what it scores.
-        if plain and not before and len(answer.prompt.ids) + len(ids) < self.weights.context:
+        if plain and len(answer.prompt.ids) + len(ids) < self.weights.context:
             self._add(answer, ids, scoring_all(), None)
             return
         for place, token in enumerate(ids, before):
@@ -177,13 +176,16 @@ class VLLMEngine(MeteredEngine):
         place = answer.waiting[output.request_id]
         if output.finished:
             del self._part_of[output.request_id], answer.waiting[output.request_id]
-        if answer.request.forced is not None or place is not None:
+        forced = answer.request.forced is not None
+        if not forced and place is None:
+            finish = self._take_tokens(answer, output)
+        else:
             self._take_scores(answer, output, place)
             if answer.waiting:
                 return
-            finish: Finish | None = "stop" if answer.request.forced is not None else self._finish(answer)
-        else:
-            finish = self._take_tokens(answer, output)
+            finish = "stop" if forced else self._finish(answer)
+            if finish is None:
+                self._go_on(answer)
         if finish:
             yield self._end(answer, finish)
 
@@ -262,7 +264,7 @@ class VLLMEngine(MeteredEngine):
         """Return a context whose errors say for which policies this engine speaks."""
         try:
             yield
-        except EngineError as error:
+        except (EngineError, HangError) as error:
             owing = [policy] if policy else [answer.request.policy for answer in self._open.values()]
             names = ", ".join(map(repr, sorted(set(owing))))
             raise EngineError(f"engine 'vllm' of policies {names}: {error}") from error

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from marl.config import Component
-from marl.protocols.models import LANGUAGE_MODEL, ModelSource
+from marl.protocols.models import LANGUAGE_MODEL, ModelConfig, ModelSource
 from marl.types import Completion, Failure, Metrics, Request, Ticket, Usage
 
 if TYPE_CHECKING:
@@ -92,11 +92,17 @@ class EngineConfig(Component):
     """True if one engine can sample for several policies with a base in common: it is then made by `build_shared`."""
     token_level: ClassVar[bool] = True
     """True if it works with tokens: scores a given text, and continues token ids."""
+    structures: ClassVar[bool] = False
+    """True if it can limit answers to JSON or to legal moves (`sampling.structured`)."""
 
     @property
     def max_wait_s(self) -> float:
         """Longest time in seconds that a request may stay open by its own settings; 0 where none limits it."""
         return 0.0
+
+    def unfit(self, model: ModelConfig) -> Iterable[str]:
+        """Yield a message for each thing about a model, known from its settings, that it cannot work with."""
+        return ()
 
     @abstractmethod
     def build(self, source: ModelSource | None) -> Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections.abc import Iterator
@@ -14,13 +15,16 @@ import torch
 from adapter_helpers import adapted, noise, speaking
 from engine_helpers import answers, ask, plain_logprobs, raw_answers
 from engine_helpers import engine as transformers_engine
-from vllm_helpers import SETTINGS, vllm_engine, wide_headed
+from paths import SCENARIOS
+from vllm_helpers import SETTINGS, VLLM_KIND, vllm_engine, wide_headed
 
 from marl.config import Sampling
 from marl.engines.vllm import installation
 from marl.engines.vllm.engine import VLLMEngine
 from marl.engines.vllm.settings import VLLM
 from marl.models.pretrained import PretrainedSource
+from marl.scenario.load import load
+from marl.scenario.yaml_text import ScenarioError
 from marl.types import Completion, Failure, Mark, Message, Request
 
 pytestmark = pytest.mark.xdist_group("vllm")
@@ -251,6 +255,42 @@ def test_what_vllm_cannot_hold_is_refused_before_a_weight_is_loaded(
         VLLM().build_shared({"solver": adapted(source, "solver", use_dora=True)})
     with pytest.raises(ValueError, match="max_context: 513 tokens, but the model was made for 512"):
         vllm_engine(source, max_context=513)
+
+
+def test_answers_can_be_limited_to_json_and_to_legal_moves(speaker: VLLMEngine) -> None:
+    moves = {"bet": "[bet]", "check": "[check]", "fold": "[fold]"}
+    limited = [
+        replace(ask("card K", seed, max_tokens=12, structured="legal_moves"), options=moves) for seed in range(12)
+    ]
+    said = {completion.text for completion in answers(speaker, limited)}
+    assert len(said) > 1
+    assert said <= {*moves.values()}
+    objects = answers(speaker, [ask("in JSON", seed, max_tokens=200, structured="json") for seed in range(6)])
+    whole = [json.loads(completion.text) for completion in objects if completion.finish == "stop"]
+    assert whole
+    assert all(isinstance(each, dict) for each in whole)
+    with pytest.raises(ValueError, match="any text is a move"):
+        speaker.submit(0, ask("card K", structured="legal_moves"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([], r"policies.actor.engine: its heads are 16 wide.*head_dim: 32"),
+        (["policies.actor.model={kind: adapter, base: {kind: tiny, head_dim: 32}, use_dora: true}"], "no DoRA"),
+        (
+            ["policies.actor.model.head_dim=32", "roles.player.sampling.structured=legal_moves"],
+            r"roles.player.sampling.structured: 'legal_moves', but its turns are learned from",
+        ),
+        (
+            ["policies.actor.engine={kind: transformers}", "roles.player.sampling.structured=json"],
+            r"engine 'transformers' of policies.actor limits no answers",
+        ),
+    ],
+)
+def test_a_scenario_that_vllm_cannot_play_is_refused_when_it_is_read(overrides: list[str], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        load(SCENARIOS / "kuhn_self_play.yaml", [f"policies.actor.engine={{kind: {VLLM_KIND}}}", *overrides])
 
 
 def test_another_version_of_vllm_is_told_with_what_to_install(

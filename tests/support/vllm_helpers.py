@@ -11,6 +11,7 @@ from marl.models.pretrained import PretrainedSource
 from marl.models.tiny import Tiny
 from marl.models.tiny_build import build_tiny
 
+VLLM_KIND = "marl.engines.vllm.settings:VLLM"
 SETTINGS: dict[str, Any] = {"kv_cache_mib": 64, "max_sequences": 32}
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from marl.engines.vllm.checkpoint_names import CheckpointNames
 from marl.engines.vllm.core import Core
-from marl.engines.vllm.limits import check_heads, context_of, rank_room
+from marl.engines.vllm.limits import NO_DORA, check_heads, context_of, rank_room
 from marl.engines.vllm.whole_weights import in_memory
 from marl.models.adapter import AdapterSource
 from marl.models.hf_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
@@ -148,7 +148,7 @@ class Adapters:
 
 def _check(source: AdapterSource) -> None:
     if source.adapter.use_dora:
-        raise source.fault("vLLM has no DoRA; leave out use_dora, or use engine: {kind: transformers}")
+        raise source.fault(NO_DORA)
 
 
 def _write(source: AdapterSource, tensors: Mapping[str, Tensor], folder: Path) -> None:

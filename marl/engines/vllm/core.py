@@ -8,7 +8,7 @@ import random
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from marl.models.pretrained import PretrainedSource
 
 _Value = TypeVar("_Value")
-_QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "VLLM_CONFIGURE_LOGGING": "1"}
+_VARIABLES = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
 _CPU_CACHE_MIB, _GPU_SHARE, _CPU_BLOCK = 256, 0.5, 32
 _LOOK_S = 0.0005
 """Pause between two looks at the answers of another process."""
@@ -54,10 +54,18 @@ class Core:
             ValueError: if vLLM cannot hold the model so.
         """
         self._in_process = not settings.process and settings.tensor_parallel == 1
+        self._eager = not torch.cuda.is_available() if settings.eager is None else settings.eager
         self._timeout_s = settings.timeout_s
         with _untouched_process():
-            os.environ.update(_QUIET, VLLM_ENABLE_V1_MULTIPROCESSING=str(int(not self._in_process)))
-            self._engine = _start(source, settings, context, adapters)
+            os.environ.update(_VARIABLES, VLLM_ENABLE_V1_MULTIPROCESSING=str(int(not self._in_process)))
+            if self._eager:
+                # Processes of its own read it at their start.
+                os.environ["TORCH_COMPILE_DISABLE"] = "1"
+            try:
+                with self._uncompiled():
+                    self._engine = _start(source, settings, context, {"enforce_eager": self._eager, **adapters})
+            except RuntimeError as error:
+                raise EngineError(f"vLLM did not start: {error}") from error
 
     def add(self, job: Job) -> None:
         """Queue a request."""
@@ -69,7 +77,7 @@ class Core:
         """Return what is new. In this process: after one forward; else what has come within `wait_s` seconds."""
         if not self._in_process and not self._has_answers(wait_s):
             return []
-        with self._living(), _own_random_numbers():
+        with self._living(), self._own_random_numbers():
             return self._engine.step()  # type: ignore[return-value]  # none of the requests is for an embedding
 
     def abort(self, ids: Iterable[str]) -> None:
@@ -124,44 +132,52 @@ class Core:
         except EngineDeadError as error:
             raise EngineError("vLLM's process has died (out of memory, or killed)") from error
 
+    @contextmanager
+    def _own_random_numbers(self) -> Iterator[None]:
+        """Return a context that leaves torch's random numbers as they were: vLLM draws from them at each step."""
+        devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+        with torch.random.fork_rng(devices), self._uncompiled():
+            yield
+
+    def _uncompiled(self) -> AbstractContextManager[Any]:
+        """Return a context without compiling, if that is so wanted: one small function would take 10 s of it."""
+        return torch._dynamo.config.patch(disable=True) if self._eager else nullcontext()
+
     def _within(self, call: Callable[[], _Value]) -> _Value:
         """Return what a call returns; one to another process must return within `timeout_s`."""
         if self._in_process:
-            with _own_random_numbers():
+            with self._own_random_numbers():
                 return call()
         with self._living(), Watch(lambda: "vLLM's process", self._timeout_s, "engine.timeout_s"):
             return call()
 
 
-def _start(source: PretrainedSource, settings: VLLM, context: int, adapters: Mapping[str, Any]) -> Any:
-    # Compiled while it is imported, one small function of the sampler would cost 10 s at the first request.
-    with torch._dynamo.config.patch(disable=True):
-        from vllm import EngineArgs, LLMEngine
-        from vllm.platforms import current_platform
+def _start(source: PretrainedSource, settings: VLLM, context: int, more: Mapping[str, Any]) -> Any:
+    from vllm import EngineArgs, LLMEngine
+    from vllm.platforms import current_platform
 
-        on_cpu = current_platform.is_cpu()
-        cache: dict[str, Any] = {"gpu_memory_utilization": settings.memory_share or _GPU_SHARE}
-        if settings.kv_cache_mib or (on_cpu and settings.memory_share is None):
-            cache["kv_cache_memory_bytes"] = (settings.kv_cache_mib or _CPU_CACHE_MIB) * 2**20
-        if block_size := settings.block_size or (_CPU_BLOCK if on_cpu else None):
-            cache["block_size"] = block_size
-        arguments = EngineArgs(
-            model=source.path,
-            dtype=settings.dtype or source.dtype,  # type: ignore[arg-type]  # one of vLLM's names
-            max_model_len=context,
-            max_num_seqs=settings.max_sequences,
-            max_num_batched_tokens=max(settings.prefill_tokens, settings.max_sequences),
-            tensor_parallel_size=settings.tensor_parallel,
-            enforce_eager=on_cpu if settings.eager is None else settings.eager,
-            logprobs_mode="processed_logprobs",
-            trust_remote_code=source.trust_remote_code,
-            generation_config="vllm",
-            disable_log_stats=True,
-            use_tqdm_on_load=False,
-            **cache,
-            **adapters,
-        )
-        return LLMEngine.from_engine_args(arguments)
+    on_cpu = current_platform.is_cpu()
+    cache: dict[str, Any] = {"gpu_memory_utilization": settings.memory_share or _GPU_SHARE}
+    if settings.kv_cache_mib or (on_cpu and settings.memory_share is None):
+        cache["kv_cache_memory_bytes"] = (settings.kv_cache_mib or _CPU_CACHE_MIB) * 2**20
+    if block_size := settings.block_size or (_CPU_BLOCK if on_cpu else None):
+        cache["block_size"] = block_size
+    arguments = EngineArgs(
+        model=source.path,
+        dtype=settings.dtype or source.dtype,  # type: ignore[arg-type]  # one of vLLM's names
+        trust_remote_code=source.trust_remote_code,
+        max_model_len=context,
+        max_num_seqs=settings.max_sequences,
+        max_num_batched_tokens=max(settings.prefill_tokens, settings.max_sequences),
+        tensor_parallel_size=settings.tensor_parallel,
+        logprobs_mode="processed_logprobs",
+        generation_config="vllm",
+        disable_log_stats=True,
+        use_tqdm_on_load=False,
+        **cache,
+        **more,
+    )
+    return LLMEngine.from_engine_args(arguments)
 
 
 @contextmanager
@@ -189,10 +205,3 @@ def _untouched_process() -> Iterator[None]:
         for name in [name for name in os.environ if name not in variables and not name.startswith("VLLM_")]:
             del os.environ[name]
         os.environ.update({name: value for name, value in variables.items() if not name.startswith("VLLM_")})
-
-
-@contextmanager
-def _own_random_numbers() -> Iterator[None]:
-    """Return a context that leaves torch's random numbers as they were: vLLM draws from them at each step."""
-    with torch.random.fork_rng(devices=[]), torch._dynamo.config.patch(disable=True):
-        yield

@@ -22,6 +22,11 @@ def problem() -> str | None:
     )
 
 
+def made_for_processors() -> bool:
+    """Return True if the vLLM that is installed computes on processors alone."""
+    return any("cpu" in name or "cpu" in (_version(name) or "") for name in DISTRIBUTIONS if _version(name))
+
+
 def _version(name: str) -> str | None:
     try:
         return version(name)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from marl.engines.vllm.installation import made_for_processors
+
 if TYPE_CHECKING:
     from marl.models.pretrained import PretrainedSource
 
 CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Widths of heads for which vLLM computes attention on processors."""
+NO_DORA = "vLLM has no DoRA; leave out use_dora, or use engine: {kind: transformers}"
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks of adapters for which vLLM makes room; lower ones fit into the next higher."""
 
@@ -19,16 +22,16 @@ def check_heads(source: PretrainedSource, config: Any) -> None:
     Raises:
         ValueError: if it cannot.
     """
-    from vllm.platforms import current_platform
-
     text = config.get_text_config()
     width = text.to_dict().get("head_dim") or text.hidden_size // text.num_attention_heads
-    if current_platform.is_cpu() and width not in CPU_HEAD_DIMS:
-        raise source.fault(head_problem(width))
+    if made_for_processors() and (problem := head_problem(width)):
+        raise source.fault(problem)
 
 
-def head_problem(width: int) -> str:
-    """Return what is to be done about heads of this width."""
+def head_problem(width: int) -> str | None:
+    """Return what is to be done about heads of this width on a processor; None if nothing is."""
+    if width in CPU_HEAD_DIMS:
+        return None
     known = ", ".join(map(str, CPU_HEAD_DIMS))
     return (
         f"its heads are {width} wide, but on a processor vLLM computes attention for widths of {known} alone; give "

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self, cast
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from marl.engines.vllm.installation import problem
-from marl.protocols import Engine, EngineConfig, ModelSource
+from marl.engines.vllm.installation import made_for_processors, problem
+from marl.engines.vllm.limits import NO_DORA, head_problem
+from marl.models.adapter import Adapter
+from marl.models.tiny import Tiny
+from marl.protocols import Engine, EngineConfig, ModelConfig, ModelSource
 
 if TYPE_CHECKING:
     from marl.models.adapter import AdapterSource
@@ -21,6 +24,7 @@ class VLLM(EngineConfig):
     kind: str = "vllm"
     needs_model: ClassVar[bool] = True
     shares_base: ClassVar[bool] = True
+    structures: ClassVar[bool] = True
     memory_share: float | None = Field(None, gt=0, le=1)
     """Share of the device's memory that it may use, weights included. Default on a GPU: 0.5."""
     kv_cache_mib: PositiveInt | None = None
@@ -57,6 +61,14 @@ class VLLM(EngineConfig):
     def missing(self) -> Iterable[str]:
         if message := problem():
             yield message
+
+    def unfit(self, model: ModelConfig) -> Iterable[str]:
+        base = model.shared() or model
+        if isinstance(model, Adapter) and model.use_dora:
+            yield NO_DORA
+        if isinstance(base, Tiny) and made_for_processors():
+            message = head_problem(base.head_dim or base.hidden // base.heads)
+            yield from [message] if message else []
 
     def build(self, source: ModelSource | None) -> Engine:
         if source is None:

@@ -11,10 +11,10 @@ demo: $(VENV)/.runtime
 	@$(BIN)/marl plot runs/demo | tail -n 1
 
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadgroup
 
 test-slow: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadgroup -m "slow and not gpu"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check

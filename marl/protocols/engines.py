@@ -71,11 +71,11 @@ class Service(WeightlessEngine):
 
 
 class MeteredEngine:
-    """Base of engines that have figures of their own, which a run reports as `policy/NAME/...`."""
+    """Base of engines that remember prompts, and have figures of their own, reported as `policy/NAME/...`."""
 
     @abstractmethod
-    def take_metrics(self) -> dict[str, Metrics]:
-        """Return policy -> figures since the last call."""
+    def end_step(self) -> dict[str, Metrics]:
+        """Return policy -> figures of the step, and forget what a run that is resumed from here would not know."""
 
 
 class EngineConfig(Component):

@@ -175,10 +175,10 @@ class RolloutSimulator:
         """Return messages, since the last call, about requests that got no completion: first causes, then numbers."""
         return self._router.failures.take()
 
-    def engine_metrics(self) -> Metrics:
-        """Return the figures of engines since the last call, as `policy/NAME/...`."""
+    def end_step(self) -> Metrics:
+        """Return the figures of engines in the step, as `policy/NAME/...`."""
         metered = {id(engine): engine for engine in self.engines.values() if isinstance(engine, MeteredEngine)}
-        figures = {name: own for engine in metered.values() for name, own in engine.take_metrics().items()}
+        figures = {name: own for engine in metered.values() for name, own in engine.end_step().items()}
         return {f"policy/{name}/{key}": value for name, own in figures.items() for key, value in own.items()}
 
     @property

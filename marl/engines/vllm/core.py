@@ -40,7 +40,7 @@ class Job(NamedTuple):
     prompt_ids: Sequence[int]
     params: SamplingParams
     salt: str
-    """Name of the weights: prompts share a cache of keys and values only if they are read by the same ones."""
+    """Prompts share what the cache knows of their beginnings only if this is equal, too."""
     adapter: LoRARequest | None = None
 
 

@@ -40,6 +40,8 @@ class VLLMEngine(MeteredEngine):
         """Open request to vLLM -> the completion that it is a part of."""
         self._ready: Answers = []
         """Answers that need no sampling."""
+        self._steps = 0
+        """Steps that have ended."""
         self._read: dict[str, list[int]] = {}
         """Policy -> tokens of its prompts that were in the cache, and all."""
 
@@ -124,8 +126,12 @@ class VLLMEngine(MeteredEngine):
             raise ValueError(f"policy {policy!r} has {many} requests in flight; cancel them before it is removed")
         self.weights.remove(policy)
 
-    def take_metrics(self) -> dict[str, Metrics]:
-        """Return, by policy, the share of its prompts' tokens that the cache knew already."""
+    def end_step(self) -> dict[str, Metrics]:
+        """Return, by policy, the share of its prompts' tokens that the cache knew already.
+
+        What it knows is not found again: to the last bit, it matters whether a prompt was in the cache.
+        """
+        self._steps += 1
         read, self._read = self._read, {}
         return {policy: {"prefix_cache": known / tokens} for policy, (known, tokens) in read.items() if tokens}
 
@@ -168,7 +174,9 @@ class VLLMEngine(MeteredEngine):
         answer.waiting[name] = place
         self._part_of[name] = answer
         with self._named(policy):
-            self.core.add(Job(name, prompt, params, self.weights.salt(policy), self.weights.adapter(policy)))
+            # Evaluation has a cache of its own: a run that is resumed after it does not repeat it.
+            salt = f"{self.weights.salt(policy)}/{self._steps}/{answer.request.purpose}"
+            self.core.add(Job(name, prompt, params, salt, self.weights.adapter(policy)))
 
     def _take(self, output: RequestOutput) -> Iterator[tuple[Ticket, Completion]]:
         """Yield the completion that what vLLM returned makes whole, if it does."""

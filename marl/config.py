@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError
@@ -161,9 +161,6 @@ class Sampling(Config):
     from; they count in `max_tokens`. None: no limit of their own."""
     stop: tuple[str, ...] = ()
     """Texts that end a completion, as the model's own end tokens do."""
-    structured: Literal["json", "legal_moves"] | None = None
-    """Sample only what can become a JSON object, or the text of a legal move. The log-probabilities are then those of
-    what was left to choose from, which no learner reads: for policies that do not learn, on the engine `vllm`."""
 
     @property
     def truncated(self) -> bool:

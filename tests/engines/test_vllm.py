@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from collections.abc import Iterator
@@ -258,35 +257,11 @@ def test_what_vllm_cannot_hold_is_refused_before_a_weight_is_loaded(
         vllm_engine(source, max_context=513)
 
 
-def test_answers_can_be_limited_to_json_and_to_legal_moves(speaker: VLLMEngine) -> None:
-    moves = {"bet": "[bet]", "check": "[check]", "fold": "[fold]"}
-    limited = [
-        replace(ask("card K", seed, max_tokens=12, structured="legal_moves"), options=moves) for seed in range(12)
-    ]
-    said = {completion.text for completion in answers(speaker, limited)}
-    assert len(said) > 1
-    assert said <= {*moves.values()}
-    objects = answers(speaker, [ask("in JSON", seed, max_tokens=200, structured="json") for seed in range(6)])
-    whole = [json.loads(completion.text) for completion in objects if completion.finish == "stop"]
-    assert whole
-    assert all(isinstance(each, dict) for each in whole)
-    with pytest.raises(ValueError, match="any text is a move"):
-        speaker.submit(0, ask("card K", structured="legal_moves"))
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
         ([], r"policies.actor.engine: its heads are 16 wide.*head_dim: 32"),
         (["policies.actor.model={kind: adapter, base: {kind: tiny, head_dim: 32}, use_dora: true}"], "no DoRA"),
-        (
-            ["policies.actor.model.head_dim=32", "roles.player.sampling.structured=legal_moves"],
-            r"roles.player.sampling.structured: 'legal_moves', but its turns are learned from",
-        ),
-        (
-            ["policies.actor.engine={kind: transformers}", "roles.player.sampling.structured=json"],
-            r"engine 'transformers' of policies.actor limits no answers",
-        ),
     ],
 )
 def test_a_scenario_that_vllm_cannot_play_is_refused_when_it_is_read(overrides: list[str], message: str) -> None:

@@ -60,8 +60,6 @@ class VLLMEngine(MeteredEngine):
                 f"policy {request.policy!r}: sampling.temperature: {request.sampling.temperature:g}, but vLLM knows "
                 f"none between 0 and {COLDEST:g}"
             )
-        if request.sampling.structured == "legal_moves" and not request.options:
-            raise ValueError(f"policy {request.policy!r}: sampling.structured: 'legal_moves', but any text is a move")
         version, chat = self.weights.version(request.policy), self.chat_tokenizer
         prompt = chat.prompt(request)
         forced = None if request.forced is None else chat.forced_ids(request.forced)

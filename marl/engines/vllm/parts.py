@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from vllm import SamplingParams
-from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+from vllm.sampling_params import RequestOutputKind
 
 from marl.config import Sampling
 from marl.engines.transformers.thoughts import ThoughtLimit
@@ -70,18 +70,8 @@ class Answer:
             flat_logprobs=True,
             detokenize=False,
             output_kind=RequestOutputKind.DELTA if watched else RequestOutputKind.FINAL_ONLY,
-            structured_outputs=_structure(self.request),
             skip_clone=True,
         )
-
-
-def _structure(request: Request) -> StructuredOutputsParams | None:
-    match request.sampling.structured:
-        case "json":
-            return StructuredOutputsParams(json_object=True)
-        case "legal_moves":
-            return StructuredOutputsParams(choice=list(dict.fromkeys((request.options or {}).values())))
-    return None
 
 
 def scoring_all() -> SamplingParams:

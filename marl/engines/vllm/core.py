@@ -33,7 +33,7 @@ _LOOK_S = 0.0005
 """Pause between two looks at the answers of another process."""
 
 
-class Job(NamedTuple):
+class PartRequest(NamedTuple):
     """A request as vLLM takes it."""
 
     id: str
@@ -67,7 +67,7 @@ class Core:
             except RuntimeError as error:
                 raise EngineError(f"vLLM did not start: {error}") from error
 
-    def add(self, job: Job) -> None:
+    def add(self, job: PartRequest) -> None:
         """Queue a request."""
         prompt = {"prompt_token_ids": list(job.prompt_ids), "cache_salt": job.salt}
         with self._living():

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from marl.engines.transformers.thoughts import ThoughtLimit
-from marl.engines.vllm.core import Job
-from marl.engines.vllm.parts import COLDEST, Answer, scoring_all, scoring_next
+from marl.engines.vllm.core import PartRequest
+from marl.engines.vllm.parts import PendingCompletion, check_temperature, scoring_all, scoring_next
 from marl.errors import EngineError
 from marl.models.chat_template import ChatTokenizer
 from marl.protocols import MeteredEngine, SharedWeights
@@ -35,8 +35,8 @@ class VLLMEngine(MeteredEngine):
         ends = frozenset(token for token in (*declared, tokenizer.eos_token_id) if token is not None)
         self.chat_tokenizer = ChatTokenizer(tokenizer, ends)
         self._ends = sorted(ends)
-        self._open: dict[Ticket, Answer] = {}
-        self._part_of: dict[str, Answer] = {}
+        self._open: dict[Ticket, PendingCompletion] = {}
+        self._part_of: dict[str, PendingCompletion] = {}
         """Open request to vLLM -> the completion that it is a part of."""
         self._ready: Answers = []
         """Answers that need no sampling."""
@@ -55,11 +55,7 @@ class VLLMEngine(MeteredEngine):
         """
         if ticket in self._open or any(ticket == answered for answered, _ in self._ready):
             raise ValueError(f"ticket {ticket} was submitted before and has not been answered")
-        if 0 < request.sampling.temperature < COLDEST:
-            raise ValueError(
-                f"policy {request.policy!r}: sampling.temperature: {request.sampling.temperature:g}, but vLLM knows "
-                f"none between 0 and {COLDEST:g}"
-            )
+        check_temperature(request)
         version, chat = self.weights.version(request.policy), self.chat_tokenizer
         prompt = chat.prompt(request)
         forced = None if request.forced is None else chat.forced_ids(request.forced)
@@ -70,7 +66,7 @@ class VLLMEngine(MeteredEngine):
             return
         limit = min(request.sampling.max_tokens, room)
         thought = None if forced else ThoughtLimit.of(request, chat)
-        answer = Answer(ticket, request, prompt, limit, version, thought, chat.mark_tokens(request))
+        answer = PendingCompletion(ticket, request, prompt, limit, version, thought, chat.mark_tokens(request))
         self._open[ticket] = answer
         if forced is not None:
             self._score(answer, forced)
@@ -137,7 +133,7 @@ class VLLMEngine(MeteredEngine):
         """End vLLM's processes, and free its memory."""
         self.core.close()
 
-    def _go_on(self, answer: Answer) -> None:
+    def _go_on(self, answer: PendingCompletion) -> None:
         """Sample, after what a limit of thoughts imposes was scored."""
         imposed: list[int] = []
         while answer.thought is not None and (token := answer.thought.next_token) is not None:
@@ -150,7 +146,7 @@ class VLLMEngine(MeteredEngine):
         else:
             self._add(answer, (), answer.sampling_part(self._ends), None)
 
-    def _score(self, answer: Answer, ids: Sequence[int]) -> None:
+    def _score(self, answer: PendingCompletion, ids: Sequence[int]) -> None:
         """Append tokens, and ask for their log-probabilities."""
         before, sampling = len(answer.ids), answer.request.sampling
         answer.ids += ids
@@ -163,7 +159,7 @@ class VLLMEngine(MeteredEngine):
         for place, token in enumerate(ids, before):
             self._add(answer, answer.ids[:place], scoring_next(sampling, token), place)
 
-    def _add(self, answer: Answer, ids: Sequence[int], params: Any, place: int | None) -> None:
+    def _add(self, answer: PendingCompletion, ids: Sequence[int], params: Any, place: int | None) -> None:
         """Put a request to vLLM: the prompt and `ids` (or what was sampled), and settings of what is to come."""
         policy = answer.request.policy
         prompt = (*answer.prompt.ids, *(ids or (answer.ids if place is None else ())))
@@ -174,7 +170,7 @@ class VLLMEngine(MeteredEngine):
         with self._named(policy):
             # Evaluation has a cache of its own: a run that is resumed after it does not repeat it.
             salt = f"{self.weights.salt(policy)}/{self._steps}/{answer.request.purpose}"
-            self.core.add(Job(name, prompt, params, salt, self.weights.adapter(policy)))
+            self.core.add(PartRequest(name, prompt, params, salt, self.weights.adapter(policy)))
 
     def _take(self, output: RequestOutput) -> Iterator[tuple[Ticket, Completion]]:
         """Yield the completion that what vLLM returned makes whole, if it does."""
@@ -197,7 +193,7 @@ class VLLMEngine(MeteredEngine):
         if finish:
             yield self._end(answer, finish)
 
-    def _take_scores(self, answer: Answer, output: RequestOutput, place: int | None) -> None:
+    def _take_scores(self, answer: PendingCompletion, output: RequestOutput, place: int | None) -> None:
         sampled: Any = output.outputs[0]
         if place is None:
             scores: Any = output.prompt_logprobs
@@ -208,7 +204,7 @@ class VLLMEngine(MeteredEngine):
             found = dict(zip(sampled.logprobs.token_ids, sampled.logprobs.logprobs, strict=True))
             answer.logprobs[place] = found[answer.ids[place]]
 
-    def _take_tokens(self, answer: Answer, output: RequestOutput) -> Finish | None:
+    def _take_tokens(self, answer: PendingCompletion, output: RequestOutput) -> Finish | None:
         """Append what was sampled; return why the completion ends here, if it does."""
         if output.finished:
             read = self._read.setdefault(answer.request.policy, [0, 0])
@@ -235,7 +231,7 @@ class VLLMEngine(MeteredEngine):
                 return None
         return None
 
-    def _finish(self, answer: Answer) -> Finish | None:
+    def _finish(self, answer: PendingCompletion) -> Finish | None:
         stop = answer.request.sampling.stop
         if answer.ids[-1] in self.chat_tokenizer.ends or (stop and self.chat_tokenizer.reaches_stop(stop, answer.ids)):
             return "stop"
@@ -243,7 +239,7 @@ class VLLMEngine(MeteredEngine):
             return "length"
         return None
 
-    def _end(self, answer: Answer, finish: Finish) -> tuple[Ticket, Completion]:
+    def _end(self, answer: PendingCompletion, finish: Finish) -> tuple[Ticket, Completion]:
         request, chat = answer.request, self.chat_tokenizer
         version = self.weights.version(request.policy)
         if any(math.isnan(logprob) for logprob in answer.logprobs):
@@ -258,7 +254,7 @@ class VLLMEngine(MeteredEngine):
             text = chat.cut_at_stop(request.sampling.stop, text)
         return answer.ticket, answer.completion(text, finish, version)
 
-    def _abort(self, answer: Answer) -> None:
+    def _abort(self, answer: PendingCompletion) -> None:
         """Let vLLM forget a completion's parts."""
         if answer.waiting:
             with self._named(answer.request.policy):

@@ -20,12 +20,12 @@ from marl.seeds import seed_of
 from marl.types import Completion, Finish, Request, Ticket
 
 _SEEDS = 2**63
-COLDEST = 0.01
+_COLDEST = 0.01
 """Lowest temperature above 0: vLLM raises lower ones to it."""
 
 
 @dataclass(slots=True)
-class Answer:
+class PendingCompletion:
     """A request on its way to a completion."""
 
     ticket: Ticket
@@ -71,6 +71,20 @@ class Answer:
             detokenize=False,
             output_kind=RequestOutputKind.DELTA if watched else RequestOutputKind.FINAL_ONLY,
             skip_clone=True,
+        )
+
+
+def check_temperature(request: Request) -> None:
+    """Check that vLLM samples at a request's temperature.
+
+    Raises:
+        ValueError: if it does not.
+    """
+    temperature = request.sampling.temperature
+    if 0 < temperature < _COLDEST:
+        raise ValueError(
+            f"policy {request.policy!r}: sampling.temperature: {temperature:g}, but vLLM knows none between 0 and "
+            f"{_COLDEST:g}"
         )
 
 

@@ -178,8 +178,8 @@ class RolloutSimulator:
     def end_step(self) -> Metrics:
         """Return the figures of engines in the step, as `policy/NAME/...`."""
         metered = {id(engine): engine for engine in self.engines.values() if isinstance(engine, MeteredEngine)}
-        figures = {name: own for engine in metered.values() for name, own in engine.end_step().items()}
-        return {f"policy/{name}/{key}": value for name, own in figures.items() for key, value in own.items()}
+        figures = {name: each for engine in metered.values() for name, each in engine.end_step().items()}
+        return {f"policy/{name}/{key}": value for name, each in figures.items() for key, value in each.items()}
 
     @property
     def spent(self) -> dict[str, Usage]:

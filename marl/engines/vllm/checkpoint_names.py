@@ -43,7 +43,7 @@ class CheckpointNames:
         Raises:
             ValueError: if names are missing or unknown, or shapes differ.
         """
-        whole = {name: tensor for given, tensor in tensors.items() for name in self._tied.get(given, ())}
+        whole = {name: tensor for saved, tensor in tensors.items() for name in self._tied.get(saved, ())}
         faults = {
             "missing": [name for name in self._shapes if name not in whole],
             "unknown": [name for name in tensors if name not in self._shapes],

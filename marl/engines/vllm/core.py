@@ -188,8 +188,8 @@ def _untouched_process() -> Iterator[None]:
     them LD_PRELOAD, which processes started later would inherit.
     """
     variables = dict(os.environ)
-    set_threads, threads, python = torch.set_num_threads, torch.get_num_threads(), random.getstate()
-    numpy, own = np.random.get_state(), torch.get_rng_state()
+    set_threads, threads, of_python = torch.set_num_threads, torch.get_num_threads(), random.getstate()
+    of_numpy, of_torch = np.random.get_state(), torch.get_rng_state()
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -198,9 +198,9 @@ def _untouched_process() -> Iterator[None]:
         logging.disable(logging.NOTSET)
         torch.set_num_threads = set_threads
         set_threads(threads)
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.set_rng_state(own)
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+        torch.set_rng_state(of_torch)
         # vLLM looks at its own variables later on, too.
         for name in [name for name in os.environ if name not in variables and not name.startswith("VLLM_")]:
             del os.environ[name]

@@ -201,8 +201,8 @@ class VLLMEngine(MeteredEngine):
         elif answer.request.sampling.temperature == 0:
             answer.logprobs[place] = 0.0 if sampled.token_ids[0] == answer.ids[place] else -math.inf
         else:
-            found = dict(zip(sampled.logprobs.token_ids, sampled.logprobs.logprobs, strict=True))
-            answer.logprobs[place] = found[answer.ids[place]]
+            logprob_of = dict(zip(sampled.logprobs.token_ids, sampled.logprobs.logprobs, strict=True))
+            answer.logprobs[place] = logprob_of[answer.ids[place]]
 
     def _take_tokens(self, answer: PendingCompletion, output: RequestOutput) -> Finish | None:
         """Append what was sampled; return why the completion ends here, if it does."""

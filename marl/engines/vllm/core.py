@@ -75,9 +75,9 @@ class Core:
 
     def step(self, wait_s: float) -> list[RequestOutput]:
         """Return what is new. In this process: after one forward; else what has come within `wait_s` seconds."""
-        if not self._in_process and not self._has_answers(wait_s):
-            return []
         with self._living(), self._own_random_numbers():
+            if not self._in_process and not self._has_answers(wait_s):
+                return []
             return self._engine.step()  # type: ignore[return-value]  # none of the requests is for an embedding
 
     def abort(self, ids: Iterable[str]) -> None:
@@ -117,6 +117,7 @@ class Core:
         core: Any = self._engine.engine_core
         until = time.monotonic() + wait_s
         while core.outputs_queue.empty():
+            core.ensure_alive()  # a process that is killed leaves no message
             if time.monotonic() >= until:
                 return False
             time.sleep(_LOOK_S)

@@ -15,12 +15,12 @@ real: $(VENV)/.gguf
 	$(BIN)/python scenarios/real/prepare.py
 
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadgroup
 
 test-slow: $(VENV)/.dev
 	@# Without the model, tests that need it are skipped, and say so.
 	-$(MAKE) real
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 -m "slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist loadgroup -m "slow and not gpu"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check

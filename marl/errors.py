@@ -29,6 +29,10 @@ class EndpointError(RunError):
     """A remote endpoint does not answer, or would cost more than it may; the message names policy and URL."""
 
 
+class EngineError(RunError):
+    """An engine in processes of its own has died or hangs; the message says which policies it speaks for."""
+
+
 class FolderError(RunError):
     """A file of a run's folder cannot be written or read; the message names it."""
 

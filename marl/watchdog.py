@@ -34,11 +34,11 @@ class Watch:
     end. It uses SIGALRM and its timer, which looks now and then, so that a watch costs next to nothing.
     """
 
-    __slots__ = ("_began", "_limit_s", "_name")
+    __slots__ = ("_began", "_limit_s", "_name", "_setting")
 
-    def __init__(self, name: Callable[[], str], limit_s: float) -> None:
-        """`name` says what does not come back."""
-        self._name, self._limit_s, self._began = name, limit_s, math.inf
+    def __init__(self, name: Callable[[], str], limit_s: float, setting: str = "schedule.deadline_s") -> None:
+        """`name` says what does not come back; `setting` is where the limit comes from."""
+        self._name, self._limit_s, self._setting, self._began = name, limit_s, setting, math.inf
 
     def __enter__(self) -> None:
         if threading.get_ident() == _MAIN_THREAD:
@@ -55,7 +55,7 @@ class Watch:
             _open[-1]._began = monotonic()
         if kind is _Overdue:
             raise HangError(
-                f"{self._name()} did not come back within {self._limit_s:g} s (schedule.deadline_s); "
+                f"{self._name()} did not come back within {self._limit_s:g} s ({self._setting}); "
                 f"it was at {_last_line(tb)}"
             ) from error
 

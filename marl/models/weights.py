@@ -132,6 +132,17 @@ def copy_weights(model: Any, weights: Weights) -> None:
         copy_tensors(targets, dict(weights), f"{name} from the given weights")
 
 
+def read_tensors(weights: Weights) -> dict[str, Tensor]:
+    """Return published weights of a whole model by name; those in files are read.
+
+    Raises:
+        ValueError: if a folder lacks one of its files.
+    """
+    if isinstance(weights, Path):
+        return {name: tensor for file in _weight_files(weights) for name, tensor in load_file(file).items()}
+    return load_file(weights.file) if isinstance(weights, SharedWeights) else dict(weights)
+
+
 def copy_adapter_weights(targets: Mapping[str, Tensor], weights: Weights, label: str) -> None:
     """Overwrite the tensors of an adapter, `targets`, in place.
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from marl.config import Component
 from marl.protocols.memory import FLOAT32, MemorySaver, MemoryUse, ModelSize, Workload
-from marl.protocols.models import LANGUAGE_MODEL, ModelSource
-from marl.types import Completion, Failure, Request, Ticket, Usage
+from marl.protocols.models import LANGUAGE_MODEL, ModelConfig, ModelSource
+from marl.types import Completion, Failure, Metrics, Request, Ticket, Usage
 
 if TYPE_CHECKING:
     from marl.protocols.models import Weights
@@ -71,6 +71,14 @@ class Service(WeightlessEngine):
         """Policy -> what its answers have cost in this run."""
 
 
+class MeteredEngine:
+    """Base of engines that remember prompts, and have figures of their own, reported as `policy/NAME/...`."""
+
+    @abstractmethod
+    def end_step(self) -> dict[str, Metrics]:
+        """Return policy -> figures of the step, and forget what a run that is resumed from here would not know."""
+
+
 class EngineConfig(Component):
     """Settings of an engine."""
 
@@ -102,6 +110,10 @@ class EngineConfig(Component):
 
     def thrift(self) -> Iterable[MemorySaver]:
         """Return other values of its settings with which less memory is taken."""
+        return ()
+
+    def unfit(self, model: ModelConfig) -> Iterable[str]:
+        """Yield a message for each thing about a model, known from its settings, that it cannot work with."""
         return ()
 
     @abstractmethod

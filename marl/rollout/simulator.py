@@ -10,11 +10,11 @@ from itertools import count, islice
 from urllib.parse import quote
 
 from marl.graph import Trajectory
-from marl.protocols import Engine, Game, GameConfig, Rewards, RoleConfig, Service, View
+from marl.protocols import Engine, Game, GameConfig, MeteredEngine, Rewards, RoleConfig, Service, View
 from marl.rollout.casting import RoleCasting
 from marl.rollout.episode import Episode, GameError, PlayLimits
 from marl.rollout.request_router import Answer, Deliver, RequestRouter
-from marl.types import Completion, Deal, Failure, Fork, Purpose, Request, Ticket, Turn, Usage
+from marl.types import Completion, Deal, Failure, Fork, Metrics, Purpose, Request, Ticket, Turn, Usage
 
 _WAIT_S = 1.0
 """Longest that a blocking call sleeps before it looks at its deadline again."""
@@ -174,6 +174,12 @@ class RolloutSimulator:
     def take_failures(self) -> list[str]:
         """Return messages, since the last call, about requests that got no completion: first causes, then numbers."""
         return self._router.failures.take()
+
+    def end_step(self) -> Metrics:
+        """Return the figures of engines in the step, as `policy/NAME/...`."""
+        metered = {id(engine): engine for engine in self.engines.values() if isinstance(engine, MeteredEngine)}
+        figures = {name: each for engine in metered.values() for name, each in engine.end_step().items()}
+        return {f"policy/{name}/{key}": value for name, each in figures.items() for key, value in each.items()}
 
     @property
     def spent(self) -> dict[str, Usage]:

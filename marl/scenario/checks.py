@@ -191,6 +191,7 @@ def _weights(scenario: Scenario) -> Iterator[str]:
             )
         if engine.needs_model and policy.model is not None:
             yield from _families(name, policy)
+            yield from (f"policies.{name}.engine: {problem}" for problem in engine.unfit(policy.model))
 
 
 def _families(name: str, policy: PolicyConfig) -> Iterator[str]:

@@ -134,7 +134,7 @@ class Training:
                     batches = collect(trajectories, judgement, run.scenario.roles, readings)
                 lost = run.simulator.dropped - dropped, run.simulator.unjudged - unjudged
                 metrics = summarize(trajectories) | dict(zip(_LOST, map(float, lost), strict=True))
-                metrics |= run.experience.metrics() | judgement.metrics
+                metrics |= run.experience.metrics() | run.simulator.end_step() | judgement.metrics
             due = run.update_schedule(step, batches)
             with clock("learn"), self._stop.patient(UPDATE_S):
                 metrics |= self._learn(due)

@@ -1,0 +1,98 @@
+"""All weights of a model in vLLM, which are replaced in place."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from marl.engines.vllm.checkpoint_names import CheckpointNames
+from marl.engines.vllm.core import Core
+from marl.engines.vllm.limits import check_heads, context_of
+from marl.models.weights import read_tensors
+
+if TYPE_CHECKING:
+    from marl.engines.vllm.settings import VLLM
+    from marl.models.pretrained import PretrainedSource
+    from marl.protocols import ModelSource, Weights
+
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+def in_memory() -> str | None:
+    """Return the folder for files that other processes read at once: in memory, where there is such a folder."""
+    return str(_SHARED_MEMORY) if _SHARED_MEMORY.is_dir() else None
+
+
+class WholeWeights:
+    """Weights of one policy, or of several that share all of them until one of them has learnt."""
+
+    def __init__(self, source: PretrainedSource, settings: VLLM) -> None:
+        self._names = CheckpointNames(source)
+        check_heads(source, self._names.config)
+        self.context = context_of(self._names.config, settings.max_context)
+        self.ends: Any = self._names.ends
+        self.core = Core(source, settings, self.context, {})
+        self._source = source
+        self._owner: str | None = None
+        """The policy whose weights were loaded."""
+        self._added: set[str] = set()
+        self._version = self._loads = 0
+
+    def version(self, policy: str) -> int:
+        """Return the version of a policy's weights."""
+        return self._version
+
+    def salt(self, policy: str) -> str:
+        """Return a name for the weights that are held now: no two have the same."""
+        return str(self._loads)
+
+    def adapter(self, policy: str) -> None:
+        """Return None: there are no adapters."""
+
+    def load(self, policy: str, weights: Weights, version: int) -> None:
+        """Replace the weights in place.
+
+        Raises:
+            ValueError: if they do not fit, or other policies use those held here; nothing is changed then.
+        """
+        if users := (self._added | {self._owner or policy}) - {policy}:
+            names = ", ".join(map(repr, sorted(users)))
+            raise ValueError(f"policy {policy!r} has weights of its own, but this engine holds those of {names}")
+        self._put(self._names.complete(read_tensors(weights), f"version {version} of policy {policy!r}"))
+        self._owner, self._version = policy, version
+
+    def add(self, policy: str, source: ModelSource | None) -> None:
+        """Let a further policy use these weights.
+
+        Raises:
+            ValueError: if its source is another one, or if these weights have learnt.
+        """
+        if source != self._source:
+            held = f"this engine holds the weights of {self._source.path!r} alone"
+            raise ValueError(f"policy {policy!r}: {held}; other weights need an engine of their own")
+        if self._owner is not None:
+            raise ValueError(f"policy {policy!r}: this engine holds weights that policy {self._owner!r} has learnt")
+        self._added.add(policy)
+
+    def remove(self, policy: str) -> None:
+        """Forget a policy; weights that it has learnt give way to those of the source."""
+        self._added.discard(policy)
+        if policy == self._owner:
+            self._put(self._source.model().state_dict())
+            self._owner, self._version = None, 0
+
+    def _put(self, tensors: Mapping[str, Tensor]) -> None:
+        self._loads += 1
+        if self.core.takes_tensors:
+            self.core.reload(tensors)
+            return
+        with tempfile.TemporaryDirectory(dir=in_memory(), prefix="marl-vllm-") as folder:
+            # Tied tensors share their memory, which a file of safetensors must not.
+            apart = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+            save_file(apart, Path(folder) / "model.safetensors")
+            self.core.reload(folder)

@@ -1,0 +1,130 @@
+"""vLLM over many updates, in runs that are killed, and in processes that die or hang."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from adapter_helpers import adapted, noise, speaking
+from engine_helpers import answers, ask, plain_logprobs
+from real_runs import Desk, Kill, kuhn, outcome, tiny, train_whole
+from vllm_helpers import SETTINGS, VLLM_KIND, vllm_engine, wide_headed
+
+from marl.engines.vllm.engine import VLLMEngine
+from marl.engines.vllm.settings import VLLM
+from marl.errors import EngineError
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vllm")]
+GROWTH = 8 * 2**20
+"""Bytes by which memory may grow: a leak of one copy of the weights in each of 100 updates is 25 MiB and more."""
+
+
+def held() -> tuple[int, int, int]:
+    """Files that are open, files in the folders for temporary ones, and bytes in memory."""
+    gc.collect()
+    process, folders = psutil.Process(), [Path("/dev/shm"), Path(tempfile.gettempdir())]
+    mine = sum(1 for folder in folders if folder.is_dir() for _ in folder.glob("marl-vllm-*/**/*"))
+    return process.num_fds(), mine, process.memory_info().rss
+
+
+def assert_nothing_leaks(before: tuple[int, int, int]) -> None:
+    after = held()
+    assert after[:2] == before[:2]
+    assert after[2] - before[2] < GROWTH
+
+
+def test_a_hundred_updates_leak_nothing_and_the_last_one_counts(tmp_path: Path) -> None:
+    source = wide_headed(tmp_path / "wide")
+    engine, model = vllm_engine(source), source.model()
+    for version in range(1, 121):
+        if version == 21:
+            before = held()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter *= 1.001
+        engine.load_weights("actor", model.named_parameters(), version)
+    assert_nothing_leaks(before)
+    [last] = answers(engine, [ask("hi", max_tokens=9)])
+    assert last.versions == (120, 120)
+    assert last.logprobs == pytest.approx(plain_logprobs(model, last, ask("hi").sampling), abs=1e-5)
+    engine.close()
+
+
+def test_eight_adapters_are_swapped_without_a_leak(tmp_path: Path) -> None:
+    source = wide_headed(tmp_path / "wide")
+    sources = {f"p{number}": adapted(source, f"p{number}", rank=4) for number in range(8)}
+    engine = VLLM(**SETTINGS).build_shared(sources)
+    assert isinstance(engine, VLLMEngine)
+    weights = {policy: noise(each, number) for number, (policy, each) in enumerate(sources.items())}
+    for version in range(1, 31):
+        if version == 11:
+            before = held()
+        for policy, tensors in weights.items():
+            scaled = {name: tensor * (1 + 0.01 * version) for name, tensor in tensors.items()}
+            engine.load_weights(policy, scaled.items(), version)
+    assert_nothing_leaks(before)
+    for policy, tensors in weights.items():
+        request = ask("hi", max_tokens=5)
+        [said] = answers(engine, [type(request)(policy, request.messages, request.sampling)])
+        model = speaking(sources[policy], {name: tensor * 1.3 for name, tensor in tensors.items()})
+        assert said.logprobs == pytest.approx(plain_logprobs(model, said, request.sampling), abs=1e-5)
+    engine.close()
+
+
+def test_a_run_on_vllm_that_is_killed_and_resumed_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
+    scenario: dict[str, Any] = kuhn()
+    scenario["policies"]["actor"] |= {"model": tiny(head_dim=32), "engine": {"kind": VLLM_KIND, **SETTINGS}}
+    scenario["schedule"]["steps"] = 4
+    scenario["checkpoint"] = {"every": 2}
+    scenario["evaluate"] = {"every": 2, "nashconv": True}
+    whole = train_whole(tmp_path / "whole", scenario)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "cache").symlink_to(whole.path / "cache")
+    other = Desk(tmp_path / "other", scenario)
+    assert other.train(kill=Kill("open", "metrics.jsonl", 4)) == -signal.SIGKILL
+    assert other.train("--resume", "auto") == 0, other.said()
+    assert outcome(other.run) == outcome(whole.run)
+
+
+def test_processes_that_hang_or_die_are_told_of_with_their_policies(tmp_path: Path) -> None:
+    source = wide_headed(tmp_path / "wide")
+    engine, model = vllm_engine(source, process=True, timeout_s=3), source.model()
+    [before] = asked(engine)
+    assert before.logprobs == pytest.approx(plain_logprobs(model, before, ask("hi").sampling), abs=1e-5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 1.1
+    core = next(each for each in psutil.Process().children() if "EngineCore" in "".join(each.cmdline()))
+    engine.core._timeout_s = 120.0  # pyright: ignore
+    engine.load_weights("actor", model.named_parameters(), 1)
+    engine.core._timeout_s = 3.0  # pyright: ignore
+    [after] = asked(engine)
+    assert after.versions == (1, 1)
+    assert after.logprobs == pytest.approx(plain_logprobs(model, after, ask("hi").sampling), abs=1e-5)
+    core.send_signal(signal.SIGSTOP)
+    engine.submit(0, ask("hi"))
+    began = time.monotonic()
+    assert engine.step(0.5) == []
+    with pytest.raises(EngineError, match=r"engine 'vllm' of policies 'actor': .* within 3 s \(engine.timeout_s\)"):
+        engine.load_weights("actor", model.named_parameters(), 2)
+    assert time.monotonic() - began < 30
+    os.kill(core.pid, signal.SIGKILL)
+    with pytest.raises(EngineError, match=r"engine 'vllm' of policies 'actor': .* has died"):
+        asked(engine)
+    engine.close()
+
+
+def asked(engine: VLLMEngine) -> list[Any]:
+    engine.submit(7, ask("hi", 1, max_tokens=9))
+    said: list[Any] = []
+    while not said:
+        said = [answer for _, answer in engine.step(1.0)]
+    return said

@@ -81,7 +81,11 @@ class FrozenStates(TextEncoderConfig):
 
 def _held(source: PretrainedSource) -> Pretrained:
     """Return the settings of a model that is there, held as its policy holds it."""
-    trust = source.trust_remote_code
     return Pretrained(
-        path=source.path, dtype=source.dtype, device=source.device, attention=source.attention, trust_remote_code=trust
+        path=source.path,
+        dtype=source.dtype,
+        device=source.device,
+        attention=source.attention,
+        trust_remote_code=source.trust_remote_code,
+        gguf_file=source.gguf_file,
     )

@@ -27,7 +27,7 @@ app = typer.Typer()
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """What `marl check` looks at and shows."""
+    """Options of `marl check`: what it looks at, and what it shows."""
 
     quick: Annotated[bool, typer.Option("--quick", help="Look at the settings alone; play nothing.")] = False
     prompts: Annotated[bool, typer.Option("--prompts", help="Show whole prompts.")] = False

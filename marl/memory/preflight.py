@@ -1,4 +1,4 @@
-"""Whether a run fits into the memory of a device, and what to change where it does not."""
+"""Checks if a run fits into the memory of a device, and says what to change where it does not."""
 
 from __future__ import annotations
 

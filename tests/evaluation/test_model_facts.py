@@ -70,14 +70,18 @@ def test_tokens_context_and_cache_are_those_of_the_model_that_is_made(tmp_path: 
         assert facts.count(question(text)) == saved.count(question(text)) == tokens
     keys = model(**tokenizer("a b", return_tensors="pt")).past_key_values.layers
     held = sum(each.keys.nbytes + each.values.nbytes for each in keys) // len(tokenizer("a b").input_ids)
-    assert facts.cache_bytes == saved.cache_bytes == held
+    assert facts.size
+    assert saved.size
+    assert facts.size.cache_bytes == saved.size.cache_bytes == held
     assert facts.context == saved.context == 512
 
 
 def test_half_precision_takes_half_the_bytes() -> None:
     full, half = facts_of(Tiny(), TEXTS), facts_of(Tiny(dtype="bfloat16"), TEXTS)
     assert (full.weight_bytes, half.weight_bytes) == (4, 2)
-    assert full.cache_bytes == 2 * (half.cache_bytes or 0)
+    assert full.size
+    assert half.size
+    assert full.size.cache_bytes == 2 * half.size.cache_bytes
 
 
 @pytest.mark.parametrize("name", ["someone/no-such-model", "../x/y/z", "a b", "--"])
@@ -85,7 +89,7 @@ def test_nothing_is_known_of_a_model_that_is_not_on_this_machine(name: str) -> N
     model = Pretrained(path=name)
     facts = facts_of(model, TEXTS)
     assert folder_of(model) is None
-    assert (facts.description, facts.weights, facts.count, facts.context, facts.cache_bytes) == (name, *[None] * 4)
+    assert (facts.description, facts.weights, facts.count, facts.context, facts.size) == (name, *[None] * 4)
 
 
 def test_a_folder_with_a_broken_config_says_nothing_of_context_and_cache(tmp_path: Path) -> None:
@@ -93,4 +97,4 @@ def test_a_folder_with_a_broken_config_says_nothing_of_context_and_cache(tmp_pat
     for text in ("{", "[1]", '{"max_position_embeddings": "many", "num_hidden_layers": 2}'):
         (folder / "config.json").write_text(text)
         facts = facts_of(Pretrained(path=str(folder)), ())
-        assert (facts.weights, facts.context, facts.cache_bytes) == (model.num_parameters(), None, None)
+        assert (facts.weights, facts.context, facts.size) == (model.num_parameters(), None, None)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 from paths import SCENARIOS
 
-from marl.evaluation.dry_run import dry_run
+from marl.evaluation import dry_run as dry_runs
 from marl.memory.device import device_memory
 from marl.memory.preflight import preflight
 from marl.scenario.load import load
@@ -17,9 +18,10 @@ FILES = sorted((SCENARIOS / "real").glob("qwen3_*_1gpu.yaml"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_the_comment_of_an_example_holds_its_table(file: Path) -> None:
+def test_the_comment_of_an_example_holds_its_table(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dry_runs, "ENOUGH_S", math.inf)  # all episodes are played on a slow machine, too
     shape = file.parent / "shapes" / f"{file.stem.removesuffix('_1gpu')}.json"
-    flight = preflight(dry_run(load(file), {"": shape}), device_memory("80GiB"))
+    flight = preflight(dry_runs.dry_run(load(file), {"": shape}), device_memory("80GiB"))
     comment = "\n".join(line[2:] for line in file.read_text().splitlines() if line.startswith("#"))
     assert memory_table(flight) in comment
     assert flight.fits

@@ -9,7 +9,7 @@ from paths import SCENARIOS
 
 from marl.evaluation.dry_run import dry_run
 from marl.scenario.load import load
-from marl.view.plan import _bytes, _count, plan
+from marl.view.plan import _count, amount, plan
 
 
 def text(name: str, *overrides: str, **options: Any) -> str:
@@ -70,4 +70,4 @@ def test_large_numbers_are_rounded(number: float, shown: str) -> None:
     ("size", "shown"), [(0, "0 B"), (56_000, "56 kB"), (432_100, "432 kB"), (1.7e6, "1.7 MB"), (1.4e13, "14 TB")]
 )
 def test_bytes_have_units(size: float, shown: str) -> None:
-    assert _bytes(size) == shown
+    assert amount(size) == shown

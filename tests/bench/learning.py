@@ -37,7 +37,7 @@ from marl.training.warm_up import corpus, lesson, random_play
 
 GAMES_OF = {
     **{"kuhn": "kuhn_self_play", "nim": "nim_self_play", "tic_tac_toe": "tic_tac_toe_self_play"},
-    **{name: name for name in ("pspo_nim", "kuhn_frozen_opponent", "kuhn_two_policies", "taboo")},
+    **{name: name for name in ("pspo_nim", "kuhn_frozen_opponent", "kuhn_two_policies", "taboo", "two_step_q", "tic_tac_toe_q")},
 }
 TEAMS = (
     *("team_arithmetic", "train_solver_only", "train_solver_only_adapters", "train_solver_only_shared"),
@@ -62,7 +62,7 @@ GOALS = ("eval/kuhn/nashconv", "eval/nim/optimal")
 LEARNT = ("loss", "accuracy", "held_out_accuracy", "prm_loss", "prm_accuracy")
 GAMES = 1000
 BEFORE = ("eval/random/win", "eval/minimax/draw")
-RETURNS = ("eval/value/player_0", "eval/random/mean")
+RETURNS = ("eval/value/player_0", "eval/value/agent_0", "eval/random/mean")
 """Expected returns that tell how a game's learner does: exact, or in episodes against random play."""
 RUNS = ROOT / "runs" / "learning"
 
@@ -84,7 +84,7 @@ def exact(name: str, rows: list[dict[str, Any]]) -> dict[str, float]:
 
 def played(run: Path, task: str) -> dict[str, float]:
     """1,000 games against each opponent, seats balanced, with 95 % intervals."""
-    wanted = {"random": ("win", "draw", "loss"), "minimax": ("draw", "loss")} if task == "tic_tac_toe" else {}
+    wanted = {"random": ("win", "draw", "loss"), "minimax": ("draw", "loss")} if task.startswith("tic_tac_toe") else {}
     figures: dict[str, float] = {}
     for opponent, kinds in wanted.items():
         found = measure(run, opponent, GAMES, None)

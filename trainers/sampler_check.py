@@ -30,7 +30,7 @@ FINE, COARSE = (1e-4, math.inf), (1.0, 0.06)
 The latter are what rounding to 8 bits leaves, and room: a model of 135M parameters and 30 layers differs by .019 on
 average and .13 at most (220 tokens) from our engine; by .025 and .26 with an adapter that has moved; by .039 and .19
 from an engine that rounds all that it computes, as others do. Less temperature, more difference: logits are divided by
-it. A wrong adapter, by the same measure, is at .072 and .48.
+it. A learner that reads without its adapter is at .072 and .48.
 """
 SUSPECTS = 8
 """Turns on which the cause is looked for."""

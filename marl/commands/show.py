@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,6 +26,10 @@ class ShowOptions:
     ] = None
     episodes: Annotated[int, typer.Option(min=1, help="Most episodes that are shown.")] = 3
     whole: Annotated[bool, typer.Option("--whole", help="Whole prompts and texts, verifiers' turns too.")] = False
+    graph: Annotated[
+        Path | None,
+        typer.Option(help="Draw the first of these episodes as a graph of who led to whom: .png, .svg, .pdf."),
+    ] = None
 
 
 @app.command()
@@ -33,10 +38,17 @@ def show(run: RunPath, options: ShowOptions) -> None:
     """Show recorded dialogues: what each turn was asked, said, was read as and earned. Reads the run's folder only."""
     from rich.console import Console
 
-    from marl.view.dialogue import Selection, dialogues
+    from marl.view.dialogue import Selection, chosen_episodes, dialogues
 
     order = "played" if options.best is None else "best" if options.best else "worst"
     selection = Selection(options.step, options.role, options.unreadable, order, options.episodes, options.whole)
+    if options.graph is not None:
+        from marl.view.graph_picture import check_picture, draw_graph
+
+        check_picture(options.graph)
+        draw_graph(chosen_episodes(run, selection)[0], options.graph)
+        typer.echo(options.graph)
+        return
     console = Console()
     for line in dialogues(run, selection):
         console.print(line, soft_wrap=True)

@@ -92,6 +92,20 @@ def dialogues(run: Path, selection: Selection) -> Iterator[Text]:
         yield Text(for_terminal(f"\nmarl why {run} {name} explains an advantage; --whole shows everything"), "dim")
 
 
+def chosen_episodes(run: Path, selection: Selection) -> list[Trajectory]:
+    """Return the selected episodes of a recorded step.
+
+    Raises:
+        ScenarioError: as `dialogues`, and if no episode is selected.
+    """
+    home = RunFolder(run)
+    trajectories = home.episodes(_chosen_step(home, selection.step))
+    _check_role(selection.role, trajectories)
+    if not (chosen := selection.pick(trajectories)[: selection.episodes]):
+        raise ScenarioError(f"{run}: none of the {len(trajectories)} episodes of this step has such a turn")
+    return chosen
+
+
 def _chosen_step(home: RunFolder, step: int | None) -> int:
     if not (home.path / "scenario.yaml").is_file():
         raise ScenarioError(f"{home.path}: no run here (no scenario.yaml)")

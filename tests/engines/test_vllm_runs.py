@@ -28,10 +28,10 @@ GROWTH = 8 * 2**20
 
 
 def held() -> tuple[int, int, int]:
-    """Files that are open, files in the folders for temporary ones, and bytes in memory."""
+    """Files that are open, files of this process in the folders for temporary ones, and bytes in memory."""
     gc.collect()
     process, folders = psutil.Process(), [Path("/dev/shm"), Path(tempfile.gettempdir())]
-    mine = sum(1 for folder in folders if folder.is_dir() for _ in folder.glob("marl-vllm-*/**/*"))
+    mine = sum(1 for folder in folders if folder.is_dir() for _ in folder.glob(f"marl-vllm-{process.pid}-*/**/*"))
     return process.num_fds(), mine, process.memory_info().rss
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import Tensor
 from marl.engines.vllm.checkpoint_names import CheckpointNames
 from marl.engines.vllm.core import Core
 from marl.engines.vllm.limits import NO_DORA, check_heads, context_of, rank_room
-from marl.engines.vllm.whole_weights import in_memory
+from marl.engines.vllm.whole_weights import temporary_folder
 from marl.models.adapter import AdapterSource
 from marl.models.hf_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from marl.models.lora import adapter_tensors
@@ -64,7 +63,7 @@ class Adapters:
         self._plain: set[str] = set()
         """Policies that speak with the base."""
         self._loads = 0
-        self._folder = tempfile.TemporaryDirectory(dir=in_memory(), prefix="marl-vllm-")
+        self._folder = temporary_folder()
         for source in sources.values():
             _check(source)
         room = {"enable_lora": True, "max_loras": self._most + 1, "max_lora_rank": self._rank}

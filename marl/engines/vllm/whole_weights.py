@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,9 +24,13 @@ if TYPE_CHECKING:
 _SHARED_MEMORY = Path("/dev/shm")
 
 
-def in_memory() -> str | None:
-    """Return the folder for files that other processes read at once: in memory, where there is such a folder."""
-    return str(_SHARED_MEMORY) if _SHARED_MEMORY.is_dir() else None
+def temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for files that other processes read at once: in memory, where there is a place for that.
+
+    Its name holds the number of this process, which says whose it is if the process is killed.
+    """
+    place = str(_SHARED_MEMORY) if _SHARED_MEMORY.is_dir() else None
+    return tempfile.TemporaryDirectory(dir=place, prefix=f"marl-vllm-{os.getpid()}-")
 
 
 class WholeWeights:
@@ -91,7 +96,7 @@ class WholeWeights:
         if self.core.takes_tensors:
             self.core.reload(tensors)
             return
-        with tempfile.TemporaryDirectory(dir=in_memory(), prefix="marl-vllm-") as folder:
+        with temporary_folder() as folder:
             # Tied tensors share their memory, which a file of safetensors must not.
             apart = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
             save_file(apart, Path(folder) / "model.safetensors")

@@ -1,0 +1,51 @@
+"""An episode's graph as a picture: every edge of every kind is an arrow, and hostile texts are shown as they are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from by_hand import episode
+from command_line import printed
+
+from marl.graph import Trajectory, write_trajectories
+from marl.scenario.load import ScenarioError
+from marl.view.graph_picture import check_picture, draw_graph
+
+
+def fork_and_join() -> Trajectory:
+    """One asks two, who are heard by a fourth; the first also decided that the fourth speaks."""
+    whole, graph = episode("e.0", ("ann", "bob", "cat", "dan")), Trajectory(episode("e.0", ("ann",)).deal, "")
+    said = ["plan $x$ <b>", "left", None, "a long answer that does not fit"]
+    turns = [replace(turn, action=action) for turn, action in zip(whole.turns, said, strict=True)]
+    ids = [turn.id for turn in turns]
+    reads = {0: {}, 1: {0: {"told"}}, 2: {0: {"heard", "posed"}}, 3: {0: {"gated"}, 1: {"heard"}, 2: {"heard"}}}
+    for place, turn in enumerate(turns):
+        kinds = {ids[source]: frozenset(names) for source, names in reads[place].items()}
+        graph.add(turn, [*kinds], kinds)
+    return graph
+
+
+def test_every_edge_of_every_kind_is_an_arrow(tmp_path: Path) -> None:
+    file = tmp_path / "graph.svg"
+    draw_graph(fork_and_join(), file)
+    arrows = set(re.findall(r'id="(\d+-\d+-\w+)"', file.read_text()))
+    assert arrows == {"0-1-told", "0-2-heard", "0-2-posed", "0-3-gated", "1-3-heard", "2-3-heard"}
+
+
+def test_the_first_selected_episode_of_a_run_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, file = tmp_path / "run", tmp_path / "graph.png"
+    (run / "trajectories").mkdir(parents=True)
+    (run / "scenario.yaml").write_text("{}")
+    write_trajectories(run / "trajectories" / "000004.jsonl.zst", [fork_and_join()])
+    assert printed(monkeypatch, capsys, "show", run, "--graph", file).strip() == str(file)
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_another_format_is_refused_by_name() -> None:
+    with pytest.raises(ScenarioError, match=r"--graph g.gif: no such format '.gif'; choices: .pdf, .png, .svg"):
+        check_picture(Path("g.gif"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -93,7 +94,7 @@ def _arrows(axes: Axes, trajectory: Trajectory, reader: TurnId, places: Mapping[
     return [kind for _, kind in edges]
 
 
-def _style(kind: EdgeKind) -> str:
+def _style(kind: EdgeKind) -> Literal["--", "-"]:
     return "--" if kind == "gated" else "-"
 
 

@@ -18,6 +18,9 @@ from marl.processes import descendants
 from marl.protocols import UnjudgedError
 from marl.sandbox import ProgramResult, Sandbox, run
 
+# One after the other: some of these tests make one processor busy.
+pytestmark = pytest.mark.xdist_group("busy processor")
+
 WAITS = "import time; print('up', flush=True); time.sleep(0.5); print('done')"
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from marl.engines.weight_owner import WeightOwner
 from marl.models.weights import copy_weights
 
 if TYPE_CHECKING:
@@ -18,10 +19,7 @@ class SinglePolicy:
     """All weights of a model. Policies with the same weights share them until one of them has learnt."""
 
     def __init__(self, model: Any, source: ModelSource) -> None:
-        self.model, self.versions, self._source = model, [0], source
-        self._owner: str | None = None
-        """The policy whose weights were loaded."""
-        self._added: set[str] = set()
+        self.model, self.versions, self._owner = model, [0], WeightOwner(source)
 
     def index(self, policy: str) -> int:
         """Return the index of a policy, which is the same for all."""
@@ -36,11 +34,10 @@ class SinglePolicy:
         Raises:
             ValueError: if they do not fit, or other policies use those held here; nothing is changed then.
         """
-        if users := (self._added | {self._owner or policy}) - {policy}:
-            names = ", ".join(map(repr, sorted(users)))
-            raise ValueError(f"policy {policy!r} has weights of its own, but this engine holds those of {names}")
+        self._owner.check(policy)
         copy_weights(self.model, weights)
-        self._owner, self.versions[0] = policy, version
+        self._owner.take(policy)
+        self.versions[0] = version
 
     def add(self, policy: str, source: ModelSource | None) -> None:
         """Let a further policy use these weights.
@@ -48,19 +45,13 @@ class SinglePolicy:
         Raises:
             ValueError: if its source is another one, or if these weights have learnt.
         """
-        if source != self._source:
-            held = f"this engine holds the weights of {self._source.path!r} alone"
-            raise ValueError(f"policy {policy!r}: {held}; other weights need an engine of their own")
-        if self._owner is not None:
-            raise ValueError(f"policy {policy!r}: this engine holds weights that policy {self._owner!r} has learnt")
-        self._added.add(policy)
+        self._owner.add(policy, source)
 
     def remove(self, policy: str) -> None:
         """Forget a policy; weights that it has learnt give way to those of the source."""
-        self._added.discard(policy)
-        if policy == self._owner:
-            copy_weights(self.model, self._source.model().state_dict().items())
-            self._owner, self.versions[0] = None, 0
+        if self._owner.remove(policy):
+            copy_weights(self.model, self._owner.source.model().state_dict().items())
+            self.versions[0] = 0
 
 
 if TYPE_CHECKING:

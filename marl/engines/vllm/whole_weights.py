@@ -14,6 +14,7 @@ from torch import Tensor
 from marl.engines.vllm.checkpoint_names import CheckpointNames
 from marl.engines.vllm.core import Core
 from marl.engines.vllm.limits import check_heads, context_of
+from marl.engines.weight_owner import WeightOwner
 from marl.models.weights import read_tensors
 
 if TYPE_CHECKING:
@@ -42,10 +43,7 @@ class WholeWeights:
         self.context = context_of(self._names.config, settings.max_context)
         self.ends: Any = self._names.ends
         self.core = Core(source, settings, self.context, {})
-        self._source = source
-        self._owner: str | None = None
-        """The policy whose weights were loaded."""
-        self._added: set[str] = set()
+        self._owner = WeightOwner(source)
         self._version = self._loads = 0
 
     def version(self, policy: str) -> int:
@@ -65,11 +63,10 @@ class WholeWeights:
         Raises:
             ValueError: if they do not fit, or other policies use those held here; nothing is changed then.
         """
-        if users := (self._added | {self._owner or policy}) - {policy}:
-            names = ", ".join(map(repr, sorted(users)))
-            raise ValueError(f"policy {policy!r} has weights of its own, but this engine holds those of {names}")
+        self._owner.check(policy)
         self._put(self._names.complete(read_tensors(weights), f"version {version} of policy {policy!r}"))
-        self._owner, self._version = policy, version
+        self._owner.take(policy)
+        self._version = version
 
     def add(self, policy: str, source: ModelSource | None) -> None:
         """Let a further policy use these weights.
@@ -77,19 +74,13 @@ class WholeWeights:
         Raises:
             ValueError: if its source is another one, or if these weights have learnt.
         """
-        if source != self._source:
-            held = f"this engine holds the weights of {self._source.path!r} alone"
-            raise ValueError(f"policy {policy!r}: {held}; other weights need an engine of their own")
-        if self._owner is not None:
-            raise ValueError(f"policy {policy!r}: this engine holds weights that policy {self._owner!r} has learnt")
-        self._added.add(policy)
+        self._owner.add(policy, source)
 
     def remove(self, policy: str) -> None:
         """Forget a policy; weights that it has learnt give way to those of the source."""
-        self._added.discard(policy)
-        if policy == self._owner:
-            self._put(self._source.model().state_dict())
-            self._owner, self._version = None, 0
+        if self._owner.remove(policy):
+            self._put(self._owner.source.model().state_dict())
+            self._version = 0
 
     def _put(self, tensors: Mapping[str, Tensor]) -> None:
         self._loads += 1

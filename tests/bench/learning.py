@@ -55,6 +55,7 @@ TEAMS = (
     ),
     *("absolute_zero", "best_of_n", "chain", "debate_judged", "fork_join", "mae", "mixture_of_agents"),
     *("ppo_team", "dpo_pairs", "sft_best", "prime", "recipes/iterative_dpo"),
+    *("real/smollm2_team", "real/smollm2_solver_only"),
 )
 TASKS = GAMES_OF | {Path(name).name: name for name in TEAMS}
 RLHF = ("rlhf_1_sft", "rlhf_2_reward", "rlhf_3_ppo")

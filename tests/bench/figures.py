@@ -26,7 +26,10 @@ from credit.validation.report import method_table
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "tests" / "bench"
-READMES = ("README.md", "tests/bench/README.md", "credit/README.md", "games/README.md", "scenarios/README.md")
+READMES = (
+    *("README.md", "tests/bench/README.md", "credit/README.md", "games/README.md", "scenarios/README.md"),
+    "scenarios/real/README.md",
+)
 _BLOCK = re.compile(r"(<!-- figures (\w+) -->\n).*?\n?(<!-- end of figures -->)", re.DOTALL)
 DASH, MINUS = "\u2013", "\u2212"
 _BUSY = 1.5
@@ -108,8 +111,21 @@ def credit_rules() -> str:
     return method_table([MethodResult(**{names.get(key, key): value for key, value in row.items()}) for row in rows])
 
 
+def with_interval(name: str, key: str, when: str) -> str:
+    """Return a held-out figure of all seeds with its 95 % interval, such as `.77 [.65, .86], .80 [.68, .88]`."""
+    parts = zip(*(values(name, f"held_out/{key}{bound}/{when}") for bound in ("", "_low", "_high")), strict=True)
+    return ", ".join(f"{plain(value)} [{plain(low)}, {plain(high)}]" for value, low, high in parts)
+
+
+def quoted(text: str) -> str:
+    """Return what a model said as a cell of a table: on one line, as code, so that nothing of it is Markdown."""
+    line = " ".join(text.split()).replace("|", "\\|").replace("``", "` `")
+    return f"`` {line} ``"
+
+
 HELPERS: tuple[Callable[..., Any], ...] = (
     *(figures, values, plain, seeds, mean, before_and_after, span, effort, percent, thousands, credit_rules, min, max),
+    *(with_interval, quoted, result),
 )
 
 

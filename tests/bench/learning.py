@@ -1,11 +1,12 @@
 """What a scenario learns, seed by seed: one run per seed, measured at its start and its end.
 
-    python tests/bench/learning.py kuhn|nim|tic_tac_toe|TEAM|rlhf|sft|two_games [--seeds 0 1 2] [--budget 1]
+    python tests/bench/learning.py kuhn|nim|tic_tac_toe|TEAM|RECIPE|sft|two_games [--seeds 0 1 2] [--budget 1]
         [--out FILE] [a.b=c]
 
-TEAM is a scenario file with held-out problems, such as team_arithmetic: all its held-out measures are reported. `rlhf`
-is the recipe of three scenarios, each of which starts from the folder of the one before. `sft` imitates the recorded
-answers of `team_arithmetic`'s solver from random weights. `two_games` compares two games in one run with each alone. Of
+TEAM is a scenario file with held-out problems, such as team_arithmetic: all its held-out measures are reported. RECIPE
+(rlhf, smollm2_steps, smollm2_poker) is a list of scenarios, each of which starts from the folder of the one before.
+`sft` imitates the recorded answers of `team_arithmetic`'s solver from random weights. `two_games` compares two games in
+one run with each alone. Of
 what learners say of themselves, the loss and the accuracies are reported: means over the first and the last twentieth
 of the steps. Means over all training steps show how fast a scenario learned (`practice/...`).
 
@@ -26,6 +27,7 @@ from _bench import ROOT, parser, report, silent
 
 import marl
 from marl.commands.evaluate import measure
+from marl.evaluation.evaluate import EXACT
 from marl.graph import write_trajectories
 from marl.models.tiny import Tiny
 from marl.protocols import WarmUp
@@ -58,7 +60,13 @@ TEAMS = (
     *("real/smollm2_team", "real/smollm2_solver_only"),
 )
 TASKS = GAMES_OF | {Path(name).name: name for name in TEAMS}
-RLHF = ("rlhf_1_sft", "rlhf_2_reward", "rlhf_3_ppo")
+RECIPES = {
+    "rlhf": tuple(f"recipes/rlhf_{step}" for step in ("1_sft", "2_reward", "3_ppo")),
+    "smollm2_steps": tuple(f"real/smollm2_{step}" for step in ("1_sft", "2_dpo", "3_grpo")),
+    "smollm2_poker": tuple(f"real/smollm2_self_play_{step}" for step in ("1_format", "2_reward")),
+}
+RECORDED = {"smollm2_poker": ("real/smollm2_self_play_1_format", 400)}
+"""Recipe -> scenario that learns from recorded random play, and episodes of it."""
 GOALS = ("eval/kuhn/nashconv", "eval/nim/optimal")
 """Figure of each game of `two_games`."""
 LEARNT = ("loss", "accuracy", "held_out_accuracy", "prm_loss", "prm_accuracy")
@@ -82,6 +90,11 @@ def exact(name: str, rows: list[dict[str, Any]]) -> dict[str, float]:
     last = rows[-1]["step"]
     mass = fmean(row["eval/legal_mass"] for row in rows if "eval/legal_mass" in row and row["step"] >= 0.9 * last)
     return {"start": curve[0][1], "end": fmean(v for s, v in curve if s >= 0.9 * last), "legal_mass": mass}
+
+
+def exactly(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return `exact` of all exact figures that were measured."""
+    return {f"{name}/{key}": value for name in EXACT if name in rows[0] for key, value in exact(name, rows).items()}
 
 
 def played(run: Path, task: str) -> dict[str, float]:
@@ -134,17 +147,30 @@ def practised(rows: list[dict[str, Any]]) -> dict[str, float]:
     return {f"practice/{name.partition('/')[2]}": fmean(row[name] for row in rows if name in row) for name in names}
 
 
-def follow(seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
-    """The recipe, one scenario after the other, in a folder of its own."""
-    home = RUNS / f"rlhf_{seed}"
+def follow(recipe: str, seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
+    """Train one scenario of a recipe after the other, in a folder of its own."""
+    home = RUNS / f"{recipe}_{seed}"
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
     figures: dict[str, Any] = {"seed": seed}
     with contextlib.chdir(home):
-        for name in RLHF:
-            found = one(ROOT / "scenarios" / "recipes" / f"{name}.yaml", Path("runs") / name, (seed, budget), overrides)
+        for file in RECIPES[recipe]:
+            name = Path(file).name
+            given = [*overrides, *recorded(recipe, file, seed)]
+            found = one(ROOT / "scenarios" / f"{file}.yaml", Path("runs") / name, (seed, budget), given)
             figures |= {f"{name}/{key}": value for key, value in found.items()}
     return figures
+
+
+def recorded(recipe: str, file: str, seed: int) -> list[str]:
+    """Record the random play that a scenario of a recipe imitates, if it does; return the override that names it."""
+    wanted, episodes = RECORDED.get(recipe, ("", 0))
+    if file != wanted:
+        return []
+    path = Path("random_play.jsonl.zst").absolute()
+    played = marl.load(ROOT / "scenarios" / f"{file}.yaml", ["experience=rollouts"])
+    write_trajectories(path, random_play(played, episodes, seed))
+    return [f"experience.path={path}"]
 
 
 def one(file: Path, run: Path, how: tuple[int, float], overrides: list[str]) -> dict[str, Any]:
@@ -157,8 +183,8 @@ def one(file: Path, run: Path, how: tuple[int, float], overrides: list[str]) -> 
         marl.train(checked, run, overwrite=True)
     rows = list(RunFolder(run).rows())
     figures = {"steps": steps, "seconds": round(time.perf_counter() - started, 1)}
-    told = held_out(rows) if "eval/held_out/episodes" in rows[0] else {}
-    return figures | {name: round(value, 4) for name, value in (told | learnt(rows)).items()}
+    measured = held_out(rows) if "eval/held_out/episodes" in rows[0] else {}
+    return figures | {name: round(value, 4) for name, value in (measured | exactly(rows) | learnt(rows)).items()}
 
 
 def imitate(seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
@@ -209,17 +235,14 @@ def learn(task: str, seed: int, budget: float, overrides: list[str]) -> dict[str
     figures: dict[str, Any] = {"seed": seed, "steps": checked.schedule.steps}
     figures["seconds"] = round(time.perf_counter() - started, 1)
     rows = list(RunFolder(run).rows())
-    for name in ("eval/nashconv", "eval/optimal"):
-        if name in rows[0]:
-            figures |= {f"{name}/{key}": round(value, 4) for key, value in exact(name, rows).items()}
-    if "eval/held_out/episodes" in rows[0]:
-        figures |= {name: round(value, 4) for name, value in held_out(rows).items()}
-    figures |= {name: round(value, 4) for name, value in (returns(rows) | learnt(rows) | practised(rows)).items()}
+    measured = exactly(rows) | (held_out(rows) if "eval/held_out/episodes" in rows[0] else {})
+    measured |= returns(rows) | learnt(rows) | practised(rows)
+    figures |= {name: round(value, 4) for name, value in measured.items()}
     before = {f"before/{key[5:]}": value for key, value in rows[0].items() if key in BEFORE}
     return figures | {key: round(value, 4) for key, value in (before | played(run, task)).items()}
 
 
-OTHERS = {"rlhf": follow, "sft": imitate, "two_games": together}
+OTHERS = {name: partial(follow, name) for name in RECIPES} | {"sft": imitate, "two_games": together}
 
 
 def main() -> None:

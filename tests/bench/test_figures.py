@@ -7,7 +7,7 @@ import re
 import figures
 import pytest
 
-MEASURED_IN = ("tests/bench/README.md", "credit/README.md")
+MEASURED_IN = ("tests/bench/README.md", "credit/README.md", "scenarios/real/README.md")
 NONE = "Example, not measured"
 
 

@@ -119,7 +119,7 @@ def with_interval(name: str, key: str, when: str) -> str:
 
 def quoted(text: str) -> str:
     """Return what a model said as a cell of a table: on one line, as code, so that nothing of it is Markdown."""
-    line = " ".join(text.split()).replace("|", "\\|").replace("``", "` `")
+    line = re.sub("``+", lambda ticks: " ".join(ticks[0]), " ".join(text.split()).replace("|", "\\|"))
     return f"`` {line} ``"
 
 

@@ -93,6 +93,8 @@ class EngineConfig(Component):
     """True if one engine can sample for several policies with a base in common: it is then made by `build_shared`."""
     token_level: ClassVar[bool] = True
     """True if it works with tokens: scores a given text, and continues token ids."""
+    structures: ClassVar[bool] = False
+    """True if it can limit answers to JSON or to legal moves (`sampling.structured`)."""
 
     @property
     def max_wait_s(self) -> float:

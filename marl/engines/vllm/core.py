@@ -175,6 +175,8 @@ def _start(source: PretrainedSource, settings: VLLM, context: int, more: Mapping
         generation_config="vllm",
         disable_log_stats=True,
         use_tqdm_on_load=False,
+        # One for all requests: left to itself vLLM chooses by the first one, and fails at a schema of another kind.
+        structured_outputs_config={"backend": "guidance"},  # type: ignore[arg-type]  # it makes the settings of it
         **cache,
         **more,
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from marl.engines.transformers.thoughts import ThoughtLimit
 from marl.engines.vllm.core import PartRequest
-from marl.engines.vllm.parts import PendingCompletion, check_temperature, scoring_all, scoring_next
+from marl.engines.vllm.parts import PendingCompletion, check_request, scoring_all, scoring_next
 from marl.errors import EngineError
 from marl.models.chat_template import ChatTokenizer
 from marl.protocols import MeteredEngine, SharedWeights
@@ -49,13 +49,13 @@ class VLLMEngine(MeteredEngine):
         """Queue a request.
 
         Raises:
-            ValueError: if the ticket is in use, the policy has no weights here, the prompt cannot be made, or the
-                temperature is one that vLLM does not sample at.
+            ValueError: if the ticket is in use, the policy has no weights here, the prompt cannot be made, or vLLM
+                cannot sample as the request asks.
             EngineError: if vLLM's processes have died.
         """
         if ticket in self._open or any(ticket == answered for answered, _ in self._ready):
             raise ValueError(f"ticket {ticket} was submitted before and has not been answered")
-        check_temperature(request)
+        check_request(request)
         version, chat = self.weights.version(request.policy), self.chat_tokenizer
         prompt = chat.prompt(request)
         forced = None if request.forced is None else chat.forced_ids(request.forced)

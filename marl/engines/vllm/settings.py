@@ -24,6 +24,7 @@ class VLLM(EngineConfig):
     kind: str = "vllm"
     needs_model: ClassVar[bool] = True
     shares_base: ClassVar[bool] = True
+    structures: ClassVar[bool] = True
     memory_share: float | None = Field(None, gt=0, le=1)
     """Share of the device's memory that it may use, weights included. Default on a GPU: 0.5."""
     kv_cache_mib: PositiveInt | None = None

@@ -79,6 +79,14 @@ class MeteredEngine:
         """Return policy -> figures of the step, and forget what a run that is resumed from here would not know."""
 
 
+class SleepingEngine:
+    """Base of engines that can leave the memory of their device to others while nothing is asked of them."""
+
+    @abstractmethod
+    def sleep(self) -> None:
+        """Free memory until requests or weights come, which wake it up; stay awake if requests are in flight."""
+
+
 class EngineConfig(Component):
     """Settings of an engine."""
 

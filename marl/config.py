@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import pairwise
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError
@@ -161,6 +161,16 @@ class Sampling(Config):
     from; they count in `max_tokens`. None: no limit of their own."""
     stop: tuple[str, ...] = ()
     """Texts that end a completion, as the model's own end tokens do."""
+    structured: Literal["json", "legal_moves"] | None = None
+    """`json`: sample only what can become a JSON object, of the role's `json_schema` if it has one. `legal_moves`: only
+    the texts of legal moves. Log-probabilities are those of what was left to choose from, which no learner knows: for
+    turns that are not learned from, on the engine `vllm`."""
+
+    @model_validator(mode="after")
+    def _thinks_or_is_limited(self) -> Self:
+        if self.structured and self.thinking_tokens is not None:
+            raise ValueError(f"structured: {self.structured!r} leaves no room for thoughts; remove thinking_tokens")
+        return self
 
     @property
     def truncated(self) -> bool:

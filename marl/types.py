@@ -107,6 +107,8 @@ class Request:
     """Examples of answers, from which scripted players choose if any text is a move."""
     tools: Many[str] = ()
     """JSON schemas (as in OpenAI's `tools`) of the tools that the role may call, for chat templates that take them."""
+    answer_schema: str = ""
+    """JSON schema of the answer, for engines that limit what is sampled (`sampling.structured`); empty: any object."""
     marks: Many[Mark] = ()
     """Parts of `messages` that were made from earlier turns, by message and beginning."""
     purpose: Purpose = "train"

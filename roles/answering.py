@@ -88,6 +88,10 @@ class AnsweringRole(BaseRole):
         """The schema as templates show it; empty if there is none."""
         return parsing.compact(self.json_schema) if self.json_schema is not None else ""
 
+    @property
+    def answer_schema(self) -> str:
+        return self.schema_text if self.answer == "json" else ""
+
     def parse(self, text: str, legal: tuple[str, ...] | None) -> str | None:
         if self.tools and parsing.calls_tool(text):
             call = parsing.tool_call(text)

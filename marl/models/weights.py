@@ -72,7 +72,7 @@ def load_tokenizer(source: PretrainedSource) -> Any:
     """
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(
-            source.path, trust_remote_code=source.trust_remote_code, **_gguf_file(source)
+            source.path, trust_remote_code=source.trust_remote_code, **gguf_file(source)
         )
     except UNREADABLE as error:
         raise source.fault(f"has no readable tokenizer: {error}") from error
@@ -90,7 +90,7 @@ def load_tokenizer(source: PretrainedSource) -> Any:
     return tokenizer
 
 
-def _gguf_file(source: PretrainedSource) -> dict[str, Any]:
+def gguf_file(source: PretrainedSource) -> dict[str, Any]:
     """Return the argument of `from_pretrained` that has it read a GGUF file, if the source is one."""
     return {"gguf_file": source.gguf_file} if source.gguf_file else {}
 
@@ -104,7 +104,7 @@ def _unpacking(source: PretrainedSource) -> dict[str, Any]:
         return {}
     from transformers import GgufConfig  # of 5.19: releases that cannot read GGUF so need not have it
 
-    return {**_gguf_file(source), "quantization_config": GgufConfig(dequantize=True)}
+    return {**gguf_file(source), "quantization_config": GgufConfig(dequantize=True)}
 
 
 @cache

@@ -18,7 +18,15 @@ from marl.protocols.credit import (
     Peers,
 )
 from marl.protocols.encoders import TextEncoder, TextEncoderConfig
-from marl.protocols.engines import Engine, EngineConfig, MeteredEngine, Service, WeightlessEngine, WorkerEngine
+from marl.protocols.engines import (
+    Engine,
+    EngineConfig,
+    MeteredEngine,
+    Service,
+    SleepingEngine,
+    WeightlessEngine,
+    WorkerEngine,
+)
 from marl.protocols.games import Game, GameConfig, GameStart, Refusal, Speaker
 from marl.protocols.learning import CountsChanges, Learner, LearnerConfig, LearnerContext, LossConfig
 from marl.protocols.models import ModelConfig, ModelContext, ModelSource, SharedWeights, WarmUp
@@ -62,6 +70,7 @@ __all__ = [
     "Service",
     "SharedWeights",
     "Simulator",
+    "SleepingEngine",
     "Speaker",
     "Split",
     "Stateful",

@@ -79,6 +79,14 @@ class MeteredEngine:
         """Return policy -> figures of the step, and forget what a run that is resumed from here would not know."""
 
 
+class SleepingEngine:
+    """Base of engines that can leave the memory of their device to others while nothing is asked of them."""
+
+    @abstractmethod
+    def sleep(self) -> None:
+        """Free memory until requests or weights come, which wake it up; stay awake if requests are in flight."""
+
+
 class EngineConfig(Component):
     """Settings of an engine."""
 
@@ -93,6 +101,8 @@ class EngineConfig(Component):
     """True if one engine can sample for several policies with a base in common: it is then made by `build_shared`."""
     token_level: ClassVar[bool] = True
     """True if it works with tokens: scores a given text, and continues token ids."""
+    structures: ClassVar[bool] = False
+    """True if it can limit answers to JSON or to legal moves (`sampling.structured`)."""
 
     @property
     def max_wait_s(self) -> float:

@@ -93,6 +93,11 @@ class RoleConfig(Component):
     tools: tuple[Tool, ...] = ()
     """Tools that it may call; a game with a seat that answers calls plays them."""
 
+    @property
+    def answer_schema(self) -> str:
+        """Return the JSON schema that a whole answer must fit, as text; empty if it is any object, or no JSON."""
+        return ""
+
     def for_reader(self, knows_language: bool) -> Self:
         """Return the role with the prompts that it has where a scenario gives none; a tiny model knows no language."""
         return self

@@ -68,6 +68,7 @@ class RoleCasting:
             continues=speaker.continues(view),
             examples=tuple([well_formed(speaker.phrase(move)) for move in view.info.get("examples", ())]),
             tools=_schemas(speaker.tools) if speaker.tools else (),
+            answer_schema=speaker.answer_schema if speaker.sampling.structured == "json" else "",
             marks=tuple(
                 [mark for index, spans in enumerate(prompt.spans) if spans for mark in _marks(spans, index, view)]
             ),

@@ -10,7 +10,7 @@ from itertools import count, islice
 from urllib.parse import quote
 
 from marl.graph import Trajectory
-from marl.protocols import Engine, Game, GameConfig, MeteredEngine, Rewards, RoleConfig, Service, View
+from marl.protocols import Engine, Game, GameConfig, MeteredEngine, Rewards, RoleConfig, Service, SleepingEngine, View
 from marl.rollout.casting import RoleCasting
 from marl.rollout.episode import Episode, GameError, PlayLimits
 from marl.rollout.request_router import Answer, Deliver, RequestRouter
@@ -180,6 +180,12 @@ class RolloutSimulator:
         metered = {id(engine): engine for engine in self.engines.values() if isinstance(engine, MeteredEngine)}
         figures = {name: each for engine in metered.values() for name, each in engine.end_step().items()}
         return {f"policy/{name}/{key}": value for name, each in figures.items() for key, value in each.items()}
+
+    def sleep(self) -> None:
+        """Let engines that can free their memory do so, until they are needed again."""
+        for engine in {id(engine): engine for engine in self.engines.values()}.values():
+            if isinstance(engine, SleepingEngine):
+                engine.sleep()
 
     @property
     def spent(self) -> dict[str, Usage]:

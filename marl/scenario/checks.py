@@ -45,7 +45,7 @@ def check(scenario: Scenario, *, to_train: bool = True) -> None:
     Raises:
         ValueError: naming everything that does not fit, a line each.
     """
-    about_parts = (_references, *map(_of_each_game, (_seats, _speakers)), _weights, _of_each_game(_remote))
+    about_parts = (_references, *map(_of_each_game, (_seats, _speakers)), _weights, _structured, _of_each_game(_remote))
     about_credit = (_rotation, _mix, _learning, _updates, credit_problems, _of_each_game(zero_sum_problems))
     about_learning = (_something_learns,) if to_train else ()
     about_measuring = (*map(_of_each_game, (_evaluation, _held_out)), _best, _alarms)
@@ -241,6 +241,33 @@ def _remote(scenario: Scenario) -> Iterator[str]:
                 f"roles.{name}.history: {role.history!r}, but engine {speaker.engine.kind!r} of "
                 f"policies.{role.policy} cannot continue token ids; use 'fresh'"
             )
+
+
+def _structured(scenario: Scenario) -> Iterator[str]:
+    learning = {name for name, _, _ in scenario.learning_roles()}
+    exact = [name for name in ("nashconv", "optimal") if getattr(scenario.evaluate, name)]
+    for name, role in scenario.roles.items():
+        speaker, wanted = scenario.policies.get(role.policy), role.sampling.structured
+        if not wanted or not speaker:
+            continue
+        where = f"roles.{name}.sampling.structured: {wanted!r}, but"
+        if not speaker.engine.structures:
+            able = [kind for kind, each in choices("engines", EngineConfig).items() if _structures(each)]
+            yield (
+                f"{where} engine {speaker.engine.kind!r} of policies.{role.policy} limits no answers; choices: "
+                f"{', '.join(able)}"
+            )
+        if name in learning:
+            yield (
+                f"{where} its turns are learned from, and a learner knows no limits of what could be sampled; remove "
+                "it, or set trainable: false"
+            )
+        for measure in exact:
+            yield f"{where} evaluate.{measure} scores given texts, which cannot be done under such a limit"
+
+
+def _structures(part: type[Component]) -> bool:
+    return issubclass(part, EngineConfig) and part.structures
 
 
 def _something_learns(scenario: Scenario) -> Iterator[str]:

@@ -70,6 +70,8 @@ class Run:
             if fields := (self.judge.needs & self._readable(name)) | learner.needs:
                 wanted[name] = fields
                 turns[name] = [t for t in sampled.values() if roles[t.role].policy == name and roles[t.role].trainable]
+        if turns:
+            self.simulator.sleep()
         ids = [turn.id for name in turns for turn in turns[name]]
         return dict(zip(ids, self.learners.read(turns, wanted), strict=True))
 
@@ -95,6 +97,7 @@ class Run:
 
     def update(self, samples: Mapping[str, Sequence[Sample]]) -> Metrics:
         """Update policies as a group; return their figures as `policy/NAME/...`."""
+        self.simulator.sleep()
         figures = self.learners.update(samples)
         return {f"policy/{name}/{key}": value for name in figures for key, value in figures[name].items()}
 

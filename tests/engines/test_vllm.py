@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from marl.models.pretrained import PretrainedSource
 from marl.scenario.load import load
 from marl.scenario.yaml_text import ScenarioError
 from marl.types import Completion, Failure, Mark, Message, Request
+from roles.answering import AnsweringRole
 
 pytestmark = pytest.mark.xdist_group("vllm")
 CLOSE = 1e-5
@@ -177,6 +179,48 @@ def test_cancelled_requests_get_no_answer(speaker: VLLMEngine) -> None:
     assert answered == {1, 3}
 
 
+def test_answers_can_be_limited_to_legal_moves(speaker: VLLMEngine, source: PretrainedSource) -> None:
+    moves = {"bet": "[bet]", "check": "[check]", "fold": "[fold]"}
+    limited = [
+        replace(ask("card K", seed, max_tokens=12, structured="legal_moves"), options=moves) for seed in range(12)
+    ]
+    completions = answers(speaker, limited)
+    assert len({completion.text for completion in completions}) > 1
+    assert {completion.text for completion in completions} <= {*moves.values()}
+    # Byte for byte there was no choice but for the first letter: its log-probability is that among b, c and f.
+    tokenizer, first, said = source.tokenizer(), completions[0], "bcf"
+    letters = [tokenizer(letter, add_special_tokens=False).input_ids[0] for letter in said]
+    with torch.no_grad():
+        ids = torch.tensor([[*first.prompt_ids, first.token_ids[0]]])
+        among = source.model()(ids).logits[0, -1][letters].log_softmax(0).tolist()
+    expected = [0.0] * len(first.token_ids)
+    expected[1] = among[said.index(first.text[1])]
+    assert first.logprobs == pytest.approx(expected, abs=CLOSE)
+    with pytest.raises(ValueError, match="any text is a move"):
+        speaker.submit(0, ask("card K", structured="legal_moves"))
+    with pytest.raises(ValueError, match="structured: 'json', but vLLM scores no given text"):
+        speaker.submit(0, ask("card K", structured="json", forced="{}"))
+
+
+def test_answers_can_be_limited_to_json_that_fits_the_schema_of_the_role(speaker: VLLMEngine) -> None:
+    any_object = [ask("in JSON", seed, max_tokens=200, structured="json") for seed in range(6)]
+    schema = {"type": "object", "properties": {"move": {"enum": ["hit", "stand"]}}, "required": ["move"]}
+    role = AnsweringRole(
+        kind="solver", policy="actor", answer="json", json_schema={**schema, "additionalProperties": False}
+    )
+    of_schema = [
+        replace(ask("in JSON", seed, max_tokens=60, structured="json"), answer_schema=role.answer_schema)
+        for seed in range(6)
+    ]
+    completions = answers(speaker, [*any_object, *of_schema])
+    whole = [json.loads(completion.text) for completion in completions[:6] if completion.finish == "stop"]
+    assert whole
+    assert all(isinstance(each, dict) for each in whole)
+    chosen = [json.loads(completion.text) for completion in completions[6:] if completion.finish == "stop"]
+    assert chosen
+    assert {(*each, each["move"]) for each in chosen} <= {("move", "hit"), ("move", "stand")}
+
+
 def test_new_weights_replace_the_old_ones_in_place(speaker: VLLMEngine, source: PretrainedSource) -> None:
     model, long = source.model(), ask("word " * 30, max_tokens=12)
     answers(speaker, [long])
@@ -262,6 +306,22 @@ def test_what_vllm_cannot_hold_is_refused_before_a_weight_is_loaded(
     [
         ([], r"policies.actor.engine: its heads are 16 wide.*head_dim: 32"),
         (["policies.actor.model={kind: adapter, base: {kind: tiny, head_dim: 32}, use_dora: true}"], "no DoRA"),
+        (
+            ["policies.actor.model.head_dim=32", "roles.player.sampling.structured=legal_moves"],
+            r"roles.player.sampling.structured: 'legal_moves', but its turns are learned from",
+        ),
+        (
+            ["policies.actor.engine={kind: transformers}", "roles.player.sampling.structured=json"],
+            r"engine 'transformers' of policies.actor limits no answers",
+        ),
+        (
+            ["policies.actor.model.head_dim=32", "roles.player.sampling={structured: json, thinking_tokens: 3}"],
+            "structured: 'json' leaves no room for thoughts",
+        ),
+        (
+            ["policies.actor.model.head_dim=32", "roles.player.sampling.structured=legal_moves"],
+            r"but evaluate.nashconv scores given texts",
+        ),
     ],
 )
 def test_a_scenario_that_vllm_cannot_play_is_refused_when_it_is_read(overrides: list[str], message: str) -> None:

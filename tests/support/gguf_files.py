@@ -31,11 +31,11 @@ _NAMES = {
 }
 
 
-def small_llama() -> LlamaForCausalLM:
-    """A Llama of one layer with random weights and tied embeddings, for the tokens of `vocabulary`."""
+def small_llama(width: int = 32) -> LlamaForCausalLM:
+    """A Llama of one layer with random weights, two heads and tied embeddings, for the tokens of `vocabulary`."""
     config = LlamaConfig(
         vocab_size=len(vocabulary()),
-        hidden_size=32,
+        hidden_size=width,
         intermediate_size=64,
         num_hidden_layers=1,
         num_attention_heads=2,

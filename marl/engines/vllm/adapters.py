@@ -13,9 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from marl.engines.vllm.checkpoint_names import CheckpointNames
-from marl.engines.vllm.core import Core
-from marl.engines.vllm.limits import NO_DORA, check_heads, context_of, rank_room
-from marl.engines.vllm.whole_weights import temporary_folder
+from marl.engines.vllm.limits import NO_DORA, context_of, rank_room
+from marl.engines.vllm.whole_weights import replace_weights
 from marl.models.adapter import AdapterSource
 from marl.models.hf_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from marl.models.lora import adapter_tensors
@@ -24,6 +23,7 @@ from marl.models.weights import check_finite, copy_adapter_weights
 if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
 
+    from marl.engines.vllm.server_settings import VLLMServer
     from marl.engines.vllm.settings import VLLM
     from marl.protocols import ModelSource, Weights
 
@@ -49,11 +49,10 @@ class Adapters:
     0.32 computes rows without an adapter with the one in the last place (vllm-project/vllm#48421).
     """
 
-    def __init__(self, sources: Mapping[str, AdapterSource], settings: VLLM) -> None:
+    def __init__(self, sources: Mapping[str, AdapterSource], settings: VLLM | VLLMServer) -> None:
         """`sources`: policy -> its adapter; all on the same base."""
         first = next(iter(sources.values()))
         names = CheckpointNames(first.base_source)
-        check_heads(first.base_source, names.config)
         self.context = context_of(names.config, settings.max_context)
         self.ends: Any = names.ends
         self._base = first.base_source
@@ -63,11 +62,13 @@ class Adapters:
         self._plain: set[str] = set()
         """Policies that speak with the base."""
         self._loads = 0
-        self._folder = temporary_folder()
         for source in sources.values():
             _check(source)
         room = {"enable_lora": True, "max_loras": self._most + 1, "max_lora_rank": self._rank}
-        self.core = Core(self._base, settings, self.context, room)
+        self.core = settings.start(self._base, names.config, self.context, room)
+        self._folder = self.core.exchange()
+        if not self.core.holds_source:
+            replace_weights(self.core, self._base.model().state_dict())
         for policy, source in sources.items():
             self.add(policy, source)
 

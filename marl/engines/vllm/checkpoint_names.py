@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from marl.models.weights import UNREADABLE
+from marl.models.weights import UNREADABLE, gguf_file
 
 if TYPE_CHECKING:
     from marl.models.pretrained import PretrainedSource
@@ -26,7 +26,7 @@ class CheckpointNames:
         """
         trusted = source.trust_remote_code
         try:
-            self.config: Any = AutoConfig.from_pretrained(source.path, trust_remote_code=trusted)
+            self.config: Any = AutoConfig.from_pretrained(source.path, trust_remote_code=trusted, **gguf_file(source))
         except UNREADABLE as error:
             raise source.fault(f"has no readable settings: {error}") from error
         with torch.device("meta"):

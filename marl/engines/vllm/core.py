@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ import torch
 import torch._dynamo
 from torch import Tensor
 
+from marl.engines.vllm.folders import readable_folder, temporary_folder
 from marl.errors import EngineError
 from marl.watchdog import Watch
 
@@ -47,6 +49,9 @@ class PartRequest(NamedTuple):
 class Core:
     """An `LLMEngine` in this process, or (`settings.process`) in others."""
 
+    holds_source = True
+    """True if it starts with the weights of the source."""
+
     def __init__(self, source: PretrainedSource, settings: VLLM, context: int, adapters: Mapping[str, Any]) -> None:
         """`context`: most tokens of a prompt and its completion. `adapters`: vLLM's own settings of adapters.
 
@@ -56,19 +61,22 @@ class Core:
         self._in_process = not settings.process and settings.tensor_parallel == 1
         self._eager = not torch.cuda.is_available() if settings.eager is None else settings.eager
         self._timeout_s = settings.timeout_s
+        self._sleeps, self._asleep = settings.sleep, False
         with _untouched_process():
             os.environ.update(_VARIABLES, VLLM_ENABLE_V1_MULTIPROCESSING=str(int(not self._in_process)))
             if self._eager:
                 # Processes of its own read it at their start.
                 os.environ["TORCH_COMPILE_DISABLE"] = "1"
             try:
-                with self._uncompiled():
-                    self._engine = _start(source, settings, context, {"enforce_eager": self._eager, **adapters})
+                with self._uncompiled(), readable_folder(source) as folder:
+                    more = {"model": folder, "enforce_eager": self._eager, **adapters}
+                    self._engine = _start(source, settings, context, more)
             except RuntimeError as error:
                 raise EngineError(f"vLLM did not start: {error}") from error
 
     def add(self, job: PartRequest) -> None:
         """Queue a request."""
+        self._wake()
         prompt = {"prompt_token_ids": list(job.prompt_ids), "cache_salt": job.salt}
         with self._living():
             self._engine.add_request(job.id, prompt, job.params, lora_request=job.adapter)  # type: ignore[arg-type]  # a TypedDict
@@ -90,6 +98,7 @@ class Core:
 
         Tied ones are given under each of their names: vLLM keeps packed copies of the weights on processors.
         """
+        self._wake()
         if isinstance(tensors, str):
             weights: dict[str, Any] = {"weights_path": tensors}
         else:
@@ -98,11 +107,30 @@ class Core:
 
     def load_adapter(self, adapter: LoRARequest) -> None:
         """Read an adapter from its folder, in place of the one with the same number."""
+        self._wake()
         self._within(lambda: self._engine.add_lora(adapter))
 
     def drop_adapter(self, number: int) -> None:
         """Free an adapter's place."""
+        self._wake()
         self._within(lambda: self._engine.remove_lora(number))
+
+    def sleep(self) -> None:
+        """Move the weights to the memory of the processor and drop the cache, if the settings say so."""
+        if self._sleeps and not self._asleep:
+            self._within(lambda: self._engine.sleep(level=1))
+            self._asleep = True
+
+    def _wake(self) -> None:
+        if self._asleep:
+            # What a learner in this process has freed, torch keeps for it.
+            torch.cuda.empty_cache()
+            self._within(lambda: self._engine.wake_up())
+            self._asleep = False
+
+    def exchange(self) -> tempfile.TemporaryDirectory[str]:
+        """Return a folder for weights that vLLM is to read."""
+        return temporary_folder()
 
     @property
     def takes_tensors(self) -> bool:
@@ -164,7 +192,6 @@ def _start(source: PretrainedSource, settings: VLLM, context: int, more: Mapping
     if block_size := settings.block_size or (_CPU_BLOCK if on_cpu else None):
         cache["block_size"] = block_size
     arguments = EngineArgs(
-        model=source.path,
         dtype=settings.dtype or source.dtype,  # type: ignore[arg-type]  # one of vLLM's names
         trust_remote_code=source.trust_remote_code,
         max_model_len=context,
@@ -172,9 +199,12 @@ def _start(source: PretrainedSource, settings: VLLM, context: int, more: Mapping
         max_num_batched_tokens=max(settings.prefill_tokens, settings.max_sequences),
         tensor_parallel_size=settings.tensor_parallel,
         logprobs_mode="processed_logprobs",
+        enable_sleep_mode=settings.sleep and current_platform.is_sleep_mode_available(),
         generation_config="vllm",
         disable_log_stats=True,
         use_tqdm_on_load=False,
+        # One for all requests: left to itself vLLM chooses by the first one, and fails at a schema of another kind.
+        structured_outputs_config={"backend": "guidance"},  # type: ignore[arg-type]  # it makes the settings of it
         **cache,
         **more,
     )

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from marl.engines.transformers.thoughts import ThoughtLimit
 from marl.engines.vllm.core import PartRequest
-from marl.engines.vllm.parts import PendingCompletion, check_temperature, scoring_all, scoring_next
+from marl.engines.vllm.parts import PendingCompletion, check_request, scoring_all, scoring_next
 from marl.errors import EngineError
 from marl.models.chat_template import ChatTokenizer
-from marl.protocols import MeteredEngine, SharedWeights
+from marl.protocols import MeteredEngine, SharedWeights, SleepingEngine
 from marl.types import Completion, Failure, Finish, Metrics, Request, Ticket
 from marl.watchdog import HangError
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Answers = list[tuple[Ticket, Completion | Failure]]
 
 
-class VLLMEngine(MeteredEngine):
+class VLLMEngine(MeteredEngine, SleepingEngine):
     """One model in vLLM with the weights of its policies, and one tokenizer, which is ours."""
 
     def __init__(self, policy_weights: WholeWeights | Adapters, tokenizer: Any) -> None:
@@ -49,13 +49,13 @@ class VLLMEngine(MeteredEngine):
         """Queue a request.
 
         Raises:
-            ValueError: if the ticket is in use, the policy has no weights here, the prompt cannot be made, or the
-                temperature is one that vLLM does not sample at.
+            ValueError: if the ticket is in use, the policy has no weights here, the prompt cannot be made, or vLLM
+                cannot sample as the request asks.
             EngineError: if vLLM's processes have died.
         """
         if ticket in self._open or any(ticket == answered for answered, _ in self._ready):
             raise ValueError(f"ticket {ticket} was submitted before and has not been answered")
-        check_temperature(request)
+        check_request(request)
         version, chat = self.weights.version(request.policy), self.chat_tokenizer
         prompt = chat.prompt(request)
         forced = None if request.forced is None else chat.forced_ids(request.forced)
@@ -128,6 +128,12 @@ class VLLMEngine(MeteredEngine):
         self._steps += 1
         read, self._read = self._read, {}
         return {policy: {"prefix_cache": known / tokens} for policy, (known, tokens) in read.items() if tokens}
+
+    def sleep(self) -> None:
+        """Free the device's memory, if the settings say so, until requests or weights come."""
+        if not self._open:
+            with self._named():
+                self.core.sleep()
 
     def close(self) -> None:
         """End vLLM's processes, and free its memory."""
@@ -206,9 +212,9 @@ class VLLMEngine(MeteredEngine):
 
     def _take_tokens(self, answer: PendingCompletion, output: RequestOutput) -> Finish | None:
         """Append what was sampled; return why the completion ends here, if it does."""
-        if output.finished:
+        if output.finished and output.num_cached_tokens is not None:
             read = self._read.setdefault(answer.request.policy, [0, 0])
-            read[0] += output.num_cached_tokens or 0
+            read[0] += output.num_cached_tokens
             read[1] += len(output.prompt_token_ids or ())
         sampled: Any = output.outputs[0]
         greedy = answer.request.sampling.temperature == 0

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from vllm import SamplingParams
-from vllm.sampling_params import RequestOutputKind
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from marl.config import Sampling
 from marl.engines.transformers.thoughts import ThoughtLimit
@@ -70,22 +70,40 @@ class PendingCompletion:
             flat_logprobs=True,
             detokenize=False,
             output_kind=RequestOutputKind.DELTA if watched else RequestOutputKind.FINAL_ONLY,
+            structured_outputs=_structure(self.request),
             skip_clone=True,
         )
 
 
-def check_temperature(request: Request) -> None:
-    """Check that vLLM samples at a request's temperature.
+def check_request(request: Request) -> None:
+    """Check that vLLM can sample or score as a request asks.
 
     Raises:
-        ValueError: if it does not.
+        ValueError: if it cannot.
     """
-    temperature = request.sampling.temperature
-    if 0 < temperature < _COLDEST:
+    sampling, policy = request.sampling, f"policy {request.policy!r}"
+    if 0 < sampling.temperature < _COLDEST:
         raise ValueError(
-            f"policy {request.policy!r}: sampling.temperature: {temperature:g}, but vLLM knows none between 0 and "
-            f"{_COLDEST:g}"
+            f"{policy}: sampling.temperature: {sampling.temperature:g}, but vLLM knows none between 0 and {_COLDEST:g}"
         )
+    if sampling.structured is None:
+        return
+    where = f"{policy}: sampling.structured: {sampling.structured!r}"
+    if sampling.structured == "legal_moves" and not request.options:
+        raise ValueError(f"{where}, but any text is a move")
+    if request.forced is not None:
+        raise ValueError(f"{where}, but vLLM scores no given text under such a limit")
+
+
+def _structure(request: Request) -> StructuredOutputsParams | None:
+    """Return what limits the answer; None if nothing does."""
+    match request.sampling.structured:
+        case "json":
+            schema = request.answer_schema
+            return StructuredOutputsParams(json=schema) if schema else StructuredOutputsParams(json_object=True)
+        case "legal_moves":
+            return StructuredOutputsParams(choice=list(dict.fromkeys((request.options or {}).values())))
+    return None
 
 
 def scoring_all() -> SamplingParams:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from marl.engines.vllm.installation import made_for_processors, problem
-from marl.engines.vllm.limits import NO_DORA, head_problem
+from marl.engines.vllm.limits import NO_DORA, check_heads, head_problem
+from marl.errors import Notice
 from marl.models.adapter import Adapter
 from marl.models.tiny import Tiny
 from marl.protocols import Engine, EngineConfig, ModelConfig, ModelSource
 
 if TYPE_CHECKING:
+    from marl.engines.vllm.core import Core
     from marl.models.adapter import AdapterSource
     from marl.models.pretrained import PretrainedSource
 
@@ -24,6 +27,7 @@ class VLLM(EngineConfig):
     kind: str = "vllm"
     needs_model: ClassVar[bool] = True
     shares_base: ClassVar[bool] = True
+    structures: ClassVar[bool] = True
     memory_share: float | None = Field(None, gt=0, le=1)
     """Share of the device's memory that it may use, weights included. Default on a GPU: 0.5."""
     kv_cache_mib: PositiveInt | None = None
@@ -46,6 +50,9 @@ class VLLM(EngineConfig):
     max_adapters: PositiveInt | None = None
     """Most adapters that it holds at once, where it serves policies with adapters. Default: two more than there are at
     the start of a run, for opponents that are added."""
+    sleep: bool = False
+    """While learners work, leave the device to them: weights wait in the memory of the processor, and the cache is
+    dropped. vLLM can do so on GPUs; on a processor it has no effect."""
     process: bool = False
     """Run in processes of its own: always so with `tensor_parallel` above 1. They start more slowly."""
     timeout_s: PositiveFloat = 600.0
@@ -72,20 +79,31 @@ class VLLM(EngineConfig):
     def build(self, source: ModelSource | None) -> Engine:
         if source is None:
             raise ValueError("engine 'vllm' speaks for a model: give the policy a `model`")
-        self._check_installation()
+        self._prepare()
         from marl.engines.vllm.engine import VLLMEngine
         from marl.engines.vllm.whole_weights import WholeWeights
 
         return VLLMEngine(WholeWeights(cast("PretrainedSource", source), self), source.tokenizer())
 
     def build_shared(self, sources: Mapping[str, ModelSource]) -> Engine:
-        self._check_installation()
+        self._prepare()
         from marl.engines.vllm.adapters import Adapters
         from marl.engines.vllm.engine import VLLMEngine
 
         adapters = cast("Mapping[str, AdapterSource]", sources)
         return VLLMEngine(Adapters(adapters, self), next(iter(adapters.values())).tokenizer())
 
-    def _check_installation(self) -> None:
+    def start(self, source: PretrainedSource, config: Any, context: int, adapters: Mapping[str, Any]) -> Core:
+        """Return vLLM with a model. `config`: of the model; `context`: most tokens of a prompt and its completion;
+        `adapters`: vLLM's own settings of them."""
+        from marl.engines.vllm.core import Core
+
+        check_heads(source, config)
+        return Core(source, self, context, adapters)
+
+    def _prepare(self) -> None:
         for message in self.missing():
             raise ValueError(f"engine 'vllm' {message}")
+        if self.sleep and made_for_processors():
+            message = "engine.sleep: true has no effect on a processor, where vLLM frees no memory"
+            warnings.warn(message, Notice, stacklevel=2)

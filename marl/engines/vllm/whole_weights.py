@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,39 +10,31 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from marl.engines.vllm.checkpoint_names import CheckpointNames
-from marl.engines.vllm.core import Core
-from marl.engines.vllm.limits import check_heads, context_of
+from marl.engines.vllm.limits import context_of
 from marl.engines.weight_owner import WeightOwner
 from marl.models.weights import read_tensors
 
 if TYPE_CHECKING:
+    from marl.engines.vllm.core import Core
+    from marl.engines.vllm.server import ServerCore
+    from marl.engines.vllm.server_settings import VLLMServer
     from marl.engines.vllm.settings import VLLM
     from marl.models.pretrained import PretrainedSource
     from marl.protocols import ModelSource, Weights
-
-_SHARED_MEMORY = Path("/dev/shm")
-
-
-def temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder for files that other processes read at once: in memory, where there is a place for that.
-
-    Its name holds the number of this process, which says whose it is if the process is killed.
-    """
-    place = str(_SHARED_MEMORY) if _SHARED_MEMORY.is_dir() else None
-    return tempfile.TemporaryDirectory(dir=place, prefix=f"marl-vllm-{os.getpid()}-")
 
 
 class WholeWeights:
     """Weights of one policy, or of several that share all of them until one of them has learnt."""
 
-    def __init__(self, source: PretrainedSource, settings: VLLM) -> None:
+    def __init__(self, source: PretrainedSource, settings: VLLM | VLLMServer) -> None:
         self._names = CheckpointNames(source)
-        check_heads(source, self._names.config)
         self.context = context_of(self._names.config, settings.max_context)
         self.ends: Any = self._names.ends
-        self.core = Core(source, settings, self.context, {})
+        self.core = settings.start(source, self._names.config, self.context, {})
         self._owner = WeightOwner(source)
         self._version = self._loads = 0
+        if not self.core.holds_source:
+            self._put(source.model().state_dict())
 
     def version(self, policy: str) -> int:
         """Return the version of a policy's weights."""
@@ -84,11 +74,16 @@ class WholeWeights:
 
     def _put(self, tensors: Mapping[str, Tensor]) -> None:
         self._loads += 1
-        if self.core.takes_tensors:
-            self.core.reload(tensors)
-            return
-        with temporary_folder() as folder:
-            # Tied tensors share their memory, which a file of safetensors must not.
-            apart = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-            save_file(apart, Path(folder) / "model.safetensors")
-            self.core.reload(folder)
+        replace_weights(self.core, tensors)
+
+
+def replace_weights(core: Core | ServerCore, tensors: Mapping[str, Tensor]) -> None:
+    """Overwrite all weights in place, tied ones under each of their names."""
+    if core.takes_tensors:
+        core.reload(tensors)
+        return
+    with core.exchange() as folder:
+        # Tied tensors share their memory, which a file of safetensors must not.
+        apart = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+        save_file(apart, Path(folder) / "model.safetensors")
+        core.reload(folder)

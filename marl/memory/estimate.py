@@ -95,7 +95,8 @@ def _guessed(request: Request) -> int:
 
 
 def estimate(scenario: Scenario, sizes: ScenarioSizes, device_bytes: float | None = None) -> MemoryEstimate:
-    """Return what a run of the scenario holds. `device_bytes`: the device's memory, for engines that claim a share."""
+    """Return what a run of the scenario holds. `device_bytes`: the GPU's memory, for engines that claim a share; None:
+    it runs on the processor."""
     held: dict[tuple[str, str, Stage], Holding] = {}
     for key, policies, use in (*_engines(scenario, sizes, device_bytes), *_learners(scenario, sizes)):
         # What is shared has one key, and so is counted once.

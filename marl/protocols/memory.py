@@ -20,8 +20,6 @@ class AdapterSize:
     rank: int
     layers: int
     """Layers that it adapts."""
-    inputs: int
-    """Sum of the widths of their inputs."""
 
 
 @dataclass(frozen=True, slots=True)

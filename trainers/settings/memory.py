@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 AT_ONCE = 1 << 24
 """Numbers in a table of tokens by vocabulary that is held at once (`trainers.forward.token_outputs`)."""
-TABLES = 4.25
-"""Float32 tables of that size that exist at once where entropy is computed: log-softmax, probabilities, their logarithms
-where they are not zero, products, and truth values."""
+TABLES = 4.0
+"""Float32 tables of that size that exist at once where entropy is computed: log-softmax, probabilities, finite
+logarithms of these, and products."""
 BACKWARD_TABLES = 3.0
 """Those that exist in the backward pass: log-softmax, its gradient, and the logits'."""
 ANCHOR_TABLES = 4.0
@@ -46,7 +46,9 @@ def micro_batch(work: Workload, micro_tokens: int, packing: str, minibatches: in
         total, most = rows * width, max(1, micro_tokens // width) * width
     else:
         prompts = min(rows, max(1.0, work.prompts / minibatches))
-        total, most = prompts * work.prompt + rows * work.answer, max(width, micro_tokens)
+        own = prompts * (work.prompt - work.common) + rows * work.answer
+        total, most = work.common + own, max(width, micro_tokens)
+    total = max(1.0, total)  # a role that never spoke has no texts
     tokens = min(total, most)
     return MicroBatch(tokens, tokens * rows * work.answer / total, math.ceil(total / tokens))
 
@@ -67,8 +69,8 @@ def kept_by_layer(size: ModelSize, *, shares_keys: bool = True) -> float:
 
 
 def activations(size: ModelSize, tokens: float, *, checkpointing: bool, packing: str = "padded") -> float:
-    """Return the bytes kept of so many tokens for the backward pass; of `auto`, in a layout that pads."""
-    each = kept_by_layer(size, shares_keys=packing in ("padded", "auto"))
+    """Return the bytes kept of so many tokens for the backward pass; of `auto`, in the layout that keeps most."""
+    each = kept_by_layer(size, shares_keys=packing == "padded")
     return tokens * (size.layers * FLOAT32 * size.hidden + each if checkpointing else size.layers * each)
 
 

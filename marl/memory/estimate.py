@@ -89,7 +89,7 @@ def _workload(run: DryRun, role: str) -> Workload:
     prompts = rows * (first / run.scenario.schedule.group_size + 1 - first)
     counts = run.prompt_tokens.get(role) or [_guessed(turn.request) for turn in turns]
     texts = ["\n".join(message.content or "" for message in turn.request.messages) for turn in turns]
-    common = len(commonprefix(texts)) / max(1, *map(len, texts))
+    common = len(commonprefix(texts)) / max(1, *map(len, texts))  # noqa: RUF071  # these are no paths
     longest = max(counts)
     return Workload(rows, prompts, longest, run.scenario.roles[role].sampling.max_tokens, int(common * longest))
 

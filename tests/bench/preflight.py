@@ -68,7 +68,7 @@ def scenario(model: dict[str, Any], setting: dict[str, Any]) -> dict[str, Any]:
     learner = setting.get("learner", GRPO)
     heard = [{"role": name, "hears": [*names[:index]]} for index, name in enumerate(names)]
     answers = {"examples": ["{{ answer }}", "{{ wrong[0] }}"]}
-    stages = [{**stage, **({} if stage["role"] == "planner" else answers)} for stage in heard]
+    stages = [{**stage, **answers} for stage in heard]
     sampling = {"max_tokens": setting.get("tokens", 24)}
     return {
         "game": {

@@ -23,7 +23,7 @@ TABLES = 4.0
 """Float32 tables of that size that exist at once where entropy is computed: log-softmax, probabilities, finite
 logarithms of these, and products."""
 BACKWARD_TABLES = 3.0
-"""Those that exist in the backward pass: log-softmax, its gradient, and the logits'."""
+"""Float32 tables that exist at once in the backward pass: log-softmax, its gradient, and the logits'."""
 ANCHOR_TABLES = 4.0
 """Further ones for an exact KL to one anchor."""
 
@@ -46,8 +46,8 @@ def micro_batch(work: Workload, micro_tokens: int, packing: str, minibatches: in
         total, most = rows * width, max(1, micro_tokens // width) * width
     else:
         prompts = min(rows, max(1.0, work.prompts / minibatches))
-        own = prompts * (work.prompt - work.common) + rows * work.answer
-        total, most = work.common + own, max(width, micro_tokens)
+        apart = prompts * (work.prompt - work.common) + rows * work.answer
+        total, most = work.common + apart, max(width, micro_tokens)
     total = max(1.0, total)  # a role that never spoke has no texts
     tokens = min(total, most)
     return MicroBatch(tokens, tokens * rows * work.answer / total, math.ceil(total / tokens))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marl.models.adapter import Adapter
+from marl.models.hf_folder import gguf_of, is_gguf
 from marl.models.pretrained import HeldModel, Pretrained
 from marl.models.tiny import Tiny
 from marl.protocols.memory import AdapterSize, ModelSize
@@ -56,7 +57,7 @@ def facts_of(model: ModelConfig, texts: Collection[str], configs: Configs | None
         return _adapter_facts(model, texts, configs)
     if isinstance(model, Tiny):
         return _tiny_facts(model, texts)
-    folder, file = folder_of(model), config_of(model, configs)
+    file = config_of(model, configs)
     config = _config(file) if file else {}
     width = _BYTES[model.dtype] if isinstance(model, HeldModel) else 4
     shapes = _shapes(model, texts, configs)
@@ -67,7 +68,7 @@ def facts_of(model: ModelConfig, texts: Collection[str], configs: Configs | None
         weight_bytes=width,
         size=_model_size(config, shapes, width),
         context=_context(config),
-        count=_folder_counter(folder or file.parent) if file else None,
+        count=_counter(file) if file else None,
     )
 
 
@@ -109,7 +110,7 @@ def _adapter_facts(adapter: Adapter, texts: Collection[str], configs: Configs | 
         return replace(base, description=description, weights=None, shared=base.weights)
     layers = list(_adapted(adapter, shapes))
     weights = sum(adapter.rank * sum(shape) + (shape[0] if adapter.use_dora else 0) for shape in layers)
-    adapter_size = AdapterSize(weights, adapter.rank, len(layers), sum(shape[1] for shape in layers))
+    adapter_size = AdapterSize(weights, adapter.rank, len(layers))
     size = base.size and replace(base.size, adapter=adapter_size)
     return replace(base, description=description, weights=weights, shared=base.weights, size=size)
 
@@ -149,9 +150,10 @@ def folder_of(model: ModelConfig) -> Path | None:
 
 
 def config_of(model: ModelConfig, configs: Configs | None = None) -> Path | None:
-    """Return the config.json of a model on this machine, or else the one that `configs` gives for it."""
+    """Return the config.json or the GGUF file of a model on this machine, or else what `configs` gives for it."""
     if folder := folder_of(model):
-        return folder / "config.json"
+        with suppress(ValueError):  # several GGUF files, which the model's settings refuse
+            return folder / ((isinstance(model, Pretrained) and model.gguf_file) or gguf_of(folder) or "config.json")
     known = configs or {}
     return known.get(model.path, known.get("")) if isinstance(model, Pretrained) else None
 
@@ -164,7 +166,8 @@ def _shapes(model: ModelConfig, texts: Collection[str], configs: Configs | None 
     if isinstance(model, Tiny):
         return dict(tiny_shapes(model, _vocabulary(model, texts)))
     folder, file = folder_of(model), config_of(model, configs)
-    saved = _saved_shapes(folder) if folder else None
+    packed = file is not None and _is_packed(file)
+    saved = _saved_shapes(folder) if folder and not packed else None
     if saved or file is None or not _config(file):
         return saved
     from marl.models.declared_shapes import declared_shapes
@@ -212,8 +215,17 @@ def _saved_shapes(folder: Path) -> Shapes | None:
 # --- a model's config.json -------------------------------------------------------------------------------------------
 
 
+def _is_packed(file: Path) -> bool:
+    """Return whether settings, weights and tokenizer are in one GGUF file."""
+    return file.is_file() and is_gguf(file)
+
+
 def _config(file: Path) -> Mapping[str, Any]:
     with suppress(OSError, ValueError, RecursionError):
+        if _is_packed(file):
+            from marl.models.declared_shapes import declared_settings
+
+            return declared_settings(file).get_text_config().to_dict()
         match json.loads(file.read_text(encoding="utf-8")):
             case {"text_config": dict(config)} | dict(config):
                 return config
@@ -274,9 +286,11 @@ def _contents(request: Request) -> str:
     return "\n".join(message.content for message in request.messages if message.content)
 
 
-def _folder_counter(folder: Path) -> Callable[[Request], int] | None:
-    """Return a count of tokens by the tokenizer in a folder and its chat template; None if it cannot be read."""
-    if not (folder / "tokenizer.json").is_file():
+def _counter(file: Path) -> Callable[[Request], int] | None:
+    """Return a count of tokens by the tokenizer in a GGUF file, or else beside a config.json, and its chat template;
+    None if there is none."""
+    folder, packed = file.parent, {"gguf_file": file.name} if _is_packed(file) else {}
+    if not packed and not (folder / "tokenizer.json").is_file():
         return None
     from transformers import PreTrainedTokenizerFast  # which, unlike AutoTokenizer, imports no torch
     from transformers.utils import logging
@@ -284,5 +298,5 @@ def _folder_counter(folder: Path) -> Callable[[Request], int] | None:
     from marl.models.chat_template import ChatTokenizer
 
     logging.set_verbosity_error()
-    chat = ChatTokenizer(PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True), frozenset())
+    chat = ChatTokenizer(PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True, **packed), frozenset())
     return lambda request: len(chat.prompt(request).ids)

@@ -28,6 +28,11 @@ class DeviceMemory:
         return self.name == "cpu"
 
     @property
+    def gpu_bytes(self) -> float | None:
+        """Memory of a GPU; None of a processor's."""
+        return None if self.is_cpu else self.bytes
+
+    @property
     def process(self) -> float:
         """Bytes that are taken before there is a model."""
         return _PROCESS["cpu" if self.is_cpu else "cuda"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from os.path import commonprefix
 
 from marl.evaluation.dry_run import DryRun
 from marl.protocols.memory import MemoryUse, ModelSize, Stage, Workload
@@ -87,7 +88,10 @@ def _workload(run: DryRun, role: str) -> Workload:
     rows = run.per_episode(role) * run.episodes_a_step
     prompts = rows * (first / run.scenario.schedule.group_size + 1 - first)
     counts = run.prompt_tokens.get(role) or [_guessed(turn.request) for turn in turns]
-    return Workload(rows, prompts, max(counts), run.scenario.roles[role].sampling.max_tokens)
+    texts = ["\n".join(message.content or "" for message in turn.request.messages) for turn in turns]
+    common = len(commonprefix(texts)) / max(1, *map(len, texts))  # noqa: RUF071  # these are no paths
+    longest = max(counts)
+    return Workload(rows, prompts, longest, run.scenario.roles[role].sampling.max_tokens, int(common * longest))
 
 
 def _guessed(request: Request) -> int:
@@ -95,7 +99,8 @@ def _guessed(request: Request) -> int:
 
 
 def estimate(scenario: Scenario, sizes: ScenarioSizes, device_bytes: float | None = None) -> MemoryEstimate:
-    """Return what a run of the scenario holds. `device_bytes`: the device's memory, for engines that claim a share."""
+    """Return what a run of the scenario holds. `device_bytes`: the GPU's memory, for engines that claim a share; None:
+    it runs on the processor."""
     held: dict[tuple[str, str, Stage], Holding] = {}
     for key, policies, use in (*_engines(scenario, sizes, device_bytes), *_learners(scenario, sizes)):
         # What is shared has one key, and so is counted once.

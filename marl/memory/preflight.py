@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from marl.evaluation.dry_run import DryRun
@@ -43,17 +44,20 @@ def preflight(run: DryRun, device: DeviceMemory) -> Preflight:
     """Return what a run takes on a device.
 
     Raises:
-        ValueError: if the sizes of a model are not known.
+        ValueError: if the sizes of a model are not known, or a part of the device is too small for what it is to hold.
     """
     sizes = sizes_of(run)
-    needed = estimate(run.scenario, sizes, device.bytes)
+    needed = estimate(run.scenario, sizes, device.gpu_bytes)
     for name in needed.unknown:
         model = run.models[name].description
         raise ValueError(f"policies.{name}.model: {model!r} does not say its sizes, so its memory is not known")
+    for each in needed.holdings:
+        if math.isinf(each.bytes):
+            raise ValueError(f"policies.{each.policies[0]}.engine: {each.content}")
     checked = Preflight(device, needed, LeanScenario(run.scenario, sizes, 0.0))
 
     def needs(scenario: Scenario, resized: ScenarioSizes) -> float:
-        return estimate(scenario, resized, device.bytes).peak(checked.stages)
+        return estimate(scenario, resized, device.gpu_bytes).peak(checked.stages)
 
     def size_of(policy: str, model: ModelConfig) -> ModelSize | None:
         return facts_of(model, run.texts(policy), run.configs).size

@@ -58,6 +58,12 @@ def gguf_of(folder: Path) -> str | None:
     return names[0] if names else None
 
 
+def is_gguf(path: Path) -> bool:
+    """Return whether a file begins as GGUF files do."""
+    with path.open("rb") as file:
+        return file.read(len(_GGUF)) == _GGUF
+
+
 def check_gguf(folder: Path, name: str) -> None:
     """Check that a model can be loaded from the GGUF file `name` in `folder`; its tensors are not looked at.
 
@@ -67,9 +73,8 @@ def check_gguf(folder: Path, name: str) -> None:
     if not (folder / name).is_file():
         there = ", ".join(sorted(path.name for path in folder.glob("*.gguf"))) or "none"
         raise ValueError(f"gguf_file: no file {name!r} in it; GGUF files there: {there}")
-    with (folder / name).open("rb") as file:
-        if file.read(len(_GGUF)) != _GGUF:
-            raise ValueError(f"gguf_file: {name!r} is no GGUF file: it does not begin with these four letters")
+    if not is_gguf(folder / name):
+        raise ValueError(f"gguf_file: {name!r} is no GGUF file: it does not begin with these four letters")
     if find_spec("gguf") is None:
         raise ValueError(f"gguf_file: {name!r} is read by the package `gguf`: pip install 'marl-llm[gguf]'")
 

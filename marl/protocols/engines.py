@@ -113,7 +113,7 @@ class EngineConfig(Component):
         """Return what sampling for policies of these sizes takes of memory.
 
         By default those are weights of its own, an adapter's base included.
-        `device_bytes`: memory of the device, for an engine that claims a share of it; None: not known.
+        `device_bytes`: memory of the GPU, for an engine that claims a share of it; None: it runs on the processor.
         """
         adapters = sum(FLOAT32 * size.adapter.weights for size in sizes if size.adapter)
         yield MemoryUse("weights to sample with", sizes[0].weight_bytes * sizes[0].weights + adapters)

@@ -20,8 +20,6 @@ class AdapterSize:
     rank: int
     layers: int
     """Layers that it adapts."""
-    inputs: int
-    """Sum of the widths of their inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +73,8 @@ class Workload:
     """Tokens of the longest prompt."""
     answer: int
     """Most tokens of a completion."""
+    common: int = 0
+    """Tokens with which all prompts begin, about."""
 
     @property
     def width(self) -> int:
@@ -90,6 +90,7 @@ class Workload:
             sum(each.prompts for each in every),
             max(each.prompt for each in every),
             max(each.answer for each in every),
+            min((each.common for each in every if each.rows), default=0),
         )
 
 

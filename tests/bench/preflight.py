@@ -3,17 +3,20 @@
     python tests/bench/preflight.py --model FOLDER [--out FILE] [--only NAME]
 
 Each setting plays one step and learns from it twice in a process of its own, with a model of some 135M parameters such
-as SmolLM2-135M-Instruct. `measured_gb`: greatest resident set of a stage (of `learn`, the second time, when there are
-moments), less what the process held before it loaded the model; `save` writes the state of a checkpoint; `play` comes
-before there are moments, which the estimate counts always. `estimated_gb`: what the preflight says of that stage, from
-the scenario and the model's shapes alone, but for the length of answers: the mean of those sampled, where `marl check`
-takes the longest that is allowed. `ratio`: estimated over measured, at the stage that takes most and at each.
+as SmolLM2-135M-Instruct. `process_gb`: what that process holds when it has done the same with a tiny model, so that all
+libraries are there. `measured_gb`: greatest resident set of a stage (of `learn`, the second time, when there are
+moments), less that; `save` writes the state of a checkpoint; `play` comes before there are moments, which the estimate
+counts always. `estimated_gb`: what the preflight says of that stage, from the scenario and the model's shapes alone,
+but for the length of answers: the mean of those sampled, where `marl check` takes the longest that is allowed.
+`ratio`: estimated over measured, at the stage that takes most and at each. Settings that were looked at while the
+estimate was corrected are in `looked_at`; the others were measured when it was done.
 The C library gives blocks from 128 KiB on back at once (`MALLOC_MMAP_THRESHOLD_`), so gaps between them do not count.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -22,7 +25,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -53,16 +55,20 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def scenario(model: Path, setting: dict[str, Any]) -> dict[str, Any]:
-    """The scenario of a setting: a team that works on sums."""
+LOOKED_AT = ("full_float32", "full_bfloat16", "lora", "lora_bfloat16", "lora_checkpointing")
+TINY = {"kind": "tiny", "vocabulary": "bytes", "context": 4096}
+
+
+def scenario(model: dict[str, Any], setting: dict[str, Any]) -> dict[str, Any]:
+    """The scenario of a setting: a team that works on sums, with this model."""
     names = setting.get("roles", ("solver",))
     kinds = {"planner": "planner", "solver": "solver", "critic": "solver"}
-    base = {"kind": "pretrained", "path": str(model), **setting.get("model", {})}
+    base = {**model, **setting.get("model", {})}
     held = adapter(**base) if setting.get("lora") else base
     learner = setting.get("learner", GRPO)
     heard = [{"role": name, "hears": [*names[:index]]} for index, name in enumerate(names)]
     answers = {"examples": ["{{ answer }}", "{{ wrong[0] }}"]}
-    stages = [{**stage, **({} if stage["role"] == "planner" else answers)} for stage in heard]
+    stages = [{**stage, **answers} for stage in heard]
     sampling = {"max_tokens": setting.get("tokens", 24)}
     return {
         "game": {
@@ -80,16 +86,24 @@ def scenario(model: Path, setting: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def measured(settings: dict[str, Any]) -> tuple[dict[str, float], float]:
-    """GB of each stage, beyond what a process takes that has imported everything; and the mean tokens of an answer."""
-    for module in ("marl.engines.transformers.sampler", "marl.models.lora", "trainers.objectives.actor_critic"):
-        import_module(module)
+def measured(settings: dict[str, Any], small: dict[str, Any]) -> dict[str, Any]:
+    """GB of each stage of a run, beyond what the process holds after the `small` one; the mean tokens of an answer."""
+    _played(small)
+    gc.collect()
+    before = _status("VmRSS")
+    peaks, answer = _played(settings)
+    held = {stage: (peak - before) / 1e9 for stage, peak in peaks.items()}
+    return {"process_gb": before / 1e9, "measured_gb": held, "answer_tokens": answer}
+
+
+def _played(settings: dict[str, Any]) -> tuple[dict[str, float], float]:
+    """Play, learn and save; return the greatest resident set of each stage, and the mean tokens of an answer."""
     from marl.scenario.load import validate
     from marl.state import save_state
     from marl.training.build import build
     from marl.training.samples import collect
 
-    before, peaks = _status("VmRSS"), {}
+    peaks: dict[str, float] = {}
     run = build(validate(settings))
     with _peak(peaks, "play"):
         trajectories = run.experience.gather(0, run.deals, run.simulator)
@@ -105,7 +119,7 @@ def measured(settings: dict[str, Any]) -> tuple[dict[str, float], float]:
     answers = [
         len(turn.completion.token_ids) for each in trajectories for turn in each.turns if turn.completion.token_ids
     ]
-    return {stage: (held - before) / 1e9 for stage, held in peaks.items()}, fmean(answers)
+    return peaks, fmean(answers)
 
 
 @contextmanager
@@ -135,30 +149,34 @@ def estimated(settings: dict[str, Any], answer: float) -> dict[str, float]:
     return {stage: needed.peak([stage]) / 1e9 for stage in STAGES}
 
 
-def _compared(settings: dict[str, Any]) -> dict[str, Any]:
+def compared(model: dict[str, Any], setting: dict[str, Any]) -> dict[str, Any]:
     """Both figures of each stage, and their ratio there and at the stage that takes most."""
-    peaks, answer = _measured_apart(settings)
+    settings = scenario(model, setting)
+    found = _measured_apart([settings, scenario(TINY, setting)])
+    peaks, answer = found["measured_gb"], found["answer_tokens"]
     guess = estimated(settings, answer)
     ratios = {stage: round(guess[stage] / peaks[stage], 3) for stage in STAGES}
     shown = {"estimated_gb": guess, "measured_gb": peaks}
     figures = {name: {stage: round(value, 3) for stage, value in each.items()} for name, each in shown.items()}
     return {
         "answer_tokens": round(answer, 1),
+        "process_gb": round(found["process_gb"], 3),
         **figures,
         "ratio": {"peak": round(max(guess.values()) / max(peaks.values()), 3), **ratios},
     }
 
 
-def _measured_apart(settings: dict[str, Any]) -> tuple[dict[str, float], float]:
+def _measured_apart(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what `measured` does in a process of its own."""
     command = [sys.executable, __file__, "--child"]
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(1 << 17), "OMP_NUM_THREADS": "1"}
     child = subprocess.run(
-        command, input=json.dumps(settings), capture_output=True, text=True, check=False, cwd=ROOT, env=environment
+        command, input=json.dumps(runs), capture_output=True, text=True, check=False, cwd=ROOT, env=environment
     )
     if child.returncode:
         raise SystemExit(child.stderr)
-    peaks, answer = json.loads(child.stdout.splitlines()[-1])
-    return peaks, answer
+    found: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
+    return found
 
 
 def main() -> None:
@@ -168,12 +186,13 @@ def main() -> None:
     made.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = made.parse_args()
     if options.child:
-        print(json.dumps(measured(json.load(sys.stdin))))
+        print(json.dumps(measured(*json.load(sys.stdin))))
         return
     if options.model is None:
         made.error("--model is missing: the folder of a language model")
-    figures = {name: _compared(scenario(options.model.absolute(), SETTINGS[name])) for name in options.only}
-    report(figures, options.out, seeds=[0], model=options.model.name, settings=options.only)
+    model = {"kind": "pretrained", "path": str(options.model.absolute())}
+    figures = {name: compared(model, SETTINGS[name]) for name in options.only}
+    report(figures, options.out, seeds=[0], model=options.model.name, settings=options.only, looked_at=LOOKED_AT)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 import torch
 from engine_helpers import CONTEXT
-from gguf_files import CHAT, small_llama, write_gguf
+from gguf_files import CHAT, small_llama, vocabulary, write_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import marl
+from marl.config import Sampling
+from marl.evaluation.model_facts import facts_of
 from marl.models.adapter import Adapter
+from marl.models.chat_template import ChatTokenizer
 from marl.models.merging import merged
 from marl.models.pretrained import Pretrained, PretrainedSource
+from marl.types import Message, Request
 
 NAME = "small-q8_0.gguf"
 IDS = torch.tensor([[3, 40, 50, 60, 70, 80]])
@@ -165,3 +169,14 @@ def test_a_run_on_it_saves_ordinary_folders(folder: Path, tmp_path: Path) -> Non
     learnt = AutoModelForCausalLM.from_pretrained(saved)
     assert learnt.generation_config.eos_token_id == AutoTokenizer.from_pretrained(saved).eos_token_id == 2
     assert not torch.equal(logits(learnt), logits(prepared(path=str(folder)).model()))
+
+
+def test_sizes_and_prompts_are_known_without_the_weights(folder: Path, source: PretrainedSource) -> None:
+    facts, model = facts_of(Pretrained(path=str(folder)), ()), small_llama()
+    assert facts.size is not None
+    assert facts.weights == facts.size.weights == model.num_parameters()
+    assert (facts.size.layers, facts.size.hidden, facts.size.inner, facts.size.queries) == (1, 32, 64, 32)
+    assert (facts.size.keys, facts.size.vocabulary, facts.context) == (16, len(vocabulary()), 256)
+    assert facts.count is not None
+    request = Request("actor", (Message("user", "hi, ok?"),), Sampling())
+    assert facts.count(request) == len(ChatTokenizer(source.tokenizer(), frozenset()).prompt(request).ids)

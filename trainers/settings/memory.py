@@ -1,7 +1,8 @@
 """Memory that learners take, worked out from sizes: activations of Llama's and Qwen3's layers, and the output's tables.
 
-What a layer keeps for its backward pass is that of Transformers' modules with PyTorch's fused attention: both inputs
-and outputs of products, norms in float32, and of an adapter a float32 copy of each adapted layer's input.
+What a layer keeps for its backward pass is that of Transformers' modules with PyTorch's fused attention: inputs and
+outputs of products in the type of the weights, and each norm's input in float32 (marl/models/half_precision.py); of a
+norm that learns, also what it multiplies with its weight; of an adapter, the products of low rank.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ if TYPE_CHECKING:
 
 AT_ONCE = 1 << 24
 """Numbers in a table of tokens by vocabulary that is held at once (`trainers.forward.token_outputs`)."""
-TABLES = 4.5
-"""Float32 tables of that size that exist at once: logits, their log-softmax, and those of entropy or of gradients."""
+TABLES = 4.0
+"""Float32 tables of that size that exist at once where entropy is computed: log-softmax, probabilities, finite
+logarithms of these, and products."""
+BACKWARD_TABLES = 3.0
+"""Float32 tables that exist at once in the backward pass: log-softmax, its gradient, and the logits'."""
 ANCHOR_TABLES = 4.0
 """Further ones for an exact KL to one anchor."""
-EMBEDDING_GRADIENTS = 2
-"""Copies of the embeddings' gradient while the output's and the input's part of it are added up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,9 @@ def micro_batch(work: Workload, micro_tokens: int, packing: str, minibatches: in
         total, most = rows * width, max(1, micro_tokens // width) * width
     else:
         prompts = min(rows, max(1.0, work.prompts / minibatches))
-        total, most = prompts * work.prompt + rows * work.answer, max(width, micro_tokens)
+        apart = prompts * (work.prompt - work.common) + rows * work.answer
+        total, most = work.common + apart, max(width, micro_tokens)
+    total = max(1.0, total)  # a role that never spoke has no texts
     tokens = min(total, most)
     return MicroBatch(tokens, tokens * rows * work.answer / total, math.ceil(total / tokens))
 
@@ -54,33 +58,29 @@ def kept_by_layer(size: ModelSize, *, shares_keys: bool = True) -> float:
 
     `shares_keys`: groups of heads share keys and values in attention; with a mask they are repeated for each head.
     """
-    width, hidden, inner, queries = size.weight_bytes, size.hidden, size.inner, size.queries
-    keys = size.keys if shares_keys else queries
-    normed = 2 * hidden + (queries + size.keys if size.head_norms else 0)
-    attended = width * (2 * queries + 2 * keys) + FLOAT32 * size.heads
-    if size.adapter is None:
-        norms = 3 * FLOAT32 * 2 * hidden if width == FLOAT32 else (FLOAT32 + 2 * width) * 2 * hidden
-        norms += (FLOAT32 + width) * (normed - 2 * hidden)
-        return norms + attended + 4 * width * inner
-    ranks = FLOAT32 * size.adapter.rank * size.adapter.layers / size.layers
-    if width == FLOAT32:
-        return FLOAT32 * (normed + 2 * hidden) + attended + 4 * width * inner + ranks
-    copies = FLOAT32 * size.adapter.inputs / size.layers
-    return FLOAT32 * normed + attended + 3 * width * inner + copies + ranks
+    width, learns = size.weight_bytes, size.adapter is None
+    keys = size.keys if shares_keys else size.queries
+    norms = 2 * size.hidden * (FLOAT32 * (1 + learns) + width)
+    if size.head_norms:
+        norms += (size.queries + size.keys) * (FLOAT32 + width * learns)
+    attended = width * (2 * size.queries + 2 * keys) + FLOAT32 * size.heads
+    adapted = width * size.adapter.rank * size.adapter.layers / size.layers if size.adapter else 0
+    return norms + attended + 4 * width * size.inner + adapted
 
 
 def activations(size: ModelSize, tokens: float, *, checkpointing: bool, packing: str = "padded") -> float:
-    """Return the bytes kept of so many tokens for the backward pass, and those of gradients within one layer."""
+    """Return the bytes kept of so many tokens for the backward pass; of `auto`, in the layout that keeps most."""
     each = kept_by_layer(size, shares_keys=packing == "padded")
-    width = FLOAT32 if size.adapter else size.weight_bytes
-    gradients = width * (4 * size.inner + 4 * size.hidden)
-    saved = size.layers * size.weight_bytes * size.hidden + each if checkpointing else size.layers * each
-    return tokens * (saved + gradients)
+    return tokens * (size.layers * FLOAT32 * size.hidden + each if checkpointing else size.layers * each)
 
 
-def output_tables(size: ModelSize, answers: float, tables: float = TABLES) -> float:
-    """Return the bytes of distributions over the vocabulary."""
-    return FLOAT32 * tables * min(answers * size.vocabulary, AT_ONCE)
+def beside_activations(size: ModelSize, micro: MicroBatch, tables: float = TABLES) -> float:
+    """Return the bytes that come and go while all activations are kept: tables of tokens by vocabulary in the forward
+    pass, or in the backward pass these or gradients within a layer, with that of the output's weights if they learn."""
+    table = FLOAT32 * min(micro.answers * size.vocabulary, AT_ONCE)
+    in_layer = micro.tokens * (4 * size.weight_bytes * size.inner + 4 * FLOAT32 * size.hidden)
+    output = 0 if size.adapter else size.weight_bytes * size.vocabulary * size.hidden
+    return max(tables * table, max(BACKWARD_TABLES * table, in_layer) + output)
 
 
 def trained_uses(size: ModelSize, optimizer: str, prefix: str = "") -> Iterator[MemoryUse]:

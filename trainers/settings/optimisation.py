@@ -10,11 +10,10 @@ from marl.config import Config
 from marl.protocols import LearnerConfig
 from marl.protocols.memory import MemorySaver, MemoryUse, ModelSize, Workload, base_uses
 from trainers.settings.memory import (
-    EMBEDDING_GRADIENTS,
     TABLES,
     activations,
+    beside_activations,
     micro_batch,
-    output_tables,
     trained_uses,
 )
 
@@ -159,10 +158,7 @@ class Optimisation(LearnerConfig):
         micro, packing = micro_batch(work, self.micro_tokens, self.packing, self.minibatches), self.packing
         saved = activations(size, micro.tokens, checkpointing=self.gradient_checkpointing, packing=packing)
         yield MemoryUse("activations", saved, "learn")
-        yield MemoryUse("distributions", output_tables(size, micro.answers, self.tables), "learn")
-        if size.adapter is None:
-            copies = EMBEDDING_GRADIENTS * size.weight_bytes * size.vocabulary * size.hidden
-            yield MemoryUse("gradients of embeddings", copies, "learn")
+        yield MemoryUse("distributions or their gradients", beside_activations(size, micro, self.tables), "learn")
 
     @property
     def tables(self) -> float:

@@ -26,7 +26,9 @@ def sampling_uses(settings: Transformers, sizes: Sequence[ModelSize], work: Work
         yield MemoryUse("weights to sample with", size.weight_bytes * size.weights)
     else:
         yield from base_uses(size)
-        yield MemoryUse("adapters to sample with", sum(FLOAT32 * s.adapter.weights for s in sizes if s.adapter))
+        yield MemoryUse(
+            "adapters to sample with", sum(size.weight_bytes * s.adapter.weights for s in sizes if s.adapter)
+        )
     yield MemoryUse("keys and values", rows * capacity(work, settings.max_context) * size.cache_bytes)
     yield MemoryUse("decoding or reading prompts", max(_decoding(size, rows), _reading(settings, size, work)), "play")
 

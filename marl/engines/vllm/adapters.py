@@ -14,6 +14,7 @@ from torch import Tensor
 
 from marl.engines.vllm.checkpoint_names import CheckpointNames
 from marl.engines.vllm.limits import NO_DORA, context_of, rank_room
+from marl.engines.vllm.memory import SPARE_ADAPTERS
 from marl.engines.vllm.whole_weights import replace_weights
 from marl.models.adapter import AdapterSource
 from marl.models.hf_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from marl.engines.vllm.server_settings import VLLMServer
     from marl.engines.vllm.settings import VLLM
     from marl.protocols import ModelSource, Weights
-
-_SPARE = 2
-"""Places for adapters that are added later."""
 
 
 @dataclass(slots=True)
@@ -56,7 +54,7 @@ class Adapters:
         self.context = context_of(names.config, settings.max_context)
         self.ends: Any = names.ends
         self._base = first.base_source
-        self._most = settings.max_adapters or len(sources) + _SPARE
+        self._most = settings.max_adapters or len(sources) + SPARE_ADAPTERS
         self._rank = rank_room(max(source.adapter.rank for source in sources.values()))
         self._adapters: dict[str, LoadedAdapter] = {}
         self._plain: set[str] = set()

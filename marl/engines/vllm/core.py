@@ -18,6 +18,7 @@ import torch._dynamo
 from torch import Tensor
 
 from marl.engines.vllm.folders import readable_folder, temporary_folder
+from marl.engines.vllm.memory import CPU_CACHE_MIB, GPU_SHARE
 from marl.errors import EngineError
 from marl.watchdog import Watch
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 _Value = TypeVar("_Value")
 _VARIABLES = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
-_CPU_CACHE_MIB, _GPU_SHARE, _CPU_BLOCK = 256, 0.5, 32
+_CPU_BLOCK = 32
 _LOOK_S = 0.0005
 """Pause between two looks at the answers of another process."""
 
@@ -186,9 +187,9 @@ def _start(source: PretrainedSource, settings: VLLM, context: int, more: Mapping
     from vllm.platforms import current_platform
 
     on_cpu = current_platform.is_cpu()
-    cache: dict[str, Any] = {"gpu_memory_utilization": settings.memory_share or _GPU_SHARE}
+    cache: dict[str, Any] = {"gpu_memory_utilization": settings.memory_share or GPU_SHARE}
     if settings.kv_cache_mib or (on_cpu and settings.memory_share is None):
-        cache["kv_cache_memory_bytes"] = (settings.kv_cache_mib or _CPU_CACHE_MIB) * 2**20
+        cache["kv_cache_memory_bytes"] = (settings.kv_cache_mib or CPU_CACHE_MIB) * 2**20
     if block_size := settings.block_size or (_CPU_BLOCK if on_cpu else None):
         cache["block_size"] = block_size
     arguments = EngineArgs(

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from marl.engines.vllm.installation import made_for_processors, problem
 from marl.engines.vllm.limits import NO_DORA, check_heads, head_problem
+from marl.engines.vllm.memory import engine_uses
 from marl.errors import Notice
 from marl.models.adapter import Adapter
 from marl.models.tiny import Tiny
 from marl.protocols import Engine, EngineConfig, ModelConfig, ModelSource
+from marl.protocols.memory import MemorySaver, MemoryUse, ModelSize, Workload
 
 if TYPE_CHECKING:
     from marl.engines.vllm.core import Core
     from marl.models.adapter import AdapterSource
     from marl.models.pretrained import PretrainedSource
+
+
+LEAST_SHARE, LEAST_SEQUENCES, LEAST_PREFILL = 0.3, 16, 2048
+"""Less memory for a GPU's cache, or fewer completions or tokens of prompts in a forward, would leave it idle."""
 
 
 class VLLM(EngineConfig):
@@ -63,6 +69,17 @@ class VLLM(EngineConfig):
         if self.memory_share is not None and self.kv_cache_mib is not None:
             raise ValueError("memory_share and kv_cache_mib both limit the cache; give one of them")
         return self
+
+    def memory(self, sizes: Sequence[ModelSize], work: Workload, device_bytes: float | None) -> Iterator[MemoryUse]:
+        return engine_uses(self, sizes, work, device_bytes)
+
+    def thrift(self) -> Iterator[MemorySaver]:
+        if self.max_sequences > LEAST_SEQUENCES:
+            yield MemorySaver("max_sequences", max(LEAST_SEQUENCES, self.max_sequences // 2))
+        if self.prefill_tokens > LEAST_PREFILL:
+            yield MemorySaver("prefill_tokens", max(LEAST_PREFILL, self.prefill_tokens // 2))
+        if self.kv_cache_mib is None and (self.memory_share is None or self.memory_share > LEAST_SHARE):
+            yield MemorySaver("memory_share", LEAST_SHARE)
 
     def missing(self) -> Iterable[str]:
         if message := problem():

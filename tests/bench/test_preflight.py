@@ -1,0 +1,20 @@
+"""The memory that `marl check --device cpu` expects against the memory that a run takes, with a small model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import preflight
+import pytest
+
+from marl.models.tiny import Tiny
+from marl.models.tiny_build import build_tiny
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", ["full_float32", "lora_bfloat16"])
+def test_a_run_takes_the_memory_that_the_check_expects(tmp_path: Path, setting: str) -> None:
+    shape = {"hidden": 384, "layers": 8, "heads": 6, "intermediate": 1152, "context": 2048}
+    build_tiny(Tiny(vocabulary="bytes", seed=1, **shape), tmp_path / "small", ())  # 14.3M parameters
+    found = preflight.compared({"kind": "pretrained", "path": str(tmp_path / "small")}, preflight.SETTINGS[setting])
+    assert found["ratio"]["peak"] == pytest.approx(1, abs=0.2)

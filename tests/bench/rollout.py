@@ -58,8 +58,8 @@ class Scale:
     repeats: int
 
 
-SIZES = {"1.7M": Scale(0.5, 0.5, 16, 2), "15M": Scale(1 / 8, 1 / 8, 8, 1)}
-REAL = Scale(1 / 16, 1 / 16, 4, 1)
+SIZES = {"1.7M": Scale(0.5, 0.5, 16, 2), "15M": Scale(1 / 8, 3 / 16, 8, 1)}
+REAL = Scale(1 / 32, 1 / 16, 4, 1)
 """Of a model of 135M parameters."""
 
 

@@ -84,6 +84,17 @@ def scenario(task: str, seed: int, budget: float, overrides: list[str]) -> Scena
     return marl.load(file, [*overrides, f"schedule.seed={seed}", f"schedule.steps={steps}"])
 
 
+def whole_run(checked: Scenario, run: Path) -> None:
+    """Train to the end.
+
+    Raises:
+        KeyboardInterrupt: if it was interrupted; half a run is no measurement.
+    """
+    with silent():
+        if not marl.train(checked, run, overwrite=True):
+            raise KeyboardInterrupt
+
+
 def exact(name: str, rows: list[dict[str, Any]]) -> dict[str, float]:
     """An exact figure before training, and the mean of its evaluations from 90 % of the steps on."""
     curve = [(row["step"], row[name]) for row in rows if name in row]
@@ -179,8 +190,7 @@ def one(file: Path, run: Path, how: tuple[int, float], overrides: list[str]) -> 
     steps = max(1, round(marl.load(file, overrides).schedule.steps * budget))
     checked = marl.load(file, [*overrides, f"schedule.seed={seed}", f"schedule.steps={steps}"])
     started = time.perf_counter()
-    with silent():
-        marl.train(checked, run, overwrite=True)
+    whole_run(checked, run)
     rows = list(RunFolder(run).rows())
     figures = {"steps": steps, "seconds": round(time.perf_counter() - started, 1)}
     measured = held_out(rows) if "eval/held_out/episodes" in rows[0] else {}
@@ -198,8 +208,7 @@ def imitate(seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
     home.mkdir(parents=True, exist_ok=True)
     write_trajectories(home / "recorded.jsonl.zst", random_play(team, settings.episodes, seed))
     taught = validate(lesson(team, ("solver",), settings, base, home / "recorded.jsonl.zst"), "sft")
-    with silent():
-        marl.train(taught, home / "run", overwrite=True)
+    whole_run(taught, home / "run")
     return {"seed": seed, "steps": settings.steps, **learnt(list(RunFolder(home / "run").rows()))}
 
 
@@ -214,8 +223,7 @@ def together(seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
     for run, part in {"both": 1.0, **parts}.items():
         alone = {"games": {run: data["games"][run]}} if run in parts else {}
         plan = {"schedule": data["schedule"] | {"groups": round(both.schedule.groups * part)}}
-        with silent():
-            marl.train(validate(data | alone | plan), RUNS / f"two_games_{run}_{seed}", overwrite=True)
+        whole_run(validate(data | alone | plan), RUNS / f"two_games_{run}_{seed}")
         rows = list(RunFolder(RUNS / f"two_games_{run}_{seed}").rows())
         for name, curve in {name: [row[name] for row in rows if name in row] for name in GOALS}.items():
             if curve:
@@ -230,8 +238,7 @@ def learn(task: str, seed: int, budget: float, overrides: list[str]) -> dict[str
     run = RUNS / f"{task}_{seed}"
     checked = scenario(task, seed, budget, overrides)
     started = time.perf_counter()
-    with silent():
-        marl.train(checked, run, overwrite=True)
+    whole_run(checked, run)
     figures: dict[str, Any] = {"seed": seed, "steps": checked.schedule.steps}
     figures["seconds"] = round(time.perf_counter() - started, 1)
     rows = list(RunFolder(run).rows())

@@ -1,24 +1,28 @@
 """Tokens per second of our sampler, of vLLM through our engine, of bare vLLM and of `generate`, on the same work.
 
-    python tests/bench/rollout.py [--out FILE] [--repeats 3] [--sizes 1.7M,15M] [--model FOLDER] [--part 1.0]
+    python tests/bench/rollout.py [--out FILE] [--sizes 1.7M,15M] [--model FOLDER] [--part 1.0]
 
 Models have the shape of Qwen3, a byte vocabulary, float32 and made-up weights; `--model` adds a real one. All sides
-sample at temperature 1 and never stop early; all but `generate` return log-probabilities. Bare vLLM samples all
-completions of a prompt as one request without seeds of their own. Repetitions are interleaved; figures are medians over
-CPU seconds of this process with one thread, which other work on the machine disturbs less than wall time. `lock_step`
-is our vLLM engine when it waits for each batch's longest completion before the next batch. `--part` scales the number
-of prompts.
+sample at temperature 1 and never stop early; all but `generate` return log-probabilities. Bare vLLM takes equal
+completions of a prompt as one request, without seeds of their own. Larger models get fewer prompts (`SIZES`; `--part`
+scales them all). Repetitions are interleaved, `generate` has only one; figures are medians over CPU seconds of this
+process with one thread, which other work on the machine disturbs less than wall time.
+
+`spread_16_to_128` draws the length of each completion, and decodes as many at once as its `rows` say. `lock_step` is
+our vLLM engine, too, but it waits for the longest completion of each batch of `rows` before it is given the next one;
+rows that have ended cost nothing, other than in `generate`.
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -42,41 +46,70 @@ Ids = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class RolloutWork:
-    """Prompts, the completions of each, and their tokens."""
+class Scale:
+    """How much of the work a size is given, and how often."""
 
-    prompts: list[Ids]
+    part: float
+    """Share of the prompts."""
+    spread_part: float
+    """Share of the prompts whose completions differ in length."""
+    spread_rows: int
+    """Completions of those that are decoded at once."""
+    repeats: int
+
+
+SIZES = {"1.7M": Scale(0.5, 0.5, 16, 2), "15M": Scale(1 / 8, 3 / 16, 8, 1)}
+REAL = Scale(1 / 32, 1 / 16, 4, 1)
+"""Of a model of 135M parameters."""
+
+
+class Job(NamedTuple):
+    """Completions of a prompt that are equally long."""
+
+    prompt: Ids
     samples: int
-    lengths: list[int]
+    length: int
+
+
+@dataclass(frozen=True)
+class RolloutWork:
+    """What is to be said."""
+
+    jobs: list[Job]
     rows: int = ROWS
     """Completions that are decoded at once."""
     turns: int = 1
     """Each further turn continues the last one's prompt and completion with 30 tokens."""
 
     @property
-    def jobs(self) -> list[tuple[Ids, int]]:
+    def each(self) -> list[tuple[Ids, int]]:
         """Prompt and length of each completion."""
-        pairs = zip(self.prompts, self.lengths, strict=True)
-        return [(ids, length) for ids, length in pairs for _ in range(self.samples)]
+        return [(job.prompt, job.length) for job in self.jobs for _ in range(job.samples)]
 
     @property
     def tokens(self) -> int:
-        return sum(self.lengths) * self.samples * self.turns
+        return sum(length for _, length in self.each) * self.turns
+
+    def short(self) -> RolloutWork:
+        """Return a little of this work, before which nothing is measured."""
+        return replace(self, jobs=[Job(self.jobs[0].prompt, 1, 4)])
 
 
-def works(rng: np.random.Generator, part: float) -> dict[str, RolloutWork]:
-    def prompts(count: int, low: int, high: int) -> list[Ids]:
-        return [
-            tuple(rng.integers(4, 250, rng.integers(low, high)).tolist()) for _ in range(max(1, round(count * part)))
-        ]
+def works(rng: np.random.Generator, scale: Scale) -> dict[str, RolloutWork]:
+    def prompts(count: float, low: int, high: int) -> list[Ids]:
+        lengths = rng.integers(low, high, max(1, round(count)))
+        return [tuple(rng.integers(4, 250, length).tolist()) for length in lengths]
 
-    short, long, few, episodes = prompts(64, 20, 60), prompts(64, 180, 220), prompts(64, 20, 60), prompts(32, 60, 61)
-    spread = np.exp(rng.uniform(np.log(16), np.log(128), len(few))).astype(int).tolist()
+    part = scale.part
+    short, long, episodes = prompts(64 * part, 20, 60), prompts(64 * part, 180, 220), prompts(32 * part, 60, 61)
+    spread = [prompt for prompt in prompts(64 * scale.spread_part, 20, 60) for _ in range(4)]
+    lengths = np.exp(rng.uniform(np.log(16), np.log(128), len(spread))).astype(int).tolist()
+    each = [Job(prompt, 1, length) for prompt, length in zip(spread, lengths, strict=True)]
     return {
-        "64x8x32": RolloutWork(short, 8, [32] * len(short)),
-        "spread_16_to_128": RolloutWork(few, 4, spread, rows=32),
-        "prompts_of_200": RolloutWork(long, 8, [16] * len(long)),
-        "five_turns": RolloutWork(episodes, 1, [16] * len(episodes), turns=5),
+        "64x8x32": RolloutWork([Job(prompt, 8, 32) for prompt in short]),
+        "spread_16_to_128": RolloutWork(each, rows=scale.spread_rows),
+        "prompts_of_200": RolloutWork([Job(prompt, 8, 16) for prompt in long]),
+        "five_turns": RolloutWork([Job(prompt, 1, 16) for prompt in episodes], turns=5),
     }
 
 
@@ -88,9 +121,7 @@ class ThroughEngine:
         self.tickets = 0
 
     def __call__(self, work: RolloutWork, *, lock_step: bool = False) -> None:
-        jobs = [
-            (ids, length) for ids, length in zip(work.prompts, work.lengths, strict=True) for _ in range(work.samples)
-        ]
+        jobs = work.each
         size = work.rows if lock_step else len(jobs)
         done = sum(self._play(jobs[start : start + size], work.turns) for start in range(0, len(jobs), size))
         assert done == work.tokens
@@ -120,12 +151,12 @@ def bare(engine: Any, work: RolloutWork) -> None:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    texts, said, salt = list(work.prompts), 0, f"bare {time.monotonic_ns()}"
+    texts, said, salt = [job.prompt for job in work.jobs], 0, f"bare {time.monotonic_ns()}"
     for turn in range(work.turns):
-        for index, (ids, length) in enumerate(zip(texts, work.lengths, strict=True)):
+        for index, (ids, job) in enumerate(zip(texts, work.jobs, strict=True)):
             params = SamplingParams(
-                n=work.samples, max_tokens=length, logprobs=0, ignore_eos=True, detokenize=False, flat_logprobs=True,
-                output_kind=RequestOutputKind.FINAL_ONLY,
+                n=job.samples, max_tokens=job.length, logprobs=0, ignore_eos=True, detokenize=False,
+                flat_logprobs=True, output_kind=RequestOutputKind.FINAL_ONLY,
             )  # fmt: skip
             prompt = {"prompt_token_ids": list(ids), "cache_salt": salt}
             engine.add_request(f"{turn}.{index}", prompt, params)
@@ -140,9 +171,9 @@ def bare(engine: Any, work: RolloutWork) -> None:
 @torch.no_grad()
 def generate(model: Any, work: RolloutWork) -> None:
     """Batches of as many rows as others decode at once; a batch runs to its longest completion."""
-    jobs = work.jobs
-    for start in range(0, len(jobs), work.rows):
-        batch = jobs[start : start + work.rows]
+    each = work.each
+    for start in range(0, len(each), work.rows):
+        batch = each[start : start + work.rows]
         longest, width = max(length for _, length in batch), max(len(ids) for ids, _ in batch)
         ids = torch.tensor([[0] * (width - len(ids)) + list(ids) for ids, _ in batch])
         for _ in range(work.turns):
@@ -163,54 +194,74 @@ def seconds(task: Callable[[], None]) -> float:
     return time.process_time() - start
 
 
-def measured(source: PretrainedSource, part: float, repeats: int) -> dict[str, dict[str, float]]:
-    model, figures = source.model(), dict[str, dict[str, float]]()
+Sides = dict[str, Callable[[RolloutWork], None]]
+
+
+def sides(hosted: Any, sampler: Any, model: Any, work: RolloutWork) -> Sides:
+    """Return what is compared."""
+    ours, vllm = ThroughEngine(sampler), ThroughEngine(hosted)
+    made: Sides = {
+        "transformers": ours,
+        "vllm": vllm,
+        "bare_vllm": lambda given: uncompiled(lambda: bare(hosted.core._engine, given)),
+        "generate": lambda given: generate(model, given),
+    }
+    if len(work.each) > work.rows:
+        made["lock_step"] = lambda given: vllm(given, lock_step=True)
+    return made
+
+
+def compare(source: PretrainedSource, model: Any, work: RolloutWork, repeats: int) -> dict[str, float]:
+    """Return tokens a second of all sides, and ratios."""
+    hosted: Any = VLLM(max_sequences=work.rows, kv_cache_mib=CACHE_MIB, max_context=1024).build(source)
+    sampler: Any = Transformers(slots=work.rows, max_context=1024).build(source)
+    hosted._ends, hosted.chat_tokenizer.ends, sampler._ends_E = [], frozenset(), np.array([], np.int64)
+    compared = sides(hosted, sampler, model, work)
+    times: dict[str, list[float]] = {side: [] for side in compared}
+    for task in compared.values():
+        task(work.short())
+    for repeat in range(repeats):
+        for side, task in compared.items():
+            if repeat == 0 or side != "generate":
+                times[side].append(seconds(lambda: task(work)))  # noqa: B023
+            hosted.end_step()  # nothing of a prompt is remembered
+    hosted.close()
+    rates = {side: work.tokens / statistics.median(each) for side, each in times.items()}
+    ratios = {f"vllm_to_{side}": rates["vllm"] / rate for side, rate in rates.items() if side != "vllm"}
+    return {name: round(rate, 1) for name, rate in rates.items()} | {name: round(r, 3) for name, r in ratios.items()}
+
+
+def measured(source: PretrainedSource, scale: Scale) -> dict[str, Any]:
+    model = source.model()
     model.generation_config.eos_token_id = None  # nothing may end early on any side
-    for name, work in works(np.random.default_rng(0), part).items():
-        hosted: Any = VLLM(max_sequences=work.rows, kv_cache_mib=CACHE_MIB, max_context=1024).build(source)
-        sampler: Any = Transformers(slots=work.rows, max_context=1024).build(source)
-        hosted._ends, hosted.chat_tokenizer.ends, sampler._ends_E = [], frozenset(), np.array([], np.int64)
-        ours, vllm = ThroughEngine(sampler), ThroughEngine(hosted)
-        sides: dict[str, Callable[[], None]] = {
-            "transformers": lambda: ours(work),  # noqa: B023
-            "vllm": lambda: vllm(work),  # noqa: B023
-            "lock_step": lambda: vllm(work, lock_step=True),  # noqa: B023
-            "bare_vllm": lambda: uncompiled(lambda: bare(hosted.core._engine, work)),  # noqa: B023
-            "generate": lambda: generate(model, work),  # noqa: B023
-        }
-        times: dict[str, list[float]] = {side: [] for side in sides}
-        for _ in range(repeats + 1):
-            for side, task in sides.items():
-                times[side].append(seconds(task))
-                hosted.end_step()
-        rates = {side: round(work.tokens / statistics.median(each[1:]), 1) for side, each in times.items()}
-        figures[name] = rates | {
-            "vllm_to_bare": round(rates["vllm"] / rates["bare_vllm"], 3),
-            "vllm_to_lock_step": round(rates["vllm"] / rates["lock_step"], 3),
-            "vllm_to_transformers": round(rates["vllm"] / rates["transformers"], 3),
-        }
-        hosted.close()
+    figures: dict[str, Any] = {"scale": asdict(scale)}
+    for name, work in works(np.random.default_rng(0), scale).items():
+        figures[name] = compare(source, model, work, scale.repeats)
+        print(name, figures[name], file=sys.stderr)
     return figures
 
 
 def main() -> None:
     line = parser(__doc__)
-    line.add_argument("--repeats", type=int, default=3)
-    line.add_argument("--sizes", default="1.7M,15M")
+    line.add_argument("--sizes", default=",".join(SIZES))
     line.add_argument("--model", help="a Hugging Face folder")
     line.add_argument("--part", type=float, default=1.0)
     options = line.parse_args()
     torch.set_num_threads(1)
+
+    def scaled(scale: Scale) -> Scale:
+        return replace(scale, part=scale.part * options.part, spread_part=scale.spread_part * options.part)
+
     figures = {}
     with tempfile.TemporaryDirectory() as beside:
         for size in filter(None, options.sizes.split(",")):
             tiny = Tiny(architecture="qwen3", vocabulary="bytes", context=2048, **SHAPES[size])
             build_tiny(tiny, Path(beside) / size, ())
-            figures[size] = measured(tiny.source("actor", Path(beside) / size), options.part, options.repeats)
+            figures[size] = measured(tiny.source("actor", Path(beside) / size), scaled(SIZES[size]))
     if options.model:
         source = Pretrained(path=options.model).source("actor", options.model)
-        figures[Path(options.model).name] = measured(source, options.part, options.repeats)
-    report(figures, options.out, seeds=[0], repeats=options.repeats, part=options.part)
+        figures[Path(options.model).name] = measured(source, scaled(REAL))
+    report(figures, options.out, seeds=[0], part=options.part)
 
 
 if __name__ == "__main__":

@@ -99,6 +99,14 @@ def test_a_request_says_the_same_whatever_its_neighbours(speaker: VLLMEngine) ->
     assert len({c.token_ids for c in answers(speaker, [ask("x", seed, max_tokens=9) for seed in range(9)])}) == 9
 
 
+def test_prompts_that_fill_more_than_one_forward_are_answered(source: PretrainedSource) -> None:
+    engine, model = vllm_engine(source, prefill_tokens=32), source.model()
+    requests = [ask(f"{n} " * 100, seed=n, max_tokens=3) for n in range(8)]
+    assert sum(len(c.prompt_ids) for c in answers(engine, requests)) > 2 * engine.weights.context
+    assert all(close_to(model, c, r.sampling) for r, c in zip(requests, answers(engine, requests), strict=True))
+    engine.close()
+
+
 def test_temperature_zero_takes_the_likeliest_token_with_certainty(
     speaker: VLLMEngine, source: PretrainedSource
 ) -> None:

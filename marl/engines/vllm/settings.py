@@ -43,7 +43,7 @@ class VLLM(EngineConfig):
     max_sequences: PositiveInt = 256
     """Most completions that are sampled at once."""
     prefill_tokens: PositiveInt = 8192
-    """Most tokens that one forward reads."""
+    """Most tokens that one forward reads. On a processor, where prompts are read whole, at least `max_context`."""
     block_size: PositiveInt | None = None
     """Tokens of a block of the cache: what prompts share is shared in whole blocks. Default on a processor, where it
     must be a multiple of 32: 32."""

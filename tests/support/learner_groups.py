@@ -11,18 +11,38 @@ from pathlib import Path
 from typing import Any
 
 from learning_samples import TinySource
+from torch import nn
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from marl.models.adapter import AdapterSource
 from marl.models.process_group import Membership, ProcessGroup, joined
 from marl.protocols import DataParallel
 
 WAIT_S = 60.0
 
 
+def doubled(model: Any) -> Any:
+    """Return a Llama in float64 throughout: its own norms compute in float32, whatever their input."""
+    for path, module in list(model.named_modules()):
+        if isinstance(module, LlamaRMSNorm):
+            norm = nn.RMSNorm(module.weight.shape, module.variance_epsilon)
+            norm.weight = module.weight
+            model.set_submodule(path, norm)
+    return model.double()
+
+
 class DoubleSource(TinySource):
     """A model in float64, whose sums hardly depend on their order."""
 
     def model(self) -> Any:
-        return super().model().double()
+        return doubled(super().model())
+
+
+class DoubleAdapterSource(AdapterSource):
+    """An adapter and its base in float64."""
+
+    def model(self) -> Any:
+        return doubled(super().model())
 
 
 def together(work: Callable[[ProcessGroup], Any], size: int = 2, way: DataParallel = "ddp") -> list[Any]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from critic_samples import opinionated, valued
-from learner_groups import DoubleSource, together
+from learner_groups import DoubleAdapterSource, DoubleSource, together
 from learning_samples import Plan, TinySource, context, first_step, make, sample, turn
 from numpy.typing import NDArray
 from torch import Tensor
 
 from marl.errors import NonFinite
-from marl.models.adapter import Adapter, AdapterSource
+from marl.models.adapter import Adapter
 from marl.models.pretrained import Pretrained, PretrainedSource
 from marl.models.sharding import whole
 from marl.protocols import Alone, Collective, DataParallel
@@ -28,13 +28,6 @@ from trainers.settings.preferences import Dpo, Sft
 WAYS = ("ddp", "fsdp")
 STEPS = 20
 Arrays = dict[str, NDArray[Any]]
-
-
-class DoubleAdapterSource(AdapterSource):
-    """An adapter and its base in float64."""
-
-    def model(self) -> Any:
-        return super().model().double()
 
 
 def mixed(seed: int) -> list[Sample]:
@@ -194,7 +187,7 @@ def test_shares_are_whole_units_of_even_length_and_all_rows_are_in_one() -> None
     rows = [Row((1, 2, n % 7), (3,) * (1 + n % 11), unit=("u", n // 3) if n < 9 else None) for n in range(60)]
     for size in (1, 2, 3, 8):
         shares = [share_of(rows, rank, size) for rank in range(size)]
-        assert sorted(map(id, sum(shares, []))) == sorted(map(id, rows))
+        assert sorted(id(row) for share in shares for row in share) == sorted(map(id, rows))
         lengths = [sum(row.length for row in share) for share in shares]
         longest = 3 * max(row.length for row in rows)  # of a unit: a share ends with one
         assert max(lengths) - min(lengths) <= 2 * longest

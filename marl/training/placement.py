@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from marl.protocols import Engine, GameConfig, Learner, LearnerContext, ModelConfig, ModelSource
+from marl.rollout.base import BaseSimulator
 from marl.rollout.casting import RoleCasting
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import PolicyConfig, Scenario
@@ -58,7 +59,7 @@ class LocalLearners(Learners):
 class Placement(Protocol):
     """Builds the working parts of a run where they are to live."""
 
-    def simulator(self, scenario: Scenario, sources: Sources) -> RolloutSimulator:
+    def simulator(self, scenario: Scenario, sources: Sources) -> BaseSimulator:
         """Return the scenario's simulator, with an engine for each policy in `sources`."""
         ...
 

@@ -60,12 +60,26 @@ def expect_room(settings: ClusterConfig, nodes: Sequence[Mapping[str, Any]]) -> 
     found = [(node["NodeManagerAddress"], node["Resources"]) for node in nodes]
     room = sum(_fitting(settings, resources) for _, resources in found)
     if room >= settings.simulators:
+        _expect_all(settings, [resources for _, resources in found])
         return
     machines = "; ".join(f"{name}: {_amounts(r.get('CPU', 0), r.get('GPU', 0))}" for name, r in found)
     raise ScenarioError(
         f"cluster.simulators: {settings.simulators} of {_amounts(settings.cpus, settings.gpus)} each do not fit: there "
         f"is room for {room} ({machines}); choose fewer, or a smaller cluster.cpus or cluster.gpus, or add machines"
     )
+
+
+def _expect_all(settings: ClusterConfig, machines: Sequence[Mapping[str, float]]) -> None:
+    learners = sum(settings.learners.values())
+    cpus = settings.simulators * settings.cpus + learners * settings.learner_cpus
+    gpus = settings.simulators * settings.gpus + learners * settings.learner_gpus
+    have = [sum(resources.get(name, 0) for resources in machines) for name in ("CPU", "GPU")]
+    if learners and (cpus > have[0] + 1e-9 or gpus > have[1] + 1e-9):
+        raise ScenarioError(
+            f"cluster.learners: {learners} processes of learners and {settings.simulators} simulators take "
+            f"{_amounts(cpus, gpus)}, but the cluster has {_amounts(*have)}; choose fewer, or a smaller "
+            "cluster.learner_cpus or cluster.cpus, or add machines"
+        )
 
 
 def _fitting(settings: ClusterConfig, resources: Mapping[str, float]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,10 +46,13 @@ class LearnerWorker(Stateful):
         """Return True: a process that hangs does not."""
         return True
 
-    def meeting_place(self, host: str) -> str:
-        """Return an address at which this process can be met, with a port that is free now."""
+    def meeting_place(self) -> str:
+        """Return an address at which other processes of the cluster can meet this one, with a port that is free now."""
+        import ray
+
+        host = ray.util.get_node_ip_address()
         with socket.socket() as listener:
-            listener.bind(("", 0))
+            listener.bind((host, 0))
             return f"tcp://{host}:{listener.getsockname()[1]}"
 
     def join(self, task: LearnerTask, place: str) -> frozenset[str]:
@@ -56,6 +60,8 @@ class LearnerWorker(Stateful):
         from marl.models.process_group import Membership, joined
 
         use_threads(task.threads)
+        if place.startswith("tcp://127."):  # gloo looks for an interface by the machine's name
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         member = Membership(self._rank, task.size, place, task.way, task.deadline_s)
         group = self._membership.enter_context(joined(member))
         self._learner = task.settings.build(replace(task.context, collective=group))

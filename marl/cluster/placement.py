@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from marl.protocols import GameConfig
 from marl.rollout.casting import RoleCasting
@@ -13,6 +14,7 @@ from marl.scenario.cluster import ClusterConfig
 from marl.scenario.load import ScenarioError
 from marl.scenario.schema import Scenario
 from marl.training.placement import (
+    LocalLearners,
     LocalPlacement,
     Placement,
     Sources,
@@ -20,6 +22,9 @@ from marl.training.placement import (
     games_of,
     make_simulator,
 )
+
+if TYPE_CHECKING:
+    from marl.cluster.learners import ClusterLearners
 
 
 @contextmanager
@@ -62,11 +67,12 @@ class PartitionedPlacement(LocalPlacement):
 
 
 class RayPlacement(LocalPlacement):
-    """Simulators as actors of Ray; learners in this process."""
+    """Simulators as actors of Ray; learners, too, or in this process."""
 
     def __init__(self, settings: ClusterConfig) -> None:
         self._settings = settings
         self._parts: list[Parts] = []
+        self._learners: ClusterLearners | None = None
 
     def simulator(self, scenario: Scenario, sources: Sources) -> PartitionedSimulator:
         from marl.cluster.ray_parts import RayParts
@@ -77,10 +83,18 @@ class RayPlacement(LocalPlacement):
         self._parts.append(parts)
         return simulator_of(scenario, parts)
 
+    def learners(self, scenario: Scenario, sources: Sources) -> LocalLearners:
+        from marl.cluster.learners import build_learners
+
+        self._learners = build_learners(scenario, self._settings, sources)
+        return self._learners
+
     def close(self) -> None:
         """End all processes."""
         for parts in self._parts:
             parts.close()
+        if self._learners is not None:
+            self._learners.close()
 
 
 def simulator_of(scenario: Scenario, parts: Parts) -> PartitionedSimulator:

@@ -27,7 +27,7 @@ class Membership:
     rank: int
     size: int
     address: str
-    """Meeting place of the processes: `tcp://HOST:PORT`, where rank 0 listens, or `file:///PATH` on a disk that all share."""
+    """Meeting place: `tcp://HOST:PORT`, where rank 0 listens, or `file:///PATH` of a new file on a disk of all."""
     way: DataParallel = "ddp"
     deadline_s: float = 600.0
     """Longest wait for the other processes, in seconds."""

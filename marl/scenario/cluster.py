@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal, Self
 
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from marl.config import Config
+from marl.protocols import DataParallel
 
 LEAST_RAY = (2, 40)
 """Oldest version of Ray that is worked with; `pyproject.toml` says the same."""
@@ -29,6 +30,19 @@ class ClusterConfig(Config):
     address: str | None = None
     """Ray cluster: `auto` for the one that was started on this machine, HOST:PORT, or ray://HOST:PORT. Null: one of the
     run's own on this machine, which listens on loopback alone and ends with the run."""
+    learners: dict[str, PositiveInt] = Field(default_factory=dict)
+    """Policy -> number of processes that teach it together, each from its share of every minibatch; learners in such
+    processes work at the same time. Policies that are not named learn in the run's own process, one after the other."""
+    data_parallel: DataParallel = "ddp"
+    """Weights in the processes of a learner: all in each (`ddp`), or a shard in each (`fsdp`), for models that do not
+    fit into one."""
+    learner_cpus: PositiveFloat = 1.0
+    """Processors that each process of a learner reserves."""
+    learner_gpus: NonNegativeFloat = 0.0
+    """GPUs that each process of a learner reserves."""
+    keep_learners: bool = True
+    """Keep a copy of a learner's state in the run's own process after every update, so that the update is repeated if
+    one of its processes is lost. Without, the run ends then, and goes on from its newest checkpoint when resumed."""
     cpus: PositiveFloat = 1.0
     """Processors that each simulator reserves; 0.5 lets two share one."""
     gpus: NonNegativeFloat = 0.0
@@ -45,7 +59,10 @@ class ClusterConfig(Config):
 
     @model_validator(mode="after")
     def _has_effect(self) -> Self:
-        given = {name for name, value in dict(self).items() if value != type(self).model_fields[name].default}
+        fields = type(self).model_fields
+        given = {
+            name for name, value in dict(self).items() if value != fields[name].get_default(call_default_factory=True)
+        }
         if self.kind == "local" and (useless := sorted(given - set(_ANYWHERE))):
             raise ValueError(f"{', '.join(useless)}: no effect on kind: local, which starts no process; use kind: ray")
         return self

@@ -217,11 +217,12 @@ class GradientLearner:
     def _passes(self, plan: BatchPlan, rows: Sequence[Row], *, ends: bool = False) -> Iterator[tuple[list[Row], Batch]]:
         """Yield the batches of a plan. Where all processes must make as many passes, idle ones follow, whose list of
         rows is empty and whose batch is of rows that some process has."""
+        own = len(plan.batches)
+        most = self._collective.most(own) if self._collective.sharded else own
         yield from self._planner.collate(plan)
-        if self._collective.sharded:
-            for _ in range(self._collective.most(len(plan.batches)) - len(plan.batches)):
-                idle = self._planner.plan(units_of(rows)[0], "padded", ends=ends)
-                yield from (([], batch) for _, batch in self._planner.collate(idle))
+        for _ in range(own, most):
+            idle = self._planner.plan(units_of(rows)[0], "padded", ends=ends)
+            yield from (([], batch) for _, batch in self._planner.collate(idle))
 
     def _losses_of(self, rows: Sequence[Row], ordered: Sequence[Row], losses: Sequence[Tensor]) -> list[float]:
         """Return the loss of each row; `losses` are those of this process's rows, as they were `ordered`."""

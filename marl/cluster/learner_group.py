@@ -138,9 +138,8 @@ class LearnerGroup:
 
     def _start(self) -> None:
         size, provision = self._task.size, self._provision
-        actor = ray.remote(LearnerWorker).options(  # type: ignore[call-overload]  # Ray's types know no groups of calls
-            num_cpus=provision.cpus, num_gpus=provision.gpus, concurrency_groups={HEALTH: 1}
-        )
+        reserve = ray.remote(num_cpus=provision.cpus, num_gpus=provision.gpus, concurrency_groups={HEALTH: 1})
+        actor: Any = reserve(LearnerWorker)
         self._workers = [actor.remote(rank) for rank in range(size)]
         up = [worker.alive.remote() for worker in self._workers]
         if len(ray.wait(up, num_returns=size, timeout=provision.start_s)[0]) < size:

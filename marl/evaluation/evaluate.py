@@ -224,9 +224,7 @@ def score(returns: Sequence[float]) -> Metrics:
     return metrics
 
 
-def match(
-    scenario: Scenario, simulator: BaseSimulator, opponents: Opponents, *, episodes: int, seed: int
-) -> Results:
+def match(scenario: Scenario, simulator: BaseSimulator, opponents: Opponents, *, episodes: int, seed: int) -> Results:
     """Play the scenario's policies in one seat after another, and `opponents` in all the others."""
     agents = list(scenario.seats)
     # Roles and policies of an opponent may have names that ours have, too.

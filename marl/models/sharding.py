@@ -32,6 +32,7 @@ def shard(module: nn.Module, mesh: DeviceMesh) -> None:
 def _shard(module: nn.Module, mesh: DeviceMesh) -> None:
     sharded = fully_shard(module, mesh=mesh)
     sharded.set_gradient_divide_factor(1.0)  # a sum: denominators are those of the whole minibatch
+    sharded.set_force_sum_reduction_for_comms(True)  # gloo knows no others
 
 
 def settle(module: nn.Module) -> None:

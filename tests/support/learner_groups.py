@@ -18,7 +18,7 @@ from marl.models.adapter import AdapterSource
 from marl.models.process_group import Membership, ProcessGroup, joined
 from marl.protocols import DataParallel
 
-WAIT_S = 60.0
+WAIT_S = 240.0
 
 
 def doubled(model: Any) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from critic_samples import opinionated, valued
+from critic_samples import valued
 from learner_groups import DoubleAdapterSource, DoubleSource, together
 from learning_samples import Plan, TinySource, context, first_step, make, sample, turn
 from numpy.typing import NDArray
@@ -99,7 +99,7 @@ def expect_equal(case: str, results: list[Any], alone: Any) -> None:
         assert gap(ours[0], gradients) < 1e-12, case
         assert gap(ours[1], weights) < 1e-9, case
         for mine, theirs in zip(ours[2], metrics, strict=True):
-            assert mine == pytest.approx(theirs, rel=1e-9, abs=1e-9), case
+            assert mine == pytest.approx(theirs, rel=1e-6, abs=1e-9), case
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -139,7 +139,8 @@ def test_readings_are_those_of_one_process(way: DataParallel) -> None:
     turns = [turn((1, 2, n), tuple(range(3, 4 + n % 5))) for n in range(9)] + [turn((1, 2), ())]
 
     def work(collective: Collective) -> list[Any]:
-        learner = opinionated(Ppo().build(replace(context(source=DoubleSource()), collective=collective)))
+        learner = Ppo(lr=1e-2).build(replace(context(source=DoubleSource()), collective=collective))
+        learner.update(targeted(0))
         read = learner.read(turns, frozenset({"logprobs", "values"}))
         return [(each.logprobs, each.values, each.next_value) for each in read]
 

@@ -15,14 +15,17 @@ import ray
 import torch
 from learner_groups import DoubleSource
 from learning_samples import Plan, context, make, sample, turn
+from real_runs import kuhn
 from safetensors.torch import load_file
 
 from marl.cluster.learner_group import LearnerGroup, LearnerLost, Provision, ReplacedLearner
 from marl.cluster.learner_worker import LearnerTask
 from marl.cluster.learners import ClusterLearners
+from marl.cluster.placement import placement_of
 from marl.errors import NonFinite
 from marl.protocols import DataParallel
-from marl.training.placement import Learners
+from marl.scenario.load import validate
+from marl.training.session import RunStart, train
 from trainers.settings.policy_gradient import Grpo
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
@@ -132,11 +135,28 @@ def test_learners_of_two_policies_work_at_the_same_time() -> None:
     learners: Learners = ClusterLearners(
         {"left": group(1, policy="left"), "right": group(1, policy="right"), "here": alone()}
     )
-    stopped = process(learners["left"], 0)  # type: ignore[arg-type]
+    left = learners["left"]
+    assert isinstance(left, LearnerGroup)
+    stopped = process(left, 0)
     os.kill(stopped, signal.SIGSTOP)
     Timer(3.0, os.kill, (stopped, signal.SIGCONT)).start()
     samples = make(Plan(count=20))
     figures = learners.update({"left": samples, "right": samples, "here": samples})
     assert list(figures) == ["left", "right", "here"]
     assert figures["left"]["loss"] == figures["right"]["loss"] == pytest.approx(figures["here"]["loss"])
-    learners.close()  # type: ignore[attr-defined]
+    learners.close()
+
+
+def test_a_run_whose_learner_is_a_process_ends_at_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
+    weights = []
+    for kind, learners in (("local", {}), ("ray", {"actor": 1})):
+        data = kuhn(cluster={"kind": kind, **({"learners": learners} if learners else {})})
+        scenario = validate({**data, "schedule": {**data["schedule"], "steps": 3}}, "mine.yaml")
+        folder = tmp_path / kind
+        with placement_of(scenario) as placement:
+            assert train(scenario, folder, RunStart(), [], placement=placement)
+        weights.append({file.name: file.read_bytes() for file in folder.glob("checkpoints/000003/policies/actor/*")})
+    assert weights[0] == weights[1]

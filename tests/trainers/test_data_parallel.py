@@ -105,7 +105,7 @@ def expect_equal(case: str, results: list[Any], alone: Any) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_two_processes_take_the_steps_of_one(base: PretrainedSource, way: DataParallel) -> None:
     def work(collective: Collective) -> dict[str, Any]:
-        return {case: learn(case, base, collective, 3) for case in ("grpo", "critic apart")}
+        return {case: learn(case, base, collective, 2) for case in ("grpo", "critic apart")}
 
     together_, alone = together(work, way=way), work(Alone())
     for case in alone:

@@ -132,9 +132,7 @@ def test_processes_for_which_there_is_no_room_are_named() -> None:
 
 
 def test_learners_of_two_policies_work_at_the_same_time() -> None:
-    learners: Learners = ClusterLearners(
-        {"left": group(1, policy="left"), "right": group(1, policy="right"), "here": alone()}
-    )
+    learners = ClusterLearners({"left": group(1, policy="left"), "right": group(1, policy="right"), "here": alone()})
     left = learners["left"]
     assert isinstance(left, LearnerGroup)
     stopped = process(left, 0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Timer
 from typing import Any
 
 import pytest
@@ -132,14 +132,21 @@ def test_processes_for_which_there_is_no_room_are_named() -> None:
 
 
 def test_learners_of_two_policies_work_at_the_same_time() -> None:
-    learners = ClusterLearners({"left": group(1, policy="left"), "right": group(1, policy="right"), "here": alone()})
-    left = learners["left"]
-    assert isinstance(left, LearnerGroup)
+    left, right = group(1, policy="left"), group(1, policy="right")
+    learners, samples = ClusterLearners({"left": left, "right": right, "here": alone()}), make(Plan(count=20))
     stopped = process(left, 0)
     os.kill(stopped, signal.SIGSTOP)
-    Timer(3.0, os.kill, (stopped, signal.SIGCONT)).start()
-    samples = make(Plan(count=20))
-    figures = learners.update({"left": samples, "right": samples, "here": samples})
+    with ThreadPoolExecutor(1) as thread:
+        update = thread.submit(learners.update, dict.fromkeys(learners, samples))
+        try:
+            updates = 0
+            while not updates:  # the other goes on meanwhile; each call waits for one that is at work
+                updates = ray.get(
+                    right._workers[0].__ray_call__.remote(lambda worker: worker.learner.updates), timeout=60
+                )
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+    figures = update.result()
     assert list(figures) == ["left", "right", "here"]
     assert figures["left"]["loss"] == figures["right"]["loss"] == pytest.approx(figures["here"]["loss"])
     learners.close()

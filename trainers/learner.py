@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from marl.errors import NonFinite, Notice
-from marl.models.sharding import settle, whole
+from marl.models.sharding import whole
 from marl.protocols import LearnerContext
 from marl.types import Metrics, Reading, Sample, Turn
 from trainers.batching.batches import Batch, collate
@@ -116,8 +116,10 @@ class GradientLearner:
 
         All processes that learn these weights together take part; one of them writes.
         """
-        whole_state = self._whole_state() if self._collective.sharded else None
-        if self._collective.rank:
+        rank, whole_state = self._collective.rank, None
+        if self._collective.sharded:
+            whole_state = {name: tensor.cpu() for name, tensor in self.publish() if rank == 0}
+        if rank:
             return
         if self._is_adapter:
             from marl.models.lora import save_adapter
@@ -126,13 +128,6 @@ class GradientLearner:
         else:
             self.model.save_pretrained(folder, state_dict=whole_state)
         self.context.source.tokenizer().save_pretrained(folder)
-
-    def _whole_state(self) -> dict[str, Tensor]:
-        """Return the model's whole tensors as `state_dict` names them, where the weights are sharded."""
-        settle(self.model)
-        learns = {name for name, _ in self._tensors()}
-        state = self.model.state_dict()
-        return {name: whole(tensor) for name, tensor in state.items() if name in learns or not self._is_adapter}
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         return named_tensors(self.model, frozen=not self._is_adapter)

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from learning_samples import TinySource
+from learning_samples import TinySource, Tokenizer
 from torch import nn
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
@@ -43,6 +43,9 @@ class DoubleAdapterSource(AdapterSource):
 
     def model(self) -> Any:
         return doubled(super().model())
+
+    def tokenizer(self) -> Any:
+        return Tokenizer()
 
 
 def together(work: Callable[[ProcessGroup], Any], size: int = 2, way: DataParallel = "ddp") -> list[Any]:

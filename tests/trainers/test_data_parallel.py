@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from critic_samples import valued
 from learner_groups import DoubleAdapterSource, DoubleSource, together
 from learning_samples import Plan, TinySource, context, first_step, make, sample, turn
 from numpy.typing import NDArray
+from safetensors.numpy import load_file
 from torch import Tensor
 
 from marl.errors import NonFinite
@@ -182,6 +184,22 @@ def test_a_process_without_rows_takes_part(way: DataParallel) -> None:
 
     alone = work(Alone())
     assert all(gap(ours, alone) < 1e-12 for ours in together(work, way=way))
+
+
+@pytest.mark.parametrize("case", ["adapter", "imitation"])
+def test_shards_are_saved_as_one_folder(base: PretrainedSource, case: str, tmp_path: Path) -> None:
+    def work(collective: Collective) -> Arrays:
+        learner = built(case, base, collective)
+        learner.update(mixed(0))
+        learner.save(tmp_path)
+        return arrays(dict(learner.publish()))
+
+    published, _ = together(work, way="fsdp")
+    (file,) = tmp_path.glob("*.safetensors")
+    stored = {name.removeprefix("base_model.model."): array for name, array in load_file(file).items()}
+    assert {name.replace(".default", ""): array.tobytes() for name, array in published.items()} == {
+        name: array.tobytes() for name, array in stored.items()
+    }
 
 
 def test_shares_are_whole_units_of_even_length_and_all_rows_are_in_one() -> None:

@@ -50,7 +50,8 @@ class LearnerWorker(Stateful):
         """Return an address at which other processes of the cluster can meet this one, with a port that is free now."""
         import ray
 
-        host = ray.util.get_node_ip_address()
+        here = ray.get_runtime_context().get_node_id()
+        host = next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here)
         with socket.socket() as listener:
             listener.bind((host, 0))
             return f"tcp://{host}:{listener.getsockname()[1]}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -37,9 +38,11 @@ SETTINGS = Grpo(lr=1e-3, minibatches=2)
 def cluster() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
-    yield
-    ray.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))  # processes import models of these tests
+        ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+        yield
+        ray.shutdown()
     torch.set_num_threads(threads)
 
 

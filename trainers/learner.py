@@ -212,10 +212,10 @@ class GradientLearner:
     def _passes(self, plan: BatchPlan, rows: Sequence[Row], *, ends: bool = False) -> Iterator[tuple[list[Row], Batch]]:
         """Yield the batches of a plan. Where all processes must make as many passes, idle ones follow, whose list of
         rows is empty and whose batch is of rows that some process has."""
-        own = len(plan.batches)
-        most = self._collective.most(own) if self._collective.sharded else own
+        passes = len(plan.batches)
+        most = self._collective.most(passes) if self._collective.sharded else passes
         yield from self._planner.collate(plan)
-        for _ in range(own, most):
+        for _ in range(passes, most):
             idle = self._planner.plan(units_of(rows)[0], "padded", ends=ends)
             yield from (([], batch) for _, batch in self._planner.collate(idle))
 

@@ -60,7 +60,7 @@ class LearnerGroup:
         """
         self._task, self._provision = task, provision
         self._workers: list[Any] = []
-        self._kept: dict[str, Any] | None = None
+        self._state: dict[str, Any] | None = None
         """State after the newest update; None: that of a learner that was just built."""
         self.changes, self.restarts = 0, 0
         self._call("alive")
@@ -85,7 +85,7 @@ class LearnerGroup:
         self.changes += not keeps
         metrics, needs, state = self._call("update", list(samples), keeps)[0]
         self.changes += keeps
-        self._needs, self._kept = needs, state or None
+        self._needs, self._state = needs, state or None
         return {**metrics, "restarts": float(self.restarts)}
 
     def publish(self) -> Iterator[tuple[str, Tensor]]:
@@ -102,13 +102,13 @@ class LearnerGroup:
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the next update depends on, except for its samples."""
-        return self._kept if self._kept is not None else self._call("state_dict")[0]
+        return self._state if self._state is not None else self._call("state_dict")[0]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken, by any number of processes."""
         self.changes += 1
         self._needs = self._call("load_state_dict", dict(state))[0]
-        self._kept = dict(state) if self._provision.losses else None
+        self._state = dict(state) if self._provision.losses else None
 
     def close(self) -> None:
         """End the processes."""
@@ -147,8 +147,8 @@ class LearnerGroup:
             raise LearnerLost(f"{self._name}: {room} have not come up within {provision.start_s:g} s")
         place = self._all("meeting_place")[0]
         self._needs = self._all("join", self._task, place)[0]
-        if self._kept is not None:
-            self._all("load_state_dict", self._kept)
+        if self._state is not None:
+            self._all("load_state_dict", self._state)
 
     def _all(self, method: str, *arguments: Any) -> list[Any]:
         """Return what each process returns, by rank.

@@ -45,7 +45,10 @@ def train(
     Raises:
         ScenarioError, CheckpointError, GameError, NonFinite, TimeoutError, EndpointError: each says what to do.
     """
+    from marl.cluster.placement import placement_of
     from marl.training.session import RunStart, session
 
     home = Path(folder or Path("runs") / (scenario.game.kind if scenario.game else "-".join(scenario.games)))
-    return session(scenario, home, RunStart(resume, force=force, overwrite=overwrite), on_step)
+    start = RunStart(resume, force=force, overwrite=overwrite)
+    with placement_of(scenario) as placement:
+        return session(scenario, home, start, on_step, placement=placement)

@@ -137,6 +137,9 @@ class Usage:
             self.failed + other.failed,
         )
 
+    def __sub__(self, other: Usage) -> Usage:
+        return self + Usage(-other.prompt_tokens, -other.completion_tokens, -other.cost, -other.tries, -other.failed)
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:

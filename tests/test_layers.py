@@ -20,7 +20,7 @@ VOCABULARY = frozenset(
 )
 ORDER = (
     *("vocabulary", "protocols", "models", "engines", "sandbox", "part packages", "rollout", "experience", "scenario"),
-    *("judging", "runs", "metrics", "evaluation", "memory", "view", "training", "commands", "top"),
+    *("judging", "runs", "metrics", "evaluation", "memory", "view", "training", "cluster", "commands", "top"),
 )
 """Rooms of `marl` from the lowest to the highest. `part packages` are games, roles, credit and trainers; `top` is what
 users import or start: `marl` itself, `python -m marl`, and commands that packages of parts add."""

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from marl.errors import NonFinite, Notice
+from marl.models.sharding import whole
 from marl.protocols import LearnerContext
 from marl.types import Metrics, Reading, Sample, Turn
-from trainers.batching.batches import collate
-from trainers.batching.planner import BatchPlanner
-from trainers.batching.rows import Row, distribution, totals_of
+from trainers.batching.batches import Batch, collate
+from trainers.batching.planner import BatchPlan, BatchPlanner
+from trainers.batching.rows import Row, distribution, totals_of, units_of
+from trainers.batching.shares import share_of
 from trainers.forward.model_inputs import prepare_layers
 from trainers.forward.token_outputs import fit_head, token_outputs
 from trainers.losses.aggregation import Totals
@@ -57,8 +59,12 @@ class GradientLearner:
         if model.get_output_embeddings() is not None:
             fit_head(model)
         prepare_layers(model, settings)
+        self._collective = context.collective
+        for module in (model, *objective.modules().values()):
+            self._collective.shard(module)
         self._layout: str | None = None
         """Layout of the update's first minibatch, used for all: they are alike, and comparing layouts takes time."""
+        self._figures = len(objective.stats) + len(objective.parts) + 1
         self._planner = BatchPlanner(model, settings.micro_tokens, settings.packing)
         fidelity = settings.fidelity
         self._gate = FidelityGate(fidelity, context.policy, model, self._planner) if fidelity else None
@@ -86,7 +92,7 @@ class GradientLearner:
         self.objective.start(self.updates)
         seed = f"{self.context.seed}/{self.context.policy}/{self.updates}"
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            torch.manual_seed(random.Random(seed).getrandbits(63))
+            torch.manual_seed(random.Random(seed).getrandbits(63) + self._collective.rank)
             for minibatch in islice(self._minibatches(samples, random.Random(seed)), self._minibatch, None):
                 if rows := self.objective.rows(minibatch):
                     steps.append(self._step(rows, lr))
@@ -101,26 +107,37 @@ class GradientLearner:
         return metrics | self.objective.finish(self.updates, self.model, metrics)
 
     def publish(self) -> Iterator[tuple[str, Tensor]]:
-        """Return named tensors, tied ones once; of an adapter, the adapter's alone. They are the learner's own: copy
-        them before its next update."""
-        return named_tensors(self.model, frozen=not self._is_adapter)
+        """Yield named tensors, tied ones once; of an adapter, the adapter's alone. They are the learner's own: copy
+        them before its next update. Of sharded weights, every process must take them all."""
+        return ((name, whole(tensor)) for name, tensor in self._tensors())
 
     def save(self, folder: Path) -> None:
-        """Write a Hugging Face folder: weights in safetensors, settings, tokenizer. Of an adapter, a PEFT folder."""
+        """Write a Hugging Face folder: weights in safetensors, settings, tokenizer. Of an adapter, a PEFT folder.
+
+        All processes that learn these weights together take part; one of them writes.
+        """
+        rank, whole_state = self._collective.rank, None
+        if self._collective.sharded:
+            whole_state = {name: tensor.cpu() for name, tensor in self.publish() if rank == 0}
+        if rank:
+            return
         if self._is_adapter:
             from marl.models.lora import save_adapter
 
-            save_adapter(self.model, folder)
+            save_adapter(self.model, folder, whole_state)
         else:
-            self.model.save_pretrained(folder)
+            self.model.save_pretrained(folder, state_dict=whole_state)
         self.context.source.tokenizer().save_pretrained(folder)
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        return named_tensors(self.model, frozen=not self._is_adapter)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the next update depends on, except for its samples."""
         return {
             "updates": self.updates,
             "minibatch": self._minibatch,
-            "model": snapshot(dict(self.publish())),
+            "model": snapshot(dict(self._tensors())),
             "modules": {name: snapshot(dict(named_tensors(m))) for name, m in self.objective.modules().items()},
             "optimizer": self._optimizer.state_dict(),
             "objective": self.objective.state_dict(),
@@ -131,7 +148,7 @@ class GradientLearner:
         """Continue where `state` was taken."""
         self.updates, self._skip = int(state["updates"]), int(state["minibatch"])
         self._minibatch = self._skip
-        restore(dict(self.publish()), state["model"])
+        restore(dict(self._tensors()), state["model"])
         for name, module in self.objective.modules().items():
             restore(dict(named_tensors(module)), state["modules"][name])
         self._optimizer.load_state_dict(state["optimizer"])
@@ -159,33 +176,67 @@ class GradientLearner:
 
     def _step(self, rows: list[Row], lr: float) -> diagnostics.StepMetrics:
         diagnostics.check_finite(self.context.policy, rows)
-        totals, metrics = totals_of(rows), diagnostics.StepMetrics(len(rows))
+        totals, metrics = totals_of(rows), diagnostics.StepMetrics(len(rows), self._zeros(self._figures))
         ordered: list[Row] = []
         losses: list[Tensor] = []
-        plan = self._planner.plan(rows, self._layout)
+        plan = self._plan(rows, self._layout)
         self._layout = plan.name
-        for chunk, batch in self._planner.collate(plan):
+        for chunk, batch in self._passes(plan, rows):
             terms = self.objective.terms(self.model, batch, totals)
+            if not chunk:
+                (0 * terms.loss_B.sum()).backward()
+                continue
             terms.loss_B.sum().backward()
             ordered += chunk
             losses.append(terms.loss_B.detach())
             metrics.add(terms, batch)
+        loss = torch.cat(losses).sum().double() if losses else self._zeros()
+        self._collective.add_up([loss, metrics.sums_S])
+        self._optimizer.add_up(self._collective)
         norm = self._optimizer.clip()
-        loss_B = torch.cat(losses)
-        figures = torch.stack([loss_B.sum(), norm, (loss_B.sum() + norm).isfinite()]).tolist()
+        figures = torch.stack([loss, norm, (loss + norm).isfinite()]).tolist()
         metrics.loss, metrics.grad_norm, finite = figures
         if not finite:
-            self._optimizer.zero_grad()
-            raise self._non_finite(ordered, loss_B, totals)
+            raise self._non_finite(rows, self._losses_of(rows, ordered, losses), totals)
         self.changes += 1
         self._optimizer.step(lr)
         return metrics
 
-    def _non_finite(self, rows: list[Row], loss_B: Tensor, totals: Totals) -> NonFinite:
-        def loss_of(rows: list[Row]) -> Tensor:
-            return self.objective.terms(self.model, collate(rows, self.device), totals).loss_B.sum()
+    def _zeros(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.float64, device=self.device)
 
-        what, bad = diagnostics.find_non_finite(rows, loss_B, loss_of, self._optimizer.parameters)
+    def _plan(self, rows: Sequence[Row], layout: str | None = None, *, ends: bool = False) -> BatchPlan:
+        """Return this process's share of the rows in batches."""
+        return self._planner.plan(share_of(rows, self._collective.rank, self._collective.size), layout, ends=ends)
+
+    def _passes(self, plan: BatchPlan, rows: Sequence[Row], *, ends: bool = False) -> Iterator[tuple[list[Row], Batch]]:
+        """Yield the batches of a plan. Where all processes must make as many passes, idle ones follow, whose list of
+        rows is empty and whose batch is of rows that some process has."""
+        passes = len(plan.batches)
+        most = self._collective.most(passes) if self._collective.sharded else passes
+        yield from self._planner.collate(plan)
+        for _ in range(passes, most):
+            idle = self._planner.plan(units_of(rows)[0], "padded", ends=ends)
+            yield from (([], batch) for _, batch in self._planner.collate(idle))
+
+    def _losses_of(self, rows: Sequence[Row], ordered: Sequence[Row], losses: Sequence[Tensor]) -> list[float]:
+        """Return the loss of each row; `losses` are those of this process's rows, as they were `ordered`."""
+        places = {id(row): place for place, row in enumerate(rows)}
+        losses_R = self._zeros(len(rows))
+        losses_R[[places[id(row)] for row in ordered]] = torch.cat([self._zeros(0), *losses])
+        self._collective.add_up([losses_R])
+        return losses_R.tolist()
+
+    def _non_finite(self, rows: list[Row], losses: Sequence[float], totals: Totals) -> NonFinite:
+        """Return the error that names the samples to blame, the same in all processes."""
+
+        def norm_of(unit: list[Row]) -> float:
+            self._optimizer.zero_grad()
+            self.objective.terms(self.model, collate(unit, self.device), totals).loss_B.sum().backward()
+            return float(self._optimizer.clip())
+
+        what, bad = diagnostics.find_non_finite(rows, losses, norm_of)
+        self._optimizer.zero_grad()
         return NonFinite(self.context.policy, what, [sample for row in bad for sample in row.samples])
 
     @torch.no_grad()
@@ -194,24 +245,34 @@ class GradientLearner:
 
         `logprobs`: of the completions' tokens under their sampling distribution. `hidden`: the last layer's states
         [2, H], float32, at the last token of the prompt and of the completion. All other fields the objective reads.
+        Of several processes, each reads its share, and rank 0 alone returns the readings.
         """
-        rows = {_row_key(row): row for turn in reversed(turns) if (row := _turn_row(turn)).token_ids}
+        distinct = {_row_key(row): row for turn in reversed(turns) if (row := _turn_row(turn)).token_ids}
+        rows = list(reversed(distinct.values()))
         training = self.model.training
         self.model.eval()
         readings: dict[Hashable, Reading] = {}
-        for chunk, batch in self._planner.batches(list(reversed(rows.values())), ends=bool(wanted & ENDS)):
-            outputs = token_outputs(self.model, batch)
-            fields: dict[str, Any] = {"logprobs": outputs.logprobs_BT.tolist()}
-            if "hidden" in wanted and outputs.states.ends_B2H is not None:
-                fields["hidden"] = outputs.states.ends_B2H.float().cpu()
-            fields |= {name: t.tolist() for name, t in self.objective.read(outputs, batch, wanted).items()}
-            for index, row in enumerate(chunk):
-                reading = {name: values[index] for name, values in fields.items()}
-                padded = {name: values for name, values in reading.items() if isinstance(values, list)}
-                reading |= {name: tuple(values[: len(row.token_ids)]) for name, values in padded.items()}
-                readings[_row_key(row)] = Reading(**reading)
+        ends = bool(wanted & ENDS)
+        for chunk, batch in self._passes(self._plan(rows, ends=ends), rows, ends=ends):
+            readings |= self._read_batch(chunk, batch, wanted)
         self.model.train(training)
-        return [readings.get(_row_key(_turn_row(turn)), Reading(())) for turn in turns]
+        gathered = self._collective.gather(readings)
+        everything = {key: reading for readings in gathered for key, reading in readings.items()}
+        return [everything.get(_row_key(_turn_row(turn)), Reading(())) for turn in turns] if gathered else []
+
+    def _read_batch(self, chunk: Sequence[Row], batch: Batch, wanted: frozenset[str]) -> dict[Hashable, Reading]:
+        outputs = token_outputs(self.model, batch)
+        fields: dict[str, Any] = {"logprobs": outputs.logprobs_BT.tolist()}
+        if "hidden" in wanted and outputs.states.ends_B2H is not None:
+            fields["hidden"] = outputs.states.ends_B2H.float().cpu()
+        fields |= {name: t.tolist() for name, t in self.objective.read(outputs, batch, wanted).items()}
+        readings: dict[Hashable, Reading] = {}
+        for index, row in enumerate(chunk):
+            reading = {name: values[index] for name, values in fields.items()}
+            padded = {name: values for name, values in reading.items() if isinstance(values, list)}
+            reading |= {name: tuple(values[: len(row.token_ids)]) for name, values in padded.items()}
+            readings[_row_key(row)] = Reading(**reading)
+        return readings
 
 
 def _turn_row(turn: Turn) -> Row:

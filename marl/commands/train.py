@@ -24,6 +24,7 @@ def train(
     overwrite: Annotated[bool, typer.Option(help="Remove the run that is in the folder.")] = False,
 ) -> None:
     """Train the policies of a scenario that have a learner."""
+    from marl.cluster.placement import placement_of
     from marl.training.interrupt import Interrupt
     from marl.training.session import RunStart, session
     from marl.view.streams import lasting_output
@@ -32,7 +33,9 @@ def train(
     start = RunStart(resume, force=force, overwrite=overwrite)
     with lasting_output():
         tell(checked)
-        finished = session(checked, out or Path("runs") / scenario.stem, start, stop=Interrupt(exits=True))
+        home, stop = out or Path("runs") / scenario.stem, Interrupt(exits=True)
+        with placement_of(checked) as placement:
+            finished = session(checked, home, start, stop=stop, placement=placement)
     raise typer.Exit(0 if finished else 130)
 
 

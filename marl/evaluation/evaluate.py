@@ -13,10 +13,10 @@ from marl.evaluation.game_tree import GameTree, Strategy, grow, nash_conv, value
 from marl.evaluation.held_out import HeldOut
 from marl.graph import Trajectory
 from marl.metrics.summaries import of_games
-from marl.protocols import Engine, EngineConfig, GameConfig, RoleConfig
+from marl.protocols import EngineConfig, GameConfig, RoleConfig
+from marl.rollout.base import BaseSimulator, Players
 from marl.rollout.casting import RoleCasting
 from marl.rollout.episode import Episode
-from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import Scenario
 from marl.seeds import seed_of
 from marl.statistics import normal, wilson
@@ -38,7 +38,7 @@ def counts(metrics: Mapping[str, float], name: str) -> bool:
     return not is_exact(name) or metrics.get(f"{name.rpartition('/')[0]}/legal_mass", 1.0) >= LEGAL_MASS
 
 
-def move_probabilities(simulator: RolloutSimulator, requests: Sequence[Request]) -> list[dict[str, float]]:
+def move_probabilities(simulator: BaseSimulator, requests: Sequence[Request]) -> list[dict[str, float]]:
     """Return, for each request, legal move -> probability that the policy says exactly its canonical text.
 
     Under the role's own sampling settings, the end token included. The rest to 1 is anything else that it may say.
@@ -54,7 +54,7 @@ def move_probabilities(simulator: RolloutSimulator, requests: Sequence[Request])
 class Evaluator:
     """Measures what a scenario asks for of each of its games."""
 
-    def __init__(self, scenario: Scenario, simulator: RolloutSimulator) -> None:
+    def __init__(self, scenario: Scenario, simulator: BaseSimulator) -> None:
         self._games = {
             name: GameEvaluator(view, simulator.of_game(name) if name else simulator)
             for name, view in scenario.by_game().items()
@@ -83,7 +83,7 @@ def of_game(name: str, figures: Mapping[str, float]) -> Metrics:
 class GameEvaluator:
     """Measures what a scenario with one game asks for; the game is walked once."""
 
-    def __init__(self, scenario: Scenario, simulator: RolloutSimulator) -> None:
+    def __init__(self, scenario: Scenario, simulator: BaseSimulator) -> None:
         self._scenario, self._simulator, self._settings = scenario, simulator, scenario.evaluate
         game, casting, seats = scenario.game, simulator.casting, scenario.seats
         self._tree = grow(game, casting, seats) if self._settings.nashconv else None
@@ -113,7 +113,7 @@ class GameEvaluator:
         return results.metrics(f"eval/{opponent}")
 
 
-def figures(tree: GameTree | None, questions: Sequence[Position], simulator: RolloutSimulator) -> Metrics:
+def figures(tree: GameTree | None, questions: Sequence[Position], simulator: BaseSimulator) -> Metrics:
     """Return all that can be measured without playing; the legal mass is the smaller one where both report it."""
     parts = [exact(tree, simulator)] if tree else []
     parts += [optimality(questions, simulator)] if questions else []
@@ -122,7 +122,7 @@ def figures(tree: GameTree | None, questions: Sequence[Position], simulator: Rol
     return merged | ({"eval/legal_mass": min(masses)} if masses else {})
 
 
-def exact(tree: GameTree, simulator: RolloutSimulator) -> Metrics:
+def exact(tree: GameTree, simulator: BaseSimulator) -> Metrics:
     """Return NashConv, values and the mean legal mass, over every situation of the game."""
     situations = list(tree.requests)
     strategy = dict(zip(situations, move_probabilities(simulator, list(tree.requests.values())), strict=True))
@@ -162,7 +162,7 @@ def positions(game: GameConfig, casting: RoleCasting, seats: Mapping[str, str]) 
     return questions
 
 
-def optimality(questions: Sequence[Position], simulator: RolloutSimulator) -> Metrics:
+def optimality(questions: Sequence[Position], simulator: BaseSimulator) -> Metrics:
     """Return the probability of an optimal move and of any legal move, means over positions."""
     probabilities = move_probabilities(simulator, [position.request for position in questions])
     optimal = [math.fsum(p[m] for m in q.optimal) for q, p in zip(questions, probabilities, strict=True)]
@@ -183,18 +183,21 @@ def opponent(game: GameConfig, name: str) -> EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class Opponents:
-    """Players in the seats that are not measured: a role for each agent, and an engine for each role's policy."""
+    """Players in the seats that are not measured: a role for each agent, and an engine for each role's policy.
+
+    Those of policies without weights may be given by their settings, to be built where they are to speak.
+    """
 
     roles: Mapping[str, RoleConfig]
-    engines: Mapping[str, Engine]
+    engines: Players
 
     @classmethod
     def scripted(cls, scenario: Scenario, name: str) -> Opponents:
         """Return `random` or a player that the game exports, in every seat but those that answer by rule."""
-        rules = scenario.rule_engines()
+        rules = {name: policy.engine for name, policy in scenario.policies.items() if policy.engine.rule_bound}
         roles = {agent: scenario.roles[role] for agent, role in scenario.seats.items()}
         seated = {a: r if r.policy in rules else r.model_copy(update={"policy": name}) for a, r in roles.items()}
-        return cls(seated, {**rules, name: opponent(scenario.game, name).build(None)})
+        return cls(seated, {**rules, name: opponent(scenario.game, name)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +224,7 @@ def score(returns: Sequence[float]) -> Metrics:
     return metrics
 
 
-def match(
-    scenario: Scenario, simulator: RolloutSimulator, opponents: Opponents, *, episodes: int, seed: int
-) -> Results:
+def match(scenario: Scenario, simulator: BaseSimulator, opponents: Opponents, *, episodes: int, seed: int) -> Results:
     """Play the scenario's policies in one seat after another, and `opponents` in all the others."""
     agents = list(scenario.seats)
     # Roles and policies of an opponent may have names that ours have, too.

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from marl.graph import Trajectory
 from marl.metrics.summaries import game_measures, role_metrics
-from marl.rollout.simulator import RolloutSimulator
+from marl.rollout.base import BaseSimulator
 from marl.scenario.schema import Scenario
 from marl.seeds import seed_of
 from marl.statistics import interval
@@ -21,7 +21,7 @@ SAMPLED, GREEDY = "eval/held_out", "eval/held_out_greedy"
 class HeldOut:
     """Plays the same starts with the same seeds every time, so that figures differ only by the weights."""
 
-    def __init__(self, scenario: Scenario, simulator: RolloutSimulator, episodes: int, *, greedy: bool = False) -> None:
+    def __init__(self, scenario: Scenario, simulator: BaseSimulator, episodes: int, *, greedy: bool = False) -> None:
         starts = scenario.game.held_out(episodes)
         names = [f"held_out.{index}" for index in range(len(starts))]
         seats, seed = scenario.seats, simulator.casting.seed

@@ -103,9 +103,12 @@ def unadapted_base(model: Any) -> Any | None:
     return base
 
 
-def save_adapter(model: Any, folder: Path) -> None:
-    """Write a PEFT folder that holds the adapter alone; PEFT itself would add adapted embeddings of the base."""
-    tensors = get_peft_model_state_dict(model, adapter_name="default", save_embedding_layers=False)
+def save_adapter(model: Any, folder: Path, state: dict[str, Tensor] | None = None) -> None:
+    """Write a PEFT folder that holds the adapter alone; PEFT itself would add adapted embeddings of the base.
+
+    `state` are the adapter's whole tensors, by the names of the model's `state_dict`, if the model has shards of them.
+    """
+    tensors = get_peft_model_state_dict(model, state, adapter_name="default", save_embedding_layers=False)
     folder.mkdir(parents=True, exist_ok=True)
     renamed = {f"base_model.model.{name}": tensor.contiguous() for name, tensor in tensors.items()}
     save_file(renamed, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from marl.protocols.collective import Alone, Collective, DataParallel
 from marl.protocols.credit import (
     Assign,
     AssignConfig,
@@ -39,12 +40,15 @@ if TYPE_CHECKING:
     from marl.protocols.models import Weights
 
 __all__ = [
+    "Alone",
     "Assign",
     "AssignConfig",
     "Baseline",
     "BaselineConfig",
+    "Collective",
     "CountsChanges",
     "CreditPart",
+    "DataParallel",
     "Deals",
     "Engine",
     "EngineConfig",

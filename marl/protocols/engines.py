@@ -109,6 +109,11 @@ class EngineConfig(Component):
         """Longest time in seconds that a request may stay open by its own settings; 0 where none limits it."""
         return 0.0
 
+    @property
+    def sleeps(self) -> bool:
+        """Return True if its engine frees memory while learners work."""
+        return False
+
     def memory(self, sizes: Sequence[ModelSize], work: Workload, device_bytes: float | None) -> Iterable[MemoryUse]:
         """Return what sampling for policies of these sizes takes of memory.
 

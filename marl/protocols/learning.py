@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from marl.config import Component, Sampling
+from marl.protocols.collective import Alone, Collective, DataParallel
 from marl.protocols.memory import MemorySaver, MemoryUse, ModelSize, Workload, adamw_uses
 from marl.protocols.models import LANGUAGE_MODEL, ModelSource
 from marl.state import Stateful
@@ -64,6 +65,8 @@ class LearnerContext:
     steps: int
     """Updates in the whole run, for schedules."""
     seed: int
+    collective: Collective = field(default_factory=Alone)
+    """Processes that learn these weights together."""
 
 
 class LearnerConfig(Component):
@@ -101,6 +104,10 @@ class LearnerConfig(Component):
     def supports(self, sampling: Sampling) -> bool:
         """Return True if it can learn from tokens sampled like this; truncated sampling needs a correction."""
         return not sampling.truncated
+
+    def parallel_obstacle(self, way: DataParallel) -> str | None:
+        """Return why data-parallel processes cannot teach it together in that way; None if they can."""
+        return f"the learner {self.kind!r} works in one process"
 
     def memory(self, size: ModelSize, work: Workload) -> Iterable[MemoryUse]:
         """Return what its learning takes of memory; `work`: all that it learns from at once.

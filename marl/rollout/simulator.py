@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count, islice
-from urllib.parse import quote
+from itertools import count
+from typing import TYPE_CHECKING
 
 from marl.graph import Trajectory
-from marl.protocols import Engine, Game, GameConfig, MeteredEngine, Rewards, RoleConfig, Service, SleepingEngine, View
+from marl.protocols import Engine, EngineConfig, Game, GameConfig, MeteredEngine, Rewards, Service, SleepingEngine
+from marl.rollout.base import WAIT_S, BaseSimulator, Outcome, Players
 from marl.rollout.casting import RoleCasting
 from marl.rollout.episode import Episode, GameError, PlayLimits
 from marl.rollout.request_router import Answer, Deliver, RequestRouter
-from marl.types import Completion, Deal, Failure, Fork, Metrics, Purpose, Request, Ticket, Turn, Usage
+from marl.types import Completion, Deal, Failure, Fork, Metrics, Purpose, Request, Ticket, Usage
 
-_WAIT_S = 1.0
-"""Longest that a blocking call sleeps before it looks at its deadline again."""
+if TYPE_CHECKING:
+    from marl.protocols import Weights
 
 
 @dataclass(slots=True)
@@ -28,9 +28,28 @@ class _Play:
     episode: Episode
     rewards: Rewards | None
     requests: set[Ticket] = field(default_factory=set)
+    tokens: int = 0
+    """Tokens that were sampled or scored for it."""
 
 
-class RolloutSimulator:
+@dataclass(slots=True)
+class Inquiry:
+    """Requests that were put to engines, and the answers that have come."""
+
+    tickets: list[Ticket] = field(default_factory=list)
+    answers: dict[Ticket, Answer] = field(default_factory=dict)
+
+    @property
+    def answered(self) -> bool:
+        """Return True when all answers have come."""
+        return len(self.answers) == len(self.tickets)
+
+    def in_order(self) -> list[Answer]:
+        """Return the answers in the order of the requests."""
+        return [self.answers[ticket] for ticket in self.tickets]
+
+
+class RolloutSimulator(BaseSimulator):
     """The `Simulator` of a game, the roles at its seats, and the engines that speak for them.
 
     Methods of the protocol are described there.
@@ -48,34 +67,24 @@ class RolloutSimulator:
         """`game`: the one that is played, or several by the names that deals give them. `deadline_s`, which is also the
         longest time of a call of the game, and `worker_delay` are those of the `RequestRouter`; an episode that is not
         over after `max_turns` counts as one whose game raised."""
-        self.games: Mapping[str, GameConfig] = game if isinstance(game, Mapping) else {"": game}
-        self.casting, self.engines = casting, engines
-        self.may_drop = 0
-        """Number of episodes of a run that may be dropped because the game raised; one more ends the run."""
-        self.dropped = 0
-        self.unjudged = 0
-        """Number of episodes that were left out because a worker process failed, for no fault of theirs."""
-        self.tokens: Counter[str] = Counter()
-        """Tokens sampled or scored, by purpose: train, eval, credit."""
+        super().__init__(game if isinstance(game, Mapping) else {"": game}, casting)
+        self.engines = engines
         self._limits = PlayLimits(max_turns, deadline_s)
         self._router = RequestRouter(engines.values(), deadline_s, worker_delay)
         self._tickets = count()
         self._idle: dict[str, list[Game]] = {name: [] for name in self.games}
         """Game -> instances that no episode uses."""
         self._plays: dict[Ticket, _Play] = {}
-        self._finished: dict[Ticket, Trajectory | None] = {}
-        self._branches: dict[str, Counter[str]] = {}
+        self._finished: dict[Ticket, Outcome] = {}
 
-    def variant(self, casting: RoleCasting, engines: Mapping[str, Engine] | None = None) -> RolloutSimulator:
-        """Return another simulator of the same game with other roles and, if given, more engines or other ones.
-
-        Both may have requests in flight at the same time, and tokens are counted together. Its dropped episodes are its
-        own, and none may be dropped there.
-        """
-        return self._like(self.games, casting, {**self.engines, **(engines or {})})
+    def variant(self, casting: RoleCasting, engines: Players | None = None) -> RolloutSimulator:
+        built = {
+            name: engine.build(None) if isinstance(engine, EngineConfig) else engine
+            for name, engine in (engines or {}).items()
+        }
+        return self._like(self.games, casting, {**self.engines, **built})
 
     def of_game(self, name: str) -> RolloutSimulator:
-        """Return another simulator, as `variant` does, of one of several games: its deals name none."""
         return self._like(self.games[name], self.casting, self.engines)
 
     def _like(
@@ -85,27 +94,21 @@ class RolloutSimulator:
         other._limits, other._router, other.tokens = self._limits, self._router, self.tokens
         return other
 
-    def greedy(self) -> RolloutSimulator:
-        return self.variant(self.casting.greedy())
-
     def start(self, work: Sequence[Deal | Fork], rewards: Rewards | None = None) -> list[Ticket]:
-        for fork in (item for item in work if isinstance(item, Fork)):
-            past = fork.trajectory
-            if not 0 <= fork.index < len(past.turns):
-                raise ValueError(f"fork: episode {past.id!r} has no turn {fork.index}; it has {len(past.turns)}")
         tickets: list[Ticket] = []
         try:
-            for item in work:
-                deals = [(item, None)] if isinstance(item, Deal) else [(deal, item) for deal in self._forked(item)]
-                for deal, fork in deals:
-                    tickets.append(next(self._tickets))
-                    self._begin(tickets[-1], deal, fork, rewards)
+            for deal, fork in self._starts(work):
+                tickets.append(self.begin(deal, fork, rewards))
         except GameError:
             self.cancel(tickets)
             raise
         return tickets
 
     def poll(self, wait_s: float) -> list[tuple[Ticket, Trajectory | None]]:
+        return [(ticket, outcome.trajectory) for ticket, outcome in self.outcomes(wait_s)]
+
+    def outcomes(self, wait_s: float) -> list[tuple[Ticket, Outcome]]:
+        """Return as `poll`, with all that is known of each episode's end."""
         if not self._finished and self._plays:
             self._router.pump(wait_s)
         finished, self._finished = list(self._finished.items()), {}
@@ -118,109 +121,79 @@ class RolloutSimulator:
             if play and play.requests:
                 self._router.cancel(play.requests)
 
-    def play(self, work: Sequence[Deal | Fork], rewards: Rewards | None = None) -> list[Trajectory]:
-        return [trajectory for trajectory in self._drain(self.start(work, rewards)) if trajectory]
+    def _in_flight(self, ticket: Ticket) -> bool:
+        return ticket in self._plays
 
-    def branch(self, forks: Sequence[Fork], rewards: Rewards | None = None) -> list[list[Trajectory]]:
-        played = iter(self._drain(self.start(forks, rewards)))
-        return [[trajectory for trajectory in islice(played, fork.n) if trajectory] for fork in forks]
+    def pump(self, wait_s: float) -> None:
+        self._router.pump(wait_s)
 
-    def _drain(self, tickets: Sequence[Ticket]) -> list[Trajectory | None]:
-        """Wait for these episodes; those of other callers stay for `poll`."""
-        try:
-            for ticket in tickets:
-                while ticket in self._plays:
-                    self._router.pump(_WAIT_S)
-            return [self._finished.pop(ticket) for ticket in tickets]
-        finally:
-            self.cancel(tickets)
-
-    def release(self, trajectories: Iterable[Trajectory]) -> None:
-        """Forget which continuations of these episodes were played."""
-        for trajectory in trajectories:
-            self._branches.pop(trajectory.id, None)
+    def _collect(self, ticket: Ticket) -> Trajectory | None:
+        return self._finished.pop(ticket).trajectory
 
     def ask(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Answer]:
-        answers: dict[Ticket, Answer] = {}
-        tickets = [self._put(replace(request, purpose=purpose), answers.__setitem__) for request in requests]
+        inquiry = self.inquire(requests, purpose)
         try:
-            while len(answers) < len(requests):
-                self._router.pump(_WAIT_S)
+            while not inquiry.answered:
+                self._router.pump(WAIT_S)
         finally:
-            self._router.cancel(tickets)
-        for answer in answers.values():
+            self.withdraw(inquiry)
+        return inquiry.in_order()
+
+    def inquire(self, requests: Sequence[Request], purpose: Purpose) -> Inquiry:
+        """Put requests to their engines, and return at once; answers come while `outcomes` or `ask` is called."""
+        inquiry = Inquiry()
+
+        def deliver(ticket: Ticket, answer: Answer) -> None:
+            inquiry.answers[ticket] = answer
             self._count(answer, purpose)
-        return [answers[ticket] for ticket in tickets]
 
-    def score(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Answer]:
-        if missing := [i for i, request in enumerate(requests) if request.forced is None]:
-            raise ValueError(f"score: request {missing[0]} has no `forced` text; `ask` samples one")
-        return self.ask(requests, purpose)
+        inquiry.tickets = [self._put(replace(request, purpose=purpose), deliver) for request in requests]
+        return inquiry
 
-    def request_for(self, turn: Turn) -> Request:
-        role = self._role(turn.role, f"turn {turn.id}: ")
-        return replace(turn.request, policy=role.policy, sampling=role.sampling)
+    def withdraw(self, inquiry: Inquiry) -> None:
+        """Take back the requests that were not answered yet."""
+        self._router.cancel(inquiry.tickets)
 
-    def request_from_text(self, role: str, agent: str, text: str) -> Request:
-        """Return what `role`, in the seat of `agent`, new_requests its policy if `text` is all that it has observed."""
-        self._role(role)
-        return self.casting.request(role, View.of(agent, text), 0)
-
-    def _role(self, name: str, where: str = "") -> RoleConfig:
-        if name not in self.casting.roles:
-            raise ValueError(f"{where}no role {name!r} here; roles: {', '.join(self.casting.roles)}")
-        return self.casting.roles[name]
+    def load_weights(self, policy: str, weights: Weights, version: int) -> None:
+        self.engines[policy].load_weights(policy, weights, version)
 
     def take_failures(self) -> list[str]:
-        """Return messages, since the last call, about requests that got no completion: first causes, then numbers."""
         return self._router.failures.take()
 
     def end_step(self) -> Metrics:
-        """Return the figures of engines in the step, as `policy/NAME/...`."""
         metered = {id(engine): engine for engine in self.engines.values() if isinstance(engine, MeteredEngine)}
         figures = {name: each for engine in metered.values() for name, each in engine.end_step().items()}
         return {f"policy/{name}/{key}": value for name, each in figures.items() for key, value in each.items()}
 
     def sleep(self) -> None:
-        """Let engines that can free their memory do so, until they are needed again."""
         for engine in {id(engine): engine for engine in self.engines.values()}.values():
             if isinstance(engine, SleepingEngine):
                 engine.sleep()
 
     @property
     def spent(self) -> dict[str, Usage]:
-        """Return what the answers of remote policies have cost in this run."""
         services = {policy: engine for policy, engine in self.engines.items() if isinstance(engine, Service)}
         return {policy: engine.spent.get(policy, Usage()) for policy, engine in services.items()}
 
     def restore_spent(self, spent: Mapping[str, Usage]) -> None:
-        """Go on from what an interrupted run had spent."""
         for policy, engine in self.engines.items():
             if isinstance(engine, Service) and policy in spent:
                 engine.spent[policy] = spent[policy]
 
-    def _forked(self, fork: Fork) -> list[Deal]:
-        """Return the deals of a fork's continuations, numbered on from those that were started before."""
-        past, course = fork.trajectory, f"{fork.index}.{_course(fork)}"
-        branches = self._branches.setdefault(past.id, Counter())
-        first = branches[course] + 1
-        branches[course] += fork.n
-        return [
-            replace(past.deal, episode=f"{past.id}~{course}.{branch}", purpose=fork.purpose, branch=branch)
-            for branch in range(first, first + fork.n)
-        ]
-
-    def _begin(self, ticket: Ticket, deal: Deal, fork: Fork | None, rewards: Rewards | None) -> None:
+    def begin(self, deal: Deal, fork: Fork | None = None, rewards: Rewards | None = None) -> Ticket:
+        """Begin one episode, of a fork under the name that `deal` gives it; return its ticket."""
+        ticket = next(self._tickets)
         try:
             episode = Episode(self._game(deal.game), deal, self.casting, self._limits)
             if fork:
                 episode.replay(fork.trajectory, fork.trajectory.turns[fork.index].id)
                 episode.follow(fork)
         except GameError as error:
-            self._drop(ticket, error)
-            return
-        play = self._plays[ticket] = _Play(ticket, episode, rewards)
-        self._advance(play, None)
+            self._leave_out(ticket, error)
+        else:
+            play = self._plays[ticket] = _Play(ticket, episode, rewards)
+            self._advance(play, None)
+        return ticket
 
     def _game(self, name: str) -> Game:
         """Return a game in which no episode is going on."""
@@ -237,7 +210,7 @@ class RolloutSimulator:
             questions = episode.new_requests()
         except GameError as error:
             self.cancel([play.ticket])
-            self._drop(play.ticket, error)
+            self._leave_out(play.ticket, error, play.tokens)
             return
         if episode.over:
             self._finish(play)
@@ -247,11 +220,11 @@ class RolloutSimulator:
 
     def _deliver(self, play: _Play, agent: str, ticket: Ticket, answer: Answer) -> None:
         play.requests.discard(ticket)
-        self._count(answer, play.episode.trajectory.deal.purpose)
+        play.tokens += self._count(answer, play.episode.trajectory.deal.purpose)
         if isinstance(answer, Failure) and answer.finish == "unjudged":
             self.unjudged += 1
             self.cancel([play.ticket])
-            self._finished[play.ticket] = None
+            self._finished[play.ticket] = Outcome(None, play.tokens)
         else:
             self._advance(play, (agent, answer))
 
@@ -262,29 +235,14 @@ class RolloutSimulator:
         self.cancel([play.ticket])
         trajectory = play.episode.trajectory
         self._idle[trajectory.deal.game].append(play.episode.game)
-        self._finished[play.ticket] = play.rewards(trajectory) if play.rewards else trajectory
+        self._finished[play.ticket] = Outcome(play.rewards(trajectory) if play.rewards else trajectory, play.tokens)
 
-    def _drop(self, ticket: Ticket, error: GameError) -> None:
-        self.dropped += 1
-        if self.dropped > self.may_drop:
-            if self.may_drop:
-                error.add_note(f"{self.may_drop} episodes were dropped before this one (schedule.max_drops)")
-            raise error
-        self._finished[ticket] = None
+    def _leave_out(self, ticket: Ticket, error: GameError, tokens: int = 0) -> None:
+        self._drop(error)
+        self._finished[ticket] = Outcome(None, tokens, error)
 
-    def _count(self, answer: Answer, purpose: Purpose) -> None:
-        if isinstance(answer, Completion):
-            self.tokens[purpose] += len(answer.token_ids)
-
-
-def _course(fork: Fork) -> str:
-    """Return what a fork does as a part of its episodes' names, different for different forks."""
-    muted = [f"{quote(agent)}={_word(move)}" for agent, move in fork.muted]
-    return ",".join([_word(fork.action), *muted, *(["kept"] if fork.keeps else [])])
-
-
-def _word(move: str | None) -> str:
-    """Return a move as a part of a name, without the characters that separate its parts."""
-    if move is None:
-        return ""
-    return quote(move, safe=" ").replace("~", "%7E") or "="
+    def _count(self, answer: Answer, purpose: Purpose) -> int:
+        """Count and return the tokens of an answer."""
+        tokens = len(answer.token_ids) if isinstance(answer, Completion) else 0
+        self.tokens[purpose] += tokens
+        return tokens

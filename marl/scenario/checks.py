@@ -47,12 +47,23 @@ def check(scenario: Scenario, *, to_train: bool = True) -> None:
     """
     about_parts = (_references, *map(_of_each_game, (_seats, _speakers)), _weights, _structured, _of_each_game(_remote))
     about_credit = (_rotation, _mix, _learning, _updates, credit_problems, _of_each_game(zero_sum_problems))
-    about_learning = (_something_learns,) if to_train else ()
+    about_learning = (_something_learns, _learner_processes) if to_train else ()
     about_measuring = (*map(_of_each_game, (_evaluation, _held_out)), _best, _alarms)
     finds = (*about_parts, *about_credit, *about_learning, *about_measuring)
     # What is wrong for several games in the same words is told once.
     if problems := dict.fromkeys(problem for find in finds for problem in find(scenario)):
         raise ValueError("\n".join(problems))
+
+
+def _learner_processes(scenario: Scenario) -> Iterator[str]:
+    """Yield why processes of their own cannot teach a policy."""
+    learners = {name: policy.learner for name, policy in scenario.policies.items() if policy.learner}
+    cluster = scenario.cluster
+    for name in cluster.learners if cluster else ():
+        if name not in learners:
+            yield f"cluster.learners: {name!r} is no policy with a learner; {nearest(name, learners)}"
+        elif cluster and (obstacle := learners[name].parallel_obstacle(cluster.data_parallel)):
+            yield f"cluster.learners.{name}: {obstacle}"
 
 
 def _of_each_game(find: Find) -> Find:
@@ -81,7 +92,10 @@ def absent(scenario: Scenario, *, random_play: bool = False) -> list[str]:
             parts[f"policies.{name}.engine"] = policy.engine
     if not random_play:
         parts |= _parts_of_training(scenario)
-    lacking = [f"{field}.{problem}" for field, part in parts.items() for problem in part.missing()]
+    lacking = (
+        [f"cluster.{problem}" for problem in scenario.cluster.missing()] if scenario.cluster and not random_play else []
+    )
+    lacking += [f"{field}.{problem}" for field, part in parts.items() for problem in part.missing()]
     return lacking + [
         f"track: {name!r} is not installed; pip install 'marl-llm[tracking]', or remove it"
         for name in scenario.track

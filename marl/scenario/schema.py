@@ -29,6 +29,7 @@ from marl.protocols import (
     RoleConfig,
 )
 from marl.scenario.checks import check, check_games
+from marl.scenario.cluster import ClusterConfig
 from marl.scenario.games import MAX_EPISODES, Episodes, Measures, Mix, PlayedGame, with_default_seats
 
 HORIZON = 10_000
@@ -371,6 +372,8 @@ track: [trackio]
     """Files that a run keeps on disk."""
     alarms: Alarms | None = Alarms()
     """Thresholds of collapse alarms. Null: no alarms."""
+    cluster: ClusterConfig | None = None
+    """Processes and machines among which the run is divided. Null: all in one process."""
     track: tuple[Literal["wandb", "mlflow", "trackio"], ...] = ()
     """Trackers to send metrics to, in addition to metrics.jsonl and TensorBoard's event files."""
 

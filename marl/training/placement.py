@@ -6,7 +6,8 @@ from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from marl.protocols import Engine, GameConfig, Learner, LearnerContext, ModelConfig, ModelSource
+from marl.protocols import Engine, GameConfig, Learner, LearnerConfig, LearnerContext, ModelConfig, ModelSource
+from marl.rollout.base import BaseSimulator
 from marl.rollout.casting import RoleCasting
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import PolicyConfig, Scenario
@@ -58,7 +59,7 @@ class LocalLearners(Learners):
 class Placement(Protocol):
     """Builds the working parts of a run where they are to live."""
 
-    def simulator(self, scenario: Scenario, sources: Sources) -> RolloutSimulator:
+    def simulator(self, scenario: Scenario, sources: Sources) -> BaseSimulator:
         """Return the scenario's simulator, with an engine for each policy in `sources`."""
         ...
 
@@ -74,14 +75,19 @@ class LocalPlacement:
         return make_simulator(scenario, build_engines(scenario.policies, sources))
 
     def learners(self, scenario: Scenario, sources: Sources) -> LocalLearners:
-        schedule = scenario.schedule
-        learners: dict[str, Learner] = {}
-        for name, policy in scenario.policies.items():
-            if policy.learner and (source := sources[name]):
-                seed = seed_of(schedule.seed, "learner", name)
-                context = LearnerContext(name, source, policy.updates(schedule.steps), seed)
-                learners[name] = policy.learner.build(context)
-        return LocalLearners(learners)
+        contexts = learner_contexts(scenario, sources)
+        return LocalLearners({name: settings.build(context) for name, (settings, context) in contexts.items()})
+
+
+def learner_contexts(scenario: Scenario, sources: Sources) -> dict[str, tuple[LearnerConfig, LearnerContext]]:
+    """Return policy -> settings of its learner and what they need to build it, for each policy that has one."""
+    schedule = scenario.schedule
+    contexts: dict[str, tuple[LearnerConfig, LearnerContext]] = {}
+    for name, policy in scenario.policies.items():
+        if policy.learner and (source := sources[name]):
+            seed = seed_of(schedule.seed, "learner", name)
+            contexts[name] = policy.learner, LearnerContext(name, source, policy.updates(schedule.steps), seed)
+    return contexts
 
 
 def make_simulator(scenario: Scenario, engines: Mapping[str, Engine], seed: int | None = None) -> RolloutSimulator:

@@ -13,7 +13,7 @@ from marl.judging.by_game import GamesJudge
 from marl.judging.judge import Judgement
 from marl.judging.records import StepRecord
 from marl.protocols import CountsChanges, Evidence, Experience, Simulator
-from marl.rollout.simulator import RolloutSimulator
+from marl.rollout.base import BaseSimulator
 from marl.scenario.schema import Scenario
 from marl.seeds import seed_of
 from marl.training.mix import GameMix
@@ -27,7 +27,7 @@ class Run:
     """The working parts of a run. Data travels through them one way, see `marl.training.loop`."""
 
     scenario: Scenario
-    simulator: RolloutSimulator
+    simulator: BaseSimulator
     learners: Learners
     judge: GamesJudge
     experience: Experience
@@ -107,7 +107,7 @@ class Run:
         if learner is None or not learner.publishes:
             return
         self.versions[name] = version
-        self.simulator.engines[name].load_weights(name, self.learners[name].publish(), version)
+        self.simulator.load_weights(name, self.learners[name].publish(), version)
 
     def save_policies(self, folder: Path) -> None:
         """Write one Hugging Face folder per policy that learns."""

@@ -21,6 +21,7 @@ from marl.training.build import build
 from marl.training.failures import memory_advice
 from marl.training.interrupt import LEAVE_S, Interrupt
 from marl.training.loop import Training
+from marl.training.placement import Placement
 from marl.training.run import Run
 from marl.types import Metrics
 from marl.view.closing_report import closing_report
@@ -29,9 +30,16 @@ from marl.view.trackers import EventFiles, Tracker
 
 
 def train(
-    scenario: Scenario, folder: Path, start: RunStart, monitors: Sequence[Monitor], stop: Interrupt | None = None
+    scenario: Scenario,
+    folder: Path,
+    start: RunStart,
+    monitors: Sequence[Monitor],
+    stop: Interrupt | None = None,
+    placement: Placement | None = None,
 ) -> bool:
     """Train a scenario in a folder, which is locked meanwhile; return True if it went to the end.
+
+    `placement`: where its parts live; default: all in this process.
 
     A request to `stop`, which the caller has entered, is answered at once until the first step, and then by a
     checkpoint of the steps done.
@@ -39,10 +47,17 @@ def train(
     home = RunFolder(folder)
     start.expect(home)
     with home.held():
-        return _train(scenario, home, start, Monitors(monitors), stop or Interrupt())
+        return _train(scenario, home, start, Monitors(monitors), stop or Interrupt(), placement)
 
 
-def _train(scenario: Scenario, home: RunFolder, start: RunStart, monitors: Monitors, stop: Interrupt) -> bool:
+def _train(
+    scenario: Scenario,
+    home: RunFolder,
+    start: RunStart,
+    monitors: Monitors,
+    stop: Interrupt,
+    placement: Placement | None,
+) -> bool:
     # Until the first step there is nothing to finish.
     with stop.patient(0.0):
         step = start.prepare(home, scenario)
@@ -53,7 +68,7 @@ def _train(scenario: Scenario, home: RunFolder, start: RunStart, monitors: Monit
             with _followed(home, monitors, [*start.notes, f"complete at step {step}: nothing to do"]):
                 return True
         # Weights are loaded before anything is cut back: what cannot be loaded changes no file.
-        training = Training(_built(scenario), home, [monitors])
+        training = Training(_built(scenario, placement), home, [monitors])
         training.resume(step)
         # Weights and libraries are there to stay: the collector need not walk them again at every step's garbage.
         gc.collect()
@@ -62,14 +77,14 @@ def _train(scenario: Scenario, home: RunFolder, start: RunStart, monitors: Monit
         return training(stop)
 
 
-def _built(scenario: Scenario) -> Run:
+def _built(scenario: Scenario, placement: Placement | None) -> Run:
     """Return the run, built.
 
     Raises:
         OutOfMemory: if its models do not fit into memory.
     """
     try:
-        return build(scenario)
+        return build(scenario, placement)
     except (RuntimeError, MemoryError, OSError) as error:
         if is_out_of_memory(error):
             raise OutOfMemory(memory_advice(scenario, "load", error)) from error
@@ -172,6 +187,7 @@ def session(
     start: RunStart,
     on_step: Callable[[int, Metrics], None] | None = None,
     stop: Interrupt | None = None,
+    placement: Placement | None = None,
 ) -> bool:
     """Train with progress on the console, event files and trackers; return True if it went to the end.
 
@@ -187,7 +203,7 @@ def session(
     closing = Monitors([watch])
     with stop or Interrupt() as request:
         try:
-            finished = train(scenario, home.path, start, monitors, request)
+            finished = train(scenario, home.path, start, monitors, request, placement)
         except KeyboardInterrupt:
             finished = False
         except Collapse:

@@ -154,6 +154,8 @@ class BatchPlanner:
     def plan(self, rows: Sequence[Row], name: str | None = None, *, ends: bool = False) -> BatchPlan:
         """Return the layout of that name; None: the one of `packing`."""
         name = name or self._packing
+        if not rows:
+            return BatchPlan(name, [])
         if name == "padded" or self._obstacle:
             return BatchPlan("padded", self._padded_batches(rows, ends))
         if name == "prompted":

@@ -18,6 +18,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from marl.models.sharding import is_sharded
+
 NAME = "marl_packed"
 BLOCK = 128
 _CACHED = {DynamicLayer, DynamicSlidingWindowLayer}
@@ -163,7 +165,10 @@ def pair_bytes(model: Any) -> float:
 
 
 def keeps_cache(model: Any) -> bool:
-    """Return whether keys and values can be kept from one pass to the next: not by layers that are recomputed."""
+    """Return whether keys and values can be kept from one pass to the next: not by layers that are recomputed, nor by
+    sharded ones, which run once before each backward pass."""
+    if is_sharded(model):
+        return False
     layers = (module for module in model.modules() if isinstance(module, GradientCheckpointingLayer))
     return "past_key_values" in inspect.signature(model.forward).parameters and not (
         model.training and any(layer.gradient_checkpointing for layer in layers)

@@ -181,6 +181,8 @@ class RewardLearner(GradientLearner):
 
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder with a sequence classifier of one label, adapters merged, and the tokenizer."""
+        if self.context.collective.rank:
+            return
         tokenizer = self.context.source.tokenizer()
         # Classifiers are read at the last token that is no padding: none may stand at the end of a text.
         pad = None if tokenizer.pad_token_id == tokenizer.eos_token_id else tokenizer.pad_token_id

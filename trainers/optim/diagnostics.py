@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from marl.errors import NonFinite
 from marl.types import Metrics, Sample
@@ -25,10 +25,10 @@ class StepMetrics:
     """Figures of one optimizer step, summed on the device and read once."""
 
     rows: int
+    sums_S: Tensor
+    """Sums over tokens of the statistics, then the parts of the loss, then the number of tokens; zeros at first."""
     loss: float = 0.0
     grad_norm: float = 0.0
-    sums_S: Tensor | float = 0.0
-    """Sums over tokens of the statistics, then the parts of the loss, then the number of tokens."""
 
     @torch.no_grad()
     def add(self, terms: LossTerms, batch: Batch) -> None:
@@ -36,14 +36,14 @@ class StepMetrics:
         weights_BT = batch.loss_mask_BT * batch.counts_B[:, None]
         sums = [(torch.where(batch.loss_mask_BT, stat, 0.0) * weights_BT).sum() for stat in terms.stats]
         numbers = [*sums, *terms.parts.values(), weights_BT.sum()]
-        self.sums_S = self.sums_S + torch.stack([number.detach().double() for number in numbers])
+        self.sums_S += torch.stack([number.detach().double() for number in numbers])
 
 
 def update_metrics(steps: Sequence[StepMetrics], parts: Sequence[str], stats: Sequence[str]) -> Metrics:
     """Return means over tokens of the statistics, means over steps of the rest; zeros if nothing was learned."""
     if not steps:
         return dict.fromkeys(("loss", "grad_norm", *parts, "tokens", "rows", *stats), 0.0)
-    table = [torch.as_tensor(step.sums_S).tolist() for step in steps]
+    table = [step.sums_S.tolist() for step in steps]
     sums, start = [sum(column) for column in zip(*table, strict=True)], table[0]
     means = [
         start[i] / max(start[-1], 1) if name in AT_START else sums[i] / max(sums[-1], 1) for i, name in enumerate(stats)
@@ -76,18 +76,13 @@ def check_finite(policy: str, rows: Iterable[Row]) -> None:
 
 
 def find_non_finite(
-    rows: Sequence[Row], loss_B: Tensor, loss_of: Callable[[list[Row]], Tensor], parameters: Sequence[nn.Parameter]
+    rows: Sequence[Row], losses: Sequence[float], norm_of: Callable[[list[Row]], float]
 ) -> tuple[Literal["loss", "gradient"], list[Row]]:
-    """Return the rows whose loss is not finite; if there are none, the units whose gradient is not, which takes a
-    backward pass for each unit."""
-
-    def explodes(unit: list[Row]) -> bool:
-        gradients = torch.autograd.grad(loss_of(unit), parameters, allow_unused=True)
-        return not math.isfinite(sum(float(g.square().sum()) for g in gradients if g is not None))
-
-    if not bool(loss_B.sum().isfinite()):
-        return "loss", [row for row, loss in zip(rows, loss_B.tolist(), strict=True) if not math.isfinite(loss)]
-    return "gradient", [row for unit in units_of(rows) if explodes(unit) for row in unit]
+    """Return the rows whose loss is not finite; if there are none, the units whose gradient's norm is not, which takes
+    a backward pass for each unit."""
+    if not math.isfinite(sum(losses)):
+        return "loss", [row for row, loss in zip(rows, losses, strict=True) if not math.isfinite(loss)]
+    return "gradient", [row for unit in units_of(rows) if not math.isfinite(norm_of(unit)) for row in unit]
 
 
 def _row_finite(row: Row) -> bool:

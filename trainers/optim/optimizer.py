@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from marl.models.half_precision import HALVES
+from marl.models.sharding import is_shard, lay_out, settle, whole
+from marl.protocols import Collective
 from marl.state import expect_alike
 
 if TYPE_CHECKING:
@@ -33,11 +35,28 @@ class Optimizer:
         groups = [{"params": [(n, self._master_weights.of(p)) for n, p in pairs], "scale": by} for pairs, by in trained]
         self._adam = _adam(settings, groups)
 
+    def add_up(self, collective: Collective) -> None:
+        """Replace the gradients by their sums over all processes; those of shards are such sums already."""
+        if collective.size == 1:
+            return
+        stepped = [parameter for group in self._adam.param_groups for parameter in group["params"]]
+        parts = [parameter for parameter in stepped if not is_shard(parameter)]
+        if not parts:
+            return
+        # A process whose rows do not reach a parameter adds 0; where no process's do, there is no gradient to step by.
+        reached = torch.tensor([float(p.grad is not None) for p in parts], device=parts[0].device)
+        collective.add_up([reached])
+        learning = [parameter for parameter, many in zip(parts, reached.tolist(), strict=True) if many]
+        for parameter in learning:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        collective.add_up([gradient for parameter in learning if (gradient := parameter.grad) is not None])
+
     def clip(self) -> Tensor:
         """Clip the gradients' norms; return the norm of all of them before that."""
         norms = [nn.utils.clip_grad_norm_(group["params"], self._max_norm) for group in self._adam.param_groups]
         # Where nothing has a gradient, as in a critic's warm-up, torch's zero may be on another device.
-        return torch.stack([norm.to(self.parameters[0].device) for norm in norms]).norm()
+        return torch.stack([whole(norm).to(self.parameters[0].device) for norm in norms]).norm()
 
     def step(self, lr: float) -> None:
         """Step the weights and drop the gradients."""
@@ -78,7 +97,7 @@ class Optimizer:
                 expect_alike({name: saved[parameter]}, {name: stepped}, "master weights do not fit the model")
             if moments:
                 self._expect_moments(moments, name, stepped)
-                indexed[index] = moments
+                indexed[index] = {key: lay_out(value, stepped) for key, value in moments.items()}
         self._master_weights.restore(saved)
         self._adam.load_state_dict({"state": indexed, "param_groups": self._adam.state_dict()["param_groups"]})
 
@@ -116,7 +135,7 @@ class MasterWeights:
     def restore(self, saved: Mapping[nn.Parameter, Tensor]) -> None:
         """Put back the saved masters; for the others, the model's weights."""
         for parameter, master in self._copies.items():
-            master.copy_(saved.get(parameter, parameter))
+            master.copy_(lay_out(saved.get(parameter, parameter), master))
 
     def _move_gradient(self, parameter: Tensor) -> None:
         master = self._copies[parameter]  # type: ignore[index]  # hooks are typed for tensors of any kind
@@ -161,7 +180,8 @@ def learning_rate(settings: Optimisation, update: int, steps: int) -> float:
 
 def named_tensors(model: nn.Module, *, frozen: bool = False) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors that learning changes: parameters, tied ones once; saved buffers, too, if all parameters are
-    here. With `frozen`, parameters that do not learn as well."""
+    here. With `frozen`, parameters that do not learn as well. Of sharded ones, this process's shards."""
+    settle(model)
     parameters = dict(model.named_parameters())
     wanted = {name: parameter for name, parameter in parameters.items() if frozen or parameter.requires_grad}
     yield from ((name, parameter.detach()) for name, parameter in wanted.items())
@@ -171,19 +191,19 @@ def named_tensors(model: nn.Module, *, frozen: bool = False) -> Iterator[tuple[s
 
 
 def snapshot(value: Any) -> Any:
-    """Return a copy in main memory of a nest of tensors and numbers."""
+    """Return a copy in main memory of a nest of tensors, whole ones, and numbers."""
     if isinstance(value, Mapping):
         return {name: snapshot(inner) for name, inner in value.items()}
-    return value.to("cpu", copy=True) if isinstance(value, Tensor) else value
+    return whole(value).to("cpu", copy=True) if isinstance(value, Tensor) else value
 
 
 @torch.no_grad()
 def restore(tensors: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
-    """Copy `saved` into `tensors`.
+    """Copy `saved` into `tensors`; one of both may be in shards.
 
     Raises:
         ValueError: if names, shapes or types differ; nothing is changed then.
     """
     expect_alike(saved, tensors, "weights do not fit the model")
     for name, tensor in tensors.items():
-        tensor.copy_(saved[name])
+        tensor.copy_(lay_out(whole(saved[name]), tensor))

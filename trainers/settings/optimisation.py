@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from marl.config import Config
-from marl.protocols import LearnerConfig
+from marl.protocols import DataParallel, LearnerConfig
 from marl.protocols.memory import MemorySaver, MemoryUse, ModelSize, Workload, base_uses
 from trainers.settings.memory import (
     TABLES,
@@ -147,6 +147,11 @@ class Optimisation(LearnerConfig):
                 f"optimizer: {self.optimizer!r} is one of the package bitsandbytes, which is not installed; "
                 "pip install 'marl-llm[bitsandbytes]', or choose adamw"
             )
+
+    def parallel_obstacle(self, way: DataParallel) -> str | None:
+        if way == "fsdp" and self.optimizer != "adamw":
+            return f"optimizer {self.optimizer!r} steps whole weights, not shards; choose optimizer adamw, or ddp"
+        return None
 
     def memory(self, size: ModelSize, work: Workload) -> Iterator[MemoryUse]:
         yield from base_uses(size)

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from marl.config import Config, Sampling
-from marl.protocols import Learner, LearnerContext
+from marl.protocols import DataParallel, Learner, LearnerContext
 from marl.protocols.memory import MemoryUse, ModelSize, Workload
 from trainers.settings.memory import anchor_uses
 from trainers.settings.optimisation import Optimisation
@@ -37,6 +37,9 @@ class Pairing(Optimisation):
     """The least difference that makes a pair."""
     most: PositiveInt | None = None
     """The most pairs of turns with the same prompt, or of episodes with the same start: the clearest first."""
+
+    def parallel_obstacle(self, way: DataParallel) -> str | None:
+        return "a reward model is saved by a process that has all of it; choose ddp" if way == "fsdp" else None
 
     @property
     def label(self) -> Worth:
@@ -124,6 +127,9 @@ class RewardModeling(Pairing):
     """Share of prompts, chosen by a hash of their tokens, that are scored and never learned from."""
     held_out_every: PositiveInt = 10
     """Updates between reports of `held_out_accuracy`, over all that was held out since the last one."""
+
+    def parallel_obstacle(self, way: DataParallel) -> str | None:
+        return "a reward model is saved by a process that has all of it; choose ddp" if way == "fsdp" else None
 
     @property
     def label(self) -> Worth:

@@ -70,6 +70,10 @@ class VLLM(EngineConfig):
             raise ValueError("memory_share and kv_cache_mib both limit the cache; give one of them")
         return self
 
+    @property
+    def sleeps(self) -> bool:
+        return self.sleep
+
     def memory(self, sizes: Sequence[ModelSize], work: Workload, device_bytes: float | None) -> Iterator[MemoryUse]:
         return engine_uses(self, sizes, work, device_bytes)
 

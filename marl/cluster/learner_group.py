@@ -1,0 +1,188 @@
+"""A learner whose processes are Ray actors: seen from the run, one learner like any other."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from marl.cluster.learner_worker import LearnerTask, LearnerWorker
+from marl.errors import Notice, RunError, Writing
+from marl.types import Metrics, Reading, Sample, Turn
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+HEALTH = "health"
+"""Calls of this group are answered while another call is at work."""
+
+
+class LearnerLost(RunError):  # noqa: N818 (says what happened)
+    """A process of a learner has died or hangs; the message names it and what it was doing."""
+
+
+class ReplacedLearner(Notice):
+    """The processes of a learner were started anew, because one was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provision:
+    """What the processes of a learner take, how long they are waited for, and what becomes of them."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+    """Processors and GPUs that each process reserves."""
+    deadline_s: float = 120.0
+    """Longest time without a sign of life."""
+    start_s: float = 600.0
+    """Longest time in which the processes find room and come up."""
+    losses: int = 5
+    """Times that one call may be tried again after a process was lost. 0: the run ends, and no state is kept."""
+
+
+class LearnerGroup:
+    """The `Learner` of a policy that several processes teach together.
+
+    After every update the state is kept here, too. If a process dies or hangs, all of the group are started anew with
+    that state, and do again what they were doing: the weights come out the same to the last bit.
+    """
+
+    def __init__(self, task: LearnerTask, provision: Provision) -> None:
+        """Start the processes and build the learner in them.
+
+        Raises:
+            LearnerLost: if they do not come up, or too many are lost.
+        """
+        self._task, self._provision = task, provision
+        self._workers: list[Any] = []
+        self._state: dict[str, Any] | None = None
+        """State after the newest update; None: that of a learner that was just built."""
+        self.changes, self.restarts = 0, 0
+        self._call("alive")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Return the fields of `Reading` that it wants read of turns before its next update."""
+        return self._needs
+
+    def read(self, turns: Sequence[Turn], wanted: frozenset[str]) -> list[Reading]:
+        """Return the model's reading of each turn."""
+        return self._call("read", list(turns), wanted)[0]
+
+    def update(self, samples: Sequence[Sample]) -> Metrics:
+        """Update the weights; return figures of the update.
+
+        Raises:
+            NonFinite: as one process raises it.
+            LearnerLost: if too many processes are lost; or one, if none may be.
+        """
+        keeps = self._provision.losses > 0
+        self.changes += not keeps
+        metrics, needs, state = self._call("update", list(samples), keeps)[0]
+        self.changes += keeps
+        self._needs, self._state = needs, state or None
+        return {**metrics, "restarts": float(self.restarts)}
+
+    def publish(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights by name."""
+        yield from self._call("publish")[0].items()
+
+    def save(self, folder: Path) -> None:
+        """Write the weights as a Hugging Face folder, tokenizer included; no disk is shared with the processes."""
+        files: dict[str, bytes] = self._call("save")[0]
+        with Writing(folder):
+            for name, content in files.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_bytes(content)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the next update depends on, except for its samples."""
+        return self._state if self._state is not None else self._call("state_dict")[0]
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken, by any number of processes."""
+        self.changes += 1
+        self._needs = self._call("load_state_dict", dict(state))[0]
+        self._state = dict(state) if self._provision.losses else None
+
+    def close(self) -> None:
+        """End the processes."""
+        for worker in self._workers:
+            ray.kill(worker)
+        self._workers = []
+
+    @property
+    def _name(self) -> str:
+        return f"learner of policy {self._task.context.policy!r}"
+
+    def _call(self, method: str, *arguments: Any) -> list[Any]:
+        """Return what each process returns, by rank; again with new processes if one is lost."""
+        losses = 0
+        while True:
+            try:
+                if not self._workers:
+                    self._start()
+                return self._all(method, *arguments)
+            except LearnerLost as lost:
+                self.close()
+                if losses == self._provision.losses:
+                    raise
+                losses += 1
+                self.restarts += 1
+                warnings.warn(f"{lost}; its processes are started anew", ReplacedLearner, stacklevel=2)
+
+    def _start(self) -> None:
+        size, provision = self._task.size, self._provision
+        reserve = ray.remote(num_cpus=provision.cpus, num_gpus=provision.gpus, concurrency_groups={HEALTH: 1})
+        actor: Any = reserve(LearnerWorker)
+        self._workers = [actor.remote(rank) for rank in range(size)]
+        up = [worker.alive.remote() for worker in self._workers]
+        if len(ray.wait(up, num_returns=size, timeout=provision.start_s)[0]) < size:
+            room = f"{size} processes with {provision.cpus:g} processors and {provision.gpus:g} GPUs each"
+            raise LearnerLost(f"{self._name}: {room} have not come up within {provision.start_s:g} s")
+        place = self._all("meeting_place")[0]
+        self._needs = self._all("join", self._task, place)[0]
+        if self._state is not None:
+            self._all("load_state_dict", self._state)
+
+    def _all(self, method: str, *arguments: Any) -> list[Any]:
+        """Return what each process returns, by rank.
+
+        Raises:
+            LearnerLost: if one died, or gives no sign of life before the deadline.
+        """
+        stored = [ray.put(argument) for argument in arguments]  # once, however many processes read them
+        calls = [getattr(worker, method).remote(*stored) for worker in self._workers]
+        waiting = list(calls)
+        while waiting:
+            done, waiting = ray.wait(waiting, timeout=self._provision.deadline_s / 2)
+            try:
+                ray.get(done)
+            except RayTaskError as error:
+                # The others fail, too, when one is lost.
+                self._expect_alive(method)
+                raise error.cause from error
+            except RayError:
+                self._expect_alive(method)
+                raise
+            if not done:
+                self._expect_alive(method)
+        return ray.get(calls)
+
+    def _expect_alive(self, method: str) -> None:
+        deadline_s = self._provision.deadline_s
+        signs = [worker.alive.options(concurrency_group=HEALTH).remote() for worker in self._workers]
+        done, _ = ray.wait(signs, num_returns=len(signs), timeout=deadline_s)
+        for rank, sign in enumerate(signs):
+            doing = f"{self._name}: process {rank} of {len(signs)}"
+            if sign not in done:
+                raise LearnerLost(f"{doing} has given no sign of life for {deadline_s:g} s, in {method!r}")
+            try:
+                ray.get(sign)
+            except RayActorError as error:
+                raise LearnerLost(f"{doing} has died, in {method!r}") from error

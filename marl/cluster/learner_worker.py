@@ -1,0 +1,108 @@
+"""One of the processes that teach a policy together. Ray runs it as an actor; a test may run it without."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from marl.protocols import DataParallel, Learner, LearnerConfig, LearnerContext
+from marl.state import Stateful
+from marl.training.placement import use_threads
+from marl.types import Metrics, Reading, Sample, Turn
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerTask:
+    """Learner that processes are to build together."""
+
+    settings: LearnerConfig
+    context: LearnerContext
+    size: int
+    """Number of processes."""
+    way: DataParallel
+    threads: int | None
+    """Threads that torch uses in each; None: its own choice."""
+    deadline_s: float
+    """Longest wait of one process for the others, in seconds."""
+
+
+class LearnerWorker(Stateful):
+    """Holds one process's part of a learner. All of a group's are called alike, one call after the other."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank, self._membership = rank, ExitStack()
+        self._learner: Learner | None = None
+
+    def alive(self) -> bool:
+        """Return True: a process that hangs does not."""
+        return True
+
+    def meeting_place(self) -> str:
+        """Return an address at which other processes of the cluster can meet this one, with a port that is free now."""
+        import ray
+
+        here = ray.get_runtime_context().get_node_id()
+        host = next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here)
+        with socket.socket() as listener:
+            listener.bind((host, 0))
+            return f"tcp://{host}:{listener.getsockname()[1]}"
+
+    def join(self, task: LearnerTask, place: str) -> frozenset[str]:
+        """Meet the other processes and build the learner; return its needs."""
+        from marl.models.process_group import Membership, joined
+
+        use_threads(task.threads)
+        if place.startswith("tcp://127."):  # gloo looks for an interface by the machine's name
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        member = Membership(self._rank, task.size, place, task.way, task.deadline_s)
+        group = self._membership.enter_context(joined(member))
+        self._learner = task.settings.build(replace(task.context, collective=group))
+        return self._learner.needs
+
+    @property
+    def learner(self) -> Learner:
+        """Return the learner, once built."""
+        assert self._learner is not None
+        return self._learner
+
+    def read(self, turns: Sequence[Turn], wanted: frozenset[str]) -> list[Reading]:
+        """Return the readings; in other processes than rank 0 none."""
+        return self.learner.read(turns, wanted)
+
+    def update(self, samples: Sequence[Sample], keep: bool) -> tuple[Metrics, frozenset[str], dict[str, Any]] | None:
+        """Return figures of the update, the needs of the next one and, to `keep` it, the state; rank 0 alone does."""
+        metrics = self.learner.update(samples)
+        state = self.learner.state_dict() if keep else {}
+        return None if self._rank else (metrics, self.learner.needs, state)
+
+    def publish(self) -> dict[str, Tensor]:
+        """Return the weights by name; in other processes than rank 0 none."""
+        weights = self.learner.publish()
+        assert isinstance(weights, Iterable)
+        return {name: tensor for name, tensor in weights if not self._rank}
+
+    def save(self) -> dict[str, bytes]:
+        """Return the files of a Hugging Face folder by their paths in it; in other processes than rank 0 none."""
+        with tempfile.TemporaryDirectory() as folder:
+            home = Path(folder)
+            self.learner.save(home)
+            return {str(file.relative_to(home)): file.read_bytes() for file in home.rglob("*") if file.is_file()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the learner's state; in other processes than rank 0 none."""
+        state = self.learner.state_dict()
+        return {} if self._rank else state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> frozenset[str]:
+        """Put the state back; return the needs of the next update."""
+        self.learner.load_state_dict(state)
+        return self.learner.needs

@@ -1,0 +1,137 @@
+"""A simulator in a process of its own: an actor of Ray. What travels to and from it is in this module."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from marl.rollout.parts import Batch, PartReport, Result, SimulatorPart
+from marl.scenario.schema import Scenario
+from marl.training.placement import Sources, build_engines, make_simulator, use_threads
+from marl.types import Ticket, Usage
+
+if TYPE_CHECKING:
+    from marl.cluster.weights import Packed
+
+_GATHER_S = 0.1
+"""Time for which finished episodes are gathered before they are sent on, while others are being played."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Everything from which a process builds its simulator."""
+
+    scenario: Scenario
+    sources: Sources
+    threads: int
+    """Threads of torch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Order to give up jobs."""
+
+    tickets: frozenset[Ticket]
+
+
+@dataclass(frozen=True, slots=True)
+class NewWeights:
+    """Order to sample with new weights from now on."""
+
+    policy: str
+    version: int
+    packed: Any
+    """Reference to `Packed` in Ray's object store, fetched by the process itself: once for each machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Order to go on from what all simulators have spent."""
+
+    spent: Mapping[str, Usage]
+
+
+@dataclass(frozen=True, slots=True)
+class EndStep:
+    """Order to report on the step that ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Order to free the memory of engines until they are needed again; an empty report says that it was done."""
+
+
+Order = Batch | Cancel | NewWeights | Spent | EndStep | Sleep
+
+
+@dataclass(slots=True)
+class Reply:
+    """Answer of a process to orders."""
+
+    results: list[tuple[Ticket, Result]] = field(default_factory=list)
+    report: PartReport | None = None
+    busy_s: float = 0.0
+    """Seconds for which it worked."""
+
+
+class SimulatorProcess:
+    """One simulator with its engines; it works while it is asked to, for a short time at a time."""
+
+    def __init__(self) -> None:
+        self._part: SimulatorPart | None = None
+
+    def place(self) -> tuple[str, int]:
+        """Return the name of the machine and the number of the process."""
+        return socket.gethostname(), os.getpid()
+
+    def build(self, setup: Setup) -> None:
+        """Load the weights and put the simulator together."""
+        use_threads(setup.threads)
+        engines = build_engines(setup.scenario.policies, setup.sources)
+        self._part = SimulatorPart(make_simulator(setup.scenario, engines))
+
+    def work(self, orders: Sequence[Order], longest_s: float) -> Reply:
+        """Take orders, and play for up to so many seconds; return earlier if nothing is left to play."""
+        part, began, reply = self._part, time.monotonic(), Reply()
+        assert part is not None
+        for order in orders:
+            self._take(part, order, reply)
+        while part.jobs and (spent_s := time.monotonic() - began) < longest_s:
+            if reply.results and spent_s > _GATHER_S:
+                break
+            reply.results += part.work(longest_s - spent_s)
+        reply.busy_s = time.monotonic() - began
+        return reply
+
+    def _take(self, part: SimulatorPart, order: Order, reply: Reply) -> None:
+        match order:
+            case Batch():
+                part.start(order)
+            case Cancel(tickets):
+                part.cancel(tickets)
+            case Spent(spent):
+                part.restore_spent(spent)
+            case EndStep():
+                reply.report = part.end_step()
+            case Sleep():
+                part.sleep()
+                reply.report = PartReport()
+            case NewWeights(policy, version, packed):
+                part.load_weights(policy, _fetched(packed), version)
+
+
+def _fetched(reference: Any) -> Any:
+    import ray
+
+    from marl.cluster.weights import unpack
+
+    packed: Packed = ray.get(reference, timeout=_FETCH_S)
+    return unpack(packed)
+
+
+_FETCH_S = 600.0
+"""Longest time in which new weights arrive."""

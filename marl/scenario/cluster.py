@@ -1,0 +1,81 @@
+"""Settings of a run's placement: how many simulators play, and on which machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal, Self
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+
+from marl.config import Config
+from marl.protocols import DataParallel
+
+LEAST_RAY = (2, 40)
+"""Oldest version of Ray that is worked with; `pyproject.toml` says the same."""
+_ANYWHERE = ("kind", "simulators")
+
+
+class ClusterConfig(Config):
+    """Placement of a run's parts: several simulators, each with engines of its own, play its episodes.
+
+    The run itself, with its folder, stays on the machine on which it was started.
+    """
+
+    kind: Literal["ray", "local"] = "ray"
+    """`ray`: each simulator is a process, on any machine of a Ray cluster. `local`: all are in this process and take
+    turns, which is no faster: the same numbers to the last bit, to compare with."""
+    simulators: PositiveInt = 1
+    """Number of simulators. The episodes of a step are dealt out among them by their number alone."""
+    address: str | None = None
+    """Ray cluster: `auto` for the one that was started on this machine, HOST:PORT, or ray://HOST:PORT. Null: one of the
+    run's own on this machine, which listens on loopback alone and ends with the run."""
+    learners: dict[str, PositiveInt] = Field(default_factory=dict)
+    """Policy -> number of processes that teach it together, each from its share of every minibatch; learners in such
+    processes work at the same time. Policies that are not named learn in the run's own process, one after the other."""
+    data_parallel: DataParallel = "ddp"
+    """Weights in the processes of a learner: all in each (`ddp`), or a shard in each (`fsdp`), for models that do not
+    fit into one."""
+    learner_cpus: PositiveFloat = 1.0
+    """Processors that each process of a learner reserves."""
+    learner_gpus: NonNegativeFloat = 0.0
+    """GPUs that each process of a learner reserves."""
+    keep_learners: bool = True
+    """Keep a copy of a learner's state in the run's own process after every update, so that the update is repeated if
+    one of its processes is lost. Without, the run ends then, and goes on from its newest checkpoint when resumed."""
+    cpus: PositiveFloat = 1.0
+    """Processors that each simulator reserves; 0.5 lets two share one."""
+    gpus: NonNegativeFloat = 0.0
+    """GPUs that each simulator reserves; 0.5 lets two share one."""
+    deadline_s: PositiveFloat = 120.0
+    """Longest time in seconds without a sign of life from a process, which is then killed and replaced."""
+    start_s: PositiveFloat = 600.0
+    """Longest time in seconds in which a process comes up and loads its weights."""
+    room_s: PositiveFloat = 60.0
+    """Longest wait in seconds for room for a process that replaces a lost one; then others do its work until there is
+    room."""
+    tries: PositiveInt = 5
+    """Processes that may be lost one after another at the same work, without any result, before the run ends."""
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> Self:
+        fields = type(self).model_fields
+        given = {
+            name for name, value in dict(self).items() if value != fields[name].get_default(call_default_factory=True)
+        }
+        if self.kind == "local" and (useless := sorted(given - set(_ANYWHERE))):
+            raise ValueError(f"{', '.join(useless)}: no effect on kind: local, which starts no process; use kind: ray")
+        return self
+
+    def missing(self) -> Iterator[str]:
+        """Yield a message if Ray is needed and is not installed, or too old."""
+        if self.kind != "ray":
+            return
+        least, how = ".".join(map(str, LEAST_RAY)), "pip install 'marl-llm[ray]', or use kind: local"
+        try:
+            installed = version("ray")
+        except PackageNotFoundError:
+            yield f"kind: 'ray' needs Ray {least} or later, which is not installed; {how}"
+            return
+        if tuple(int(number) for number in installed.split(".")[:2]) < LEAST_RAY:
+            yield f"kind: 'ray' needs Ray {least} or later, and {installed} is installed; {how}"

@@ -1,0 +1,170 @@
+"""Learners in processes of their own on a real Ray cluster, against one in this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+import torch
+from learner_groups import DoubleSource
+from learning_samples import Plan, context, make, sample, turn
+from real_runs import kuhn
+from safetensors.torch import load_file
+
+from marl.cluster.learner_group import LearnerGroup, LearnerLost, Provision, ReplacedLearner
+from marl.cluster.learner_worker import LearnerTask
+from marl.cluster.learners import ClusterLearners
+from marl.cluster.placement import placement_of
+from marl.errors import NonFinite
+from marl.protocols import DataParallel
+from marl.scenario.load import validate
+from marl.training.session import RunStart, train
+from trainers.settings.policy_gradient import Grpo
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+
+SETTINGS = Grpo(lr=1e-3, minibatches=2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))  # processes import models of these tests
+        ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+        yield
+        ray.shutdown()
+    torch.set_num_threads(threads)
+
+
+def group(size: int = 2, way: DataParallel = "ddp", policy: str = "actor", **provision: Any) -> LearnerGroup:
+    place = replace(context(source=DoubleSource()), policy=policy)
+    limits = {"deadline_s": 20.0, "start_s": 300.0, **provision}
+    return LearnerGroup(LearnerTask(SETTINGS, place, size, way, 1, 300.0), Provision(**limits))
+
+
+def alone() -> Any:
+    return SETTINGS.build(context(source=DoubleSource()))
+
+
+def learn(learner: Any, first: int, steps: int) -> None:
+    for step in range(first, first + steps):
+        learner.update(make(Plan(count=20), seed=step))
+
+
+def gap(one: Any, other: Any) -> float:
+    ours, theirs = dict(one.publish()), dict(other.publish())
+    assert ours.keys() == theirs.keys()
+    return max(float((ours[name] - theirs[name]).abs().max()) for name in theirs)
+
+
+def process(learner: LearnerGroup, rank: int) -> int:
+    return ray.get(learner._workers[rank].__ray_call__.remote(lambda _: os.getpid()))
+
+
+def test_a_group_learns_reads_saves_and_fails_as_one_learner(tmp_path: Path) -> None:
+    ours, theirs = group(), alone()
+    learn(ours, 0, 3)
+    learn(theirs, 0, 3)
+    assert gap(ours, theirs) < 1e-12
+    turns = [turn((1, 2, n), (3, 4)) for n in range(5)]
+    read = [reading.logprobs for reading in theirs.read(turns)]
+    assert [reading.logprobs for reading in ours.read(turns, frozenset({"logprobs"}))] == [
+        pytest.approx(logprobs, rel=1e-9) for logprobs in read
+    ]
+    with pytest.raises(NonFinite, match="policy 'actor'") as error:
+        ours.update([*make(Plan()), sample((1,), (2,), (-float("inf"),), turn=99)])
+    assert error.value.samples == (("episode", 99),)
+    ours.save(tmp_path)
+    stored, published = load_file(tmp_path / "model.safetensors"), dict(ours.publish())
+    assert all(torch.equal(stored[name], published[name]) for name in published)
+    ours.close()
+
+
+def test_a_run_goes_on_with_another_number_of_processes_in_another_way() -> None:
+    first, theirs = group(2, "fsdp"), alone()
+    learn(first, 0, 2)
+    second, third = alone(), group(1)
+    second.load_state_dict(first.state_dict())
+    third.load_state_dict(first.state_dict())
+    first.close()
+    for learner in (second, third):
+        learn(learner, 2, 2)
+    learn(theirs, 0, 4)
+    assert gap(third, second) == 0.0  # one process computes as this one does, to the last bit
+    assert gap(second, theirs) < 1e-12
+    third.close()
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_process_that_dies_or_hangs_is_replaced_and_the_update_repeated(blow: signal.Signals) -> None:
+    ours, theirs = group(deadline_s=10.0), group()
+    learn(theirs, 0, 3)
+    learn(ours, 0, 2)
+    os.kill(process(ours, 1), blow)
+    with pytest.warns(
+        ReplacedLearner, match=r"policy 'actor': process 1 of 2 has (died|given no sign of life for 10 s)"
+    ):
+        learn(ours, 2, 1)
+    assert gap(ours, theirs) == 0.0
+    assert ours.restarts == 1
+    ours.close()
+    theirs.close()
+
+
+def test_without_a_kept_state_a_lost_process_ends_the_run() -> None:
+    ours = group(losses=0)
+    os.kill(process(ours, 0), signal.SIGKILL)
+    with pytest.raises(LearnerLost, match="policy 'actor': process 0 of 2 has died, in 'update'"):
+        learn(ours, 0, 1)
+    ours.close()
+
+
+def test_processes_for_which_there_is_no_room_are_named() -> None:
+    with pytest.raises(LearnerLost, match="policy 'actor': 2 processes with 64 processors and 0 GPUs each have not"):
+        group(cpus=64.0, start_s=2.0, losses=0)
+
+
+def test_learners_of_two_policies_work_at_the_same_time() -> None:
+    left, right = group(1, policy="left"), group(1, policy="right")
+    learners, samples = ClusterLearners({"left": left, "right": right, "here": alone()}), make(Plan(count=20))
+    stopped = process(left, 0)
+    os.kill(stopped, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as thread:
+        update = thread.submit(learners.update, dict.fromkeys(learners, samples))
+        try:
+            updates = 0
+            while not updates:  # the other goes on meanwhile; each call waits for one that is at work
+                updates = ray.get(
+                    right._workers[0].__ray_call__.remote(lambda worker: worker.learner.updates), timeout=60
+                )
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+    figures = update.result()
+    assert list(figures) == ["left", "right", "here"]
+    assert figures["left"]["loss"] == figures["right"]["loss"] == pytest.approx(figures["here"]["loss"])
+    learners.close()
+
+
+def test_a_run_whose_learner_is_a_process_ends_at_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
+    weights = []
+    for kind, learners in (("local", {}), ("ray", {"actor": 1})):
+        data = kuhn(cluster={"kind": kind, **({"learners": learners} if learners else {})})
+        scenario = validate({**data, "schedule": {**data["schedule"], "steps": 3}}, "mine.yaml")
+        folder = tmp_path / kind
+        with placement_of(scenario) as placement:
+            assert train(scenario, folder, RunStart(), [], placement=placement)
+        weights.append({file.name: file.read_bytes() for file in folder.glob("checkpoints/000003/policies/actor/*")})
+    assert weights[0] == weights[1]

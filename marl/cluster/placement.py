@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from marl.protocols import GameConfig
 from marl.rollout.casting import RoleCasting
@@ -20,6 +21,9 @@ from marl.training.placement import (
     games_of,
     make_simulator,
 )
+
+if TYPE_CHECKING:
+    from marl.cluster.ray_parts import RayParts
 
 
 @contextmanager
@@ -66,7 +70,8 @@ class RayPlacement(LocalPlacement):
 
     def __init__(self, settings: ClusterConfig) -> None:
         self._settings = settings
-        self._parts: list[Parts] = []
+        self.parts: list[RayParts] = []
+        """Parts of the simulators that were built."""
 
     def simulator(self, scenario: Scenario, sources: Sources) -> PartitionedSimulator:
         from marl.cluster.ray_parts import RayParts
@@ -74,12 +79,12 @@ class RayPlacement(LocalPlacement):
 
         threads = scenario.schedule.threads or max(1, int(self._settings.cpus))
         parts = RayParts(self._settings, Setup(scenario, sources, threads))
-        self._parts.append(parts)
+        self.parts.append(parts)
         return simulator_of(scenario, parts)
 
     def close(self) -> None:
         """End all processes."""
-        for parts in self._parts:
+        for parts in self.parts:
             parts.close()
 
 

@@ -7,6 +7,7 @@ that names who was waited for, and what that was doing.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import queue
 import threading
 import time
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 _TURN_S = 0.5
 """Longest time for which a simulator plays before it takes new orders."""
+
+_END_S = 10.0
+"""Longest time for which the end of all processes is waited for."""
 
 
 class _Lost(Exception):  # noqa: N818 (says what happened)
@@ -140,7 +144,8 @@ class RayParts:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._tasks = [asyncio.run_coroutine_threadsafe(self._serve(slot), self._loop) for slot in self._slots]
+        for slot in self._slots:
+            asyncio.run_coroutine_threadsafe(self._serve(slot), self._loop)
 
     # What the run calls, from its own thread.
 
@@ -197,10 +202,10 @@ class RayParts:
 
     def close(self) -> None:
         """End all processes."""
-        for task in self._tasks:
-            task.cancel()
+        with suppress(concurrent.futures.TimeoutError):
+            asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result(_END_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10.0)
+        self._thread.join(_END_S)
         for slot in self._slots:
             _kill(slot)
 
@@ -279,7 +284,8 @@ class RayParts:
     async def _hire(self, slot: Slot) -> None:
         """Start a process, let it load its weights, and put orders for all that is unfinished."""
         slot.process, slot.place = self._actor.remote(), ""
-        vacate = self._loop.call_later(self._settings.room_s, self._vacate, slot)
+        patience_s = self._settings.room_s if slot.restarts else self._settings.start_s
+        vacate = self._loop.call_later(patience_s, self._vacate, slot)
         try:
             machine, number = await self._call(slot, "waiting for room", slot.process.place.remote(), None)
         finally:
@@ -359,9 +365,7 @@ class RayParts:
         """Let others do a simulator's work until there is room for its process."""
         slot.vacant = True
         if all(other.vacant for other in self._slots):
-            self._fail(
-                EngineError(f"no simulator is left, and there is no room for one (cluster.room_s); {_name(slot)}")
-            )
+            self._fail(EngineError("no simulator is left, and there is no room for another (cluster.room_s)"))
             return
         stand_in = self._stand_in(slot)
         for each in slot.open:
@@ -376,6 +380,14 @@ class RayParts:
         for slot in self._slots:
             slot.answer(PartReport())
         self._done.put(None)
+
+
+async def _cancel_others() -> None:
+    """End all other tasks of this loop."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 def _name(slot: Slot) -> str:

@@ -1,4 +1,4 @@
-"""Parts of a simulator: each plays what it is given with engines of its own. Here are those that live in this process."""
+"""Parts of a simulator: each plays what it is given with engines of its own. Some live in this process."""
 
 from __future__ import annotations
 

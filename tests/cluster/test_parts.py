@@ -46,8 +46,11 @@ def test_forks_and_questions_are_answered_in_parts_as_in_one() -> None:
     past = alone.play(deals(3))
     forks = [Fork(trajectory, 1, n=2) for trajectory in past]
     assert simulator.branch(forks) == alone.branch(forks)
-    again = [trajectory.id for courses in simulator.branch(forks) for trajectory in courses]
-    assert again == [f"0.{i}~1..{n}" for i in range(3) for n in (3, 4)]
+    again = simulator.branch(forks)
+    assert again == alone.branch(forks)
+    assert [trajectory.id for courses in again for trajectory in courses] == [
+        f"0.{i}~1..{n}" for i in range(3) for n in (3, 4)
+    ]
     requests = [turn.request for trajectory in past for turn in trajectory.turns]
     assert simulator.ask(requests) == alone.ask(requests)
     assert simulator.tokens["credit"] == alone.tokens["credit"]

@@ -13,6 +13,7 @@ import pytest
 from real_runs import contents, kuhn
 
 from marl.cluster.placement import PartitionedPlacement, RayPlacement
+from marl.scenario.cluster import ClusterConfig
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
 from marl.training.placement import Placement
@@ -22,7 +23,6 @@ ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.xdist_group("ray")
 Result = tuple[list[dict[str, Any]], dict[str, bytes]]
 """Rows and files of a run."""
-CLUSTER = {"simulators": 2, "cpus": 1, "deadline_s": 20.0}
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +41,11 @@ def nodes() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def scenario(made: Path) -> Scenario:
-    os.environ["MARL_CACHE"] = str(made)
+def scenario(made: Path) -> Iterator[Scenario]:
     schedule = {"steps": 4, "groups": 6, "group_size": 4, "threads": 1}
-    return validate(kuhn(schedule=schedule, evaluate={"every": 4, "nashconv": True, "against": {"random": 6}}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MARL_CACHE", str(made))
+        yield validate(kuhn(schedule=schedule, evaluate={"every": 4, "nashconv": True, "against": {"random": 6}}))
 
 
 def outcome(run: Path) -> Result:
@@ -71,9 +72,8 @@ def whole(scenario: Scenario, tmp_path_factory: pytest.TempPathFactory) -> Resul
 
 def on_ray(scenario: Scenario, folder: Path, wound: dict[int, int]) -> tuple[Result, list[str]]:
     """What the same gives on the cluster, and messages about processes; `wound`: step -> signal to simulator 0."""
-    settings = scenario.model_validate(scenario.model_dump() | {"cluster": CLUSTER}).cluster
-    assert settings is not None
-    placement, notes = RayPlacement(settings), []
+    placement = RayPlacement(ClusterConfig(simulators=2, deadline_s=20.0))
+    notes: list[str] = []
 
     def strike(step: int) -> None:
         parts = placement.parts[-1]

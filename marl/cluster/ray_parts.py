@@ -31,6 +31,7 @@ from marl.cluster.simulator_process import (
 )
 from marl.cluster.weights import pack, size_of
 from marl.errors import EngineError
+from marl.rollout.base import PartStatus
 from marl.rollout.parts import Batch, PartReport, Result
 from marl.scenario.cluster import ClusterConfig
 from marl.types import Metrics, Ticket, Usage
@@ -97,6 +98,11 @@ class Slot:
     restarts: int = 0
     losses: int = 0
     """Processes lost in a row, without a result in between."""
+
+    @property
+    def left(self) -> int:
+        """Return the number of its jobs that have no result."""
+        return sum(len(each.left) for each in list(self.open))
 
     def note(self, doing: str) -> None:
         """Note what it does from now on."""
@@ -186,17 +192,9 @@ class RayParts:
         future = asyncio.run_coroutine_threadsafe(self._reports(), self._loop)
         return future.result(), self._figures()
 
-    def status(self) -> list[dict[str, Any]]:
-        """Return what each simulator is doing since when, where it lives, and what it has to do."""
+    def status(self) -> list[PartStatus]:
         return [
-            {
-                "name": _name(slot),
-                "place": slot.place,
-                "doing": slot.doing,
-                "since": slot.since,
-                "open": sum(len(each.left) for each in list(slot.open)),
-                "restarts": slot.restarts,
-            }
+            PartStatus(_name(slot), slot.place, slot.doing, slot.since, slot.left, slot.restarts)
             for slot in self._slots
         ]
 
@@ -307,8 +305,7 @@ class RayParts:
             slot.wake.clear()
             await slot.wake.wait()
         orders, slot.orders = slot.orders, []
-        left = sum(len(each.left) for each in slot.open)
-        doing = f"playing {left} episodes" if left else "taking orders"
+        doing = f"playing {slot.left} episodes" if slot.open else "taking orders"
         reply: Reply = await self._call(
             slot, doing, slot.process.work.remote(orders, _TURN_S), self._settings.deadline_s
         )
@@ -357,8 +354,7 @@ class RayParts:
         message = f"{_name(slot)} ({slot.place or 'not started'}) {error}"
         if slot.losses >= self._settings.tries:
             raise EngineError(f"{message}; that was process {slot.losses} in a row without a result (cluster.tries)")
-        again = sum(len(each.left) for each in slot.open)
-        self._notes.append(f"{message}; it is replaced, and {again} unfinished episodes are played again")
+        self._notes.append(f"{message}; it is replaced, and {slot.left} unfinished episodes are played again")
         slot.answer(PartReport())
 
     def _vacate(self, slot: Slot) -> None:

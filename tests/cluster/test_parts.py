@@ -48,9 +48,8 @@ def test_forks_and_questions_are_answered_in_parts_as_in_one() -> None:
     assert simulator.branch(forks) == alone.branch(forks)
     again = simulator.branch(forks)
     assert again == alone.branch(forks)
-    assert [trajectory.id for courses in again for trajectory in courses] == [
-        f"0.{i}~1..{n}" for i in range(3) for n in (3, 4)
-    ]
+    names = [trajectory.id for courses in again for trajectory in courses]
+    assert names == [f"0.{i}~1..{n}" for i in range(3) for n in (3, 4)]
     requests = [turn.request for trajectory in past for turn in trajectory.turns]
     assert simulator.ask(requests) == alone.ask(requests)
     assert simulator.tokens["credit"] == alone.tokens["credit"]

@@ -79,7 +79,7 @@ def on_ray(scenario: Scenario, folder: Path, wound: dict[int, int]) -> tuple[Res
         parts = placement.parts[-1]
         notes.extend(parts.take_notes())
         if step in wound:
-            os.kill(int(parts.status()[0]["place"].rpartition(" ")[2]), wound[step])
+            os.kill(int(parts.status()[0].place.rpartition(" ")[2]), wound[step])
 
     try:
         result = trained(scenario, folder, placement, strike)

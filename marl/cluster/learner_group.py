@@ -148,7 +148,7 @@ class LearnerGroup:
         place = self._all("meeting_place")[0]
         self._needs = self._all("join", self._task, place)[0]
         if self._state is not None:
-            self._all("load_state_dict", self._state)
+            self._needs = self._all("load_state_dict", self._state)[0]
 
     def _all(self, method: str, *arguments: Any) -> list[Any]:
         """Return what each process returns, by rank.

@@ -62,6 +62,8 @@ class LearnerGroup:
         self._workers: list[Any] = []
         self._state: dict[str, Any] | None = None
         """State after the newest update; None: that of a learner that was just built."""
+        self._lost: LearnerLost | None = None
+        """Loss after which there is no state to go on from."""
         self.changes, self.restarts = 0, 0
         self._call("alive")
 
@@ -123,6 +125,8 @@ class LearnerGroup:
     def _call(self, method: str, *arguments: Any) -> list[Any]:
         """Return what each process returns, by rank; again with new processes if one is lost."""
         losses = 0
+        if self._lost:
+            raise self._lost  # without a state, new processes would begin anew
         while True:
             try:
                 if not self._workers:
@@ -131,6 +135,7 @@ class LearnerGroup:
             except LearnerLost as lost:
                 self.close()
                 if losses == self._provision.losses:
+                    self._lost = None if self._provision.losses else lost
                     raise
                 losses += 1
                 self.restarts += 1
@@ -148,7 +153,7 @@ class LearnerGroup:
         place = self._all("meeting_place")[0]
         self._needs = self._all("join", self._task, place)[0]
         if self._state is not None:
-            self._all("load_state_dict", self._state)
+            self._needs = self._all("load_state_dict", self._state)[0]
 
     def _all(self, method: str, *arguments: Any) -> list[Any]:
         """Return what each process returns, by rank.

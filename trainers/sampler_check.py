@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 
 FINE = Noise(1e-4, math.inf)
 """Greatest difference of one token, and greatest mean (nats), with weights in float32 or wider."""
-ROUNDINGS = 3.0
-"""With narrower weights, how many times the learner's own noise of rounding the differences may be. A faithful engine
-is at once or less, one that rounds all that it computes at twice; other weights are at more than three
-(trainers/README.md has the figures)."""
+ROUNDINGS = 2.5
+"""With narrower weights, how many times the learner's own noise of rounding the differences may be. Our engine is at
+once or less, one that rounds all that it computes at 1.6 (trainers/README.md)."""
 SUSPECTS = 8
 """Turns on which the cause is looked for."""
 EXPLAINED = 0.1

@@ -229,7 +229,9 @@ def test_a_run_in_bfloat16_starts_and_stays_faithful(adapters: bool, tmp_path: P
     assert trained(tmp_path / "run", quiz(policies=in_half(adapters), schedule=schedule))
     rows = [json.loads(line) for line in logged(tmp_path / "run")]
     for seat in SEATS:
-        figures = [(row[f"policy/{seat}/fidelity_mean"], row[f"policy/{seat}/fidelity_rounding_mean"]) for row in rows[1:]]
+        figures = [
+            (row[f"policy/{seat}/fidelity_mean"], row[f"policy/{seat}/fidelity_rounding_mean"]) for row in rows[1:]
+        ]
         assert all(mean < ROUNDINGS * noise for mean, noise in figures)
         assert all(math.isfinite(row[f"policy/{seat}/loss"]) for row in rows[1:])
 

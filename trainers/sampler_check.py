@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,19 +19,16 @@ from marl.types import Metrics, Sample
 from trainers.batching.planner import BatchPlanner
 from trainers.batching.rows import Floats, Row, per_token
 from trainers.forward.attention import has_dropout
-from trainers.forward.token_outputs import token_outputs
+from trainers.rounding import Noise, coarsest_unit, read_rows, rounding_noise
 
 if TYPE_CHECKING:
     from trainers.settings.optimisation import Fidelity
 
-FINE, COARSE = (1e-4, math.inf), (1.0, 0.06)
-"""Greatest difference of one token, and on average (nats): with weights in float32 or wider, and with narrower ones.
-
-The latter are what rounding to 8 bits leaves, and room: a model of 135M parameters and 30 layers differs by .019 on
-average and .13 at most (220 tokens) from our engine; by .025 and .26 with an adapter that has moved; by .039 and .19
-from an engine that rounds all that it computes, as others do. Less temperature, more difference: logits are divided by
-it. A learner that reads without its adapter is at .072 and .48.
-"""
+FINE = Noise(1e-4, math.inf)
+"""Greatest difference of one token, and greatest mean (nats), with weights in float32 or wider."""
+ROUNDINGS = 2.5
+"""With narrower weights, how many times the learner's own noise of rounding the differences may be. Our engine is at
+once or less, one that rounds all that it computes at 1.6 (trainers/README.md)."""
 SUSPECTS = 8
 """Turns on which the cause is looked for."""
 EXPLAINED = 0.1
@@ -51,9 +48,7 @@ class FidelityGate:
 
     def __init__(self, settings: Fidelity, policy: str, model: Any, planner: BatchPlanner) -> None:
         self._every, self._policy, self._model, self._planner = settings.every, policy, model, planner
-        half = any(torch.finfo(p.dtype).bits < 32 for p in model.parameters() if p.is_floating_point())
-        greatest, mean = COARSE if half else FINE
-        self._max, self._mean = settings.max or greatest, settings.mean or mean
+        self._settings, self._is_coarse = settings, coarsest_unit(model) > torch.finfo(torch.float32).eps
         self._newest: int | None = None
         """Version of the newest weights that sampled for the last update."""
 
@@ -79,15 +74,24 @@ class FidelityGate:
         if bad := [sample for sample, row in zip(read, gaps, strict=True) if not math.isfinite(sum(row))]:
             raise NonFinite(self._policy, "log-probability", bad)
         worst = sorted(zip(gaps, read, strict=True), key=lambda pair: max(map(abs, pair[0])), reverse=True)
-        gap = _summary(worst)
-        if gap.max > self._max or gap.mean > self._mean:
-            alike = [sample for _, sample in worst if sample.sampling == worst[0][1].sampling]
-            rows = [Row(s.prompt_ids, s.token_ids, s.sampling, samples=(s,)) for s in alike[:SUSPECTS]]
-            turns = WorstTurns(self._model, self._planner, rows, update, newest, before)
-            limits = {"max": self._max, "mean": self._mean}
-            allowed = ", ".join(f"{name} {limit:g}" for name, limit in limits.items() if limit < math.inf)
+        gap, rows = _summary(worst), [Row(s.prompt_ids, s.token_ids, s.sampling, samples=(s,)) for _, s in worst]
+        limits, noise = self._limits(rows)
+        if gap.max > limits.max or gap.mean > limits.mean:
+            alike = [row for row in rows if row.sampling == rows[0].sampling]
+            turns = WorstTurns(self._model, self._planner, alike[:SUSPECTS], update, newest, before)
+            named = {"max": limits.max, "mean": limits.mean}
+            allowed = ", ".join(f"{name} {limit:.3g}" for name, limit in named.items() if limit < math.inf)
             raise Unfaithful(self._policy, gap, allowed, find_cause(turns))
-        return {"fidelity_max": gap.max, "fidelity_mean": gap.mean, "fidelity_ratio": gap.ratio}
+        return {"fidelity_max": gap.max, "fidelity_mean": gap.mean, "fidelity_ratio": gap.ratio, **noise}
+
+    def _limits(self, rows: Sequence[Row]) -> tuple[Noise, Metrics]:
+        """Return the greatest differences that are allowed, and what they follow from where that is measured."""
+        given, limits, metrics = self._settings, FINE, {}
+        if self._is_coarse and not (given.max and given.mean):
+            noise = rounding_noise(self._model, self._planner, rows)
+            limits = Noise(ROUNDINGS * noise.max, ROUNDINGS * noise.mean)
+            metrics = {"fidelity_rounding_max": noise.max, "fidelity_rounding_mean": noise.mean}
+        return Noise(given.max or limits.max, given.mean or limits.mean), metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Return the version of the newest weights seen."""
@@ -136,15 +140,9 @@ class WorstTurns:
         gaps = [gap for row, logprobs in read for gap in _gaps(logprobs, row.samples[0].logprobs)]
         return sum(map(abs, gaps)) / len(gaps)
 
-    @torch.no_grad()
     def read(self, rows: Sequence[Row], precision: AbstractContextManager[Any] | None = None) -> list[Floats]:
         """Return log-probabilities of each row's tokens, with the model in its present mode."""
-        read: dict[int, Floats] = {}
-        with precision or nullcontext():
-            for chunk, batch in self.planner.batches(rows):
-                for row, values in zip(chunk, token_outputs(self.model, batch).logprobs_BT.tolist(), strict=True):
-                    read[id(row)] = tuple(values[: len(row.token_ids)])
-        return [read[id(row)] for row in rows]
+        return read_rows(self.model, self.planner, rows, precision)
 
 
 def find_cause(turns: WorstTurns) -> str:

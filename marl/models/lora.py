@@ -17,9 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from marl.models.half_precision import HALVES
+from marl.models.fused_lora import FusedLora
 from marl.models.hf_folder import ADAPTER_WEIGHTS
-from marl.models.lora_on_half import LoraOnHalf
 from marl.models.weights import copy_tensors, peft_weights
 
 if TYPE_CHECKING:
@@ -61,8 +60,7 @@ def with_adapter(source: AdapterSource) -> Any:
         target_modules=targets,
         task_type="CAUSAL_LM",
     )
-    if model.dtype in HALVES:
-        config._register_custom_module({nn.Linear: LoraOnHalf})
+    config._register_custom_module({nn.Linear: FusedLora})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         model.add_adapter(config)

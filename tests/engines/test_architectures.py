@@ -23,6 +23,7 @@ from transformers import (
     Qwen3NextConfig,
 )
 
+from marl.engines.transformers import network
 from marl.engines.transformers.policy_weights import SinglePolicy
 from marl.engines.transformers.sampler import Sampler
 from marl.engines.transformers.settings import Transformers
@@ -60,8 +61,12 @@ def model_of(config: PreTrainedConfig) -> Any:
     return AutoModelForCausalLM.from_config(config).eval()
 
 
+@pytest.mark.parametrize("saved", [network._SAVED, 0], ids=["whole prompts", "what prompts share once"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_cached_rows_agree_with_a_plain_forward(family: str, bytewise: PretrainedSource) -> None:
+def test_cached_rows_agree_with_a_plain_forward(
+    family: str, saved: float, bytewise: PretrainedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network, "_SAVED", saved)
     model = model_of(FAMILIES[family])
     sampler = sampler_of(model, bytewise, slots=3)
     requests = [ask("w" * (1 + seed % 5 * 4), seed=seed, max_tokens=4 + seed * 2) for seed in range(10)]

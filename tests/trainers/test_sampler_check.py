@@ -154,7 +154,7 @@ def test_a_sampler_in_half_precision_is_found_and_a_learner_in_half_precision_is
     assert 1e-4 < metrics["fidelity_max"] < 0.3
     assert 0 < metrics["fidelity_mean"] < 0.03
     other = Grpo().build(replace(context(), source=Half()))
-    assert "max 1, mean 0.06" in str(stopped(other, sampled(other, noisy(TinySource().model(), 0.1))))
+    assert stopped(other, sampled(other, noisy(TinySource().model(), 0.05))).cause.startswith("other weights")
 
 
 def test_dropout_in_the_sampler_is_found():

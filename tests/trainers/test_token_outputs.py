@@ -95,6 +95,33 @@ def test_chunks_change_neither_values_nor_gradients(
             assert float((computed[name] - gradient).norm()) <= 10 * tolerance * float(gradient.norm()), name
 
 
+@pytest.mark.parametrize("kind", ["plain", "biased", "soft cap"])
+def test_a_frozen_head_gives_the_same_numbers_and_gradients_without_computing_twice(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, batch, spec = model_of(kind, dtype=torch.float64), batch_of(SAMPLINGS), OutputSpec(entropy=True)
+    model.get_output_embeddings().requires_grad_(False)
+    calls: list[int] = []
+    model.get_output_embeddings().register_forward_hook(lambda _, args, __: calls.append(len(args[0])))
+    found = []
+    for small in (1 << 20, 0):
+        monkeypatch.setattr(module, "_SMALL_TABLE", small)
+        monkeypatch.setattr(module, "_TABLE_AT_ONCE", 7 * 50)
+        outputs = token_outputs(model, batch, spec)
+        weights = torch.linspace(-1, 2, batch.mask_BT.numel()).view(batch.mask_BT.shape)
+        model.zero_grad()
+        calls.clear()
+        (weights * outputs.logprobs_BT).sum().backward()
+        assert not calls
+        assert outputs.entropy_BT is not None
+        assert not outputs.entropy_BT.requires_grad
+        gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        found.append([outputs.logprobs_BT.detach(), outputs.entropy_BT, *gradients])
+    assert len(found[0]) == len(found[1]) > 4
+    for one, other in zip(*found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-12, atol=1e-14)
+
+
 @pytest.mark.parametrize("kind", HEADS)
 def test_a_head_is_what_the_model_itself_computes(kind: str) -> None:
     model, batch = model_of(kind), batch_of([Sampling()])

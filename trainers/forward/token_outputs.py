@@ -18,6 +18,11 @@ _CAPS = ("final_logit_softcapping", "logits_soft_cap")
 """Settings of Gemma 2 to 4, RecurrentGemma: c tanh(x / c)."""
 _FACTORS = ("logit_scale", "lm_head_multiplier", "logits_scaling")
 """Settings of Cohere, Falcon H1, HyperCLOVA X: x times a number. Granite divides by the last of them."""
+_TABLE_AT_ONCE = 1 << 23
+"""Numbers in a table of tokens by vocabulary where gradients are computed along with it: below 32 MiB in float32, which
+the allocator keeps for the next one; a new table from the system costs as much as the numbers in it."""
+_SMALL_TABLE = 1 << 20
+"""Smaller ones stay in a processor's cache, and are kept for the backward pass."""
 _TOLERANCE = {torch.bfloat16: 3e-2, torch.float16: 1e-2}
 _FITTED: WeakKeyDictionary[nn.Module, Callable[[Tensor], Tensor]] = WeakKeyDictionary()
 """Model -> function from the output of its embeddings to its logits."""
@@ -52,14 +57,15 @@ def token_outputs(
 ) -> TokenOutputs:
     """Return the outputs of a forward pass of `model`, and of one without gradient of each of the `anchors`.
 
-    Distributions over the vocabulary are computed for a few tokens at a time, and again in the backward pass, so that
-    memory does not grow with tokens times vocabulary. What fits in `AT_ONCE` is computed once.
+    Distributions over the vocabulary are computed for a few tokens at a time, so that memory does not grow with tokens
+    times vocabulary; and again in the backward pass, unless they fit in `AT_ONCE` or `_learns_below` the head.
     """
     spec, anchors = spec or OutputSpec(), anchors or {}
     states, anchored = hidden_states(model, batch.inputs), _anchor_states(anchors, spec, batch)
     head = _Head(model, spec, {name: anchor for name, (anchor, _) in anchored.items()})
     inputs = [states.tokens_NH, batch.tokens_N, batch.sampling_N3, *(states_NH for _, states_NH in anchored.values())]
-    logprobs_N, entropy_N, *anchors_N = _by_chunk(head, inputs)
+    compute = _with_slopes if _learns_below(head, states.tokens_NH) else _by_chunk
+    logprobs_N, entropy_N, *anchors_N = compute(head, inputs)
     by_name = dict(zip(anchored, anchors_N, strict=True))
     entropy_BT = batch.spread(entropy_N) if spec.entropy else None
     spread = {name: batch.spread(by_name[name]) for name in anchors}
@@ -73,6 +79,10 @@ class _Head:
     model: Any
     spec: OutputSpec
     anchors: Mapping[str, Any]
+
+    @property
+    def vocabulary(self) -> int:
+        return self.model.config.get_text_config(decoder=True).vocab_size
 
     def __call__(
         self, states_NH: Tensor, tokens_N: Tensor, sampling_N3: Tensor | None, *anchors_NH: Tensor
@@ -110,23 +120,62 @@ def _by_chunk(head: _Head, inputs: Sequence[Tensor | None]) -> list[Tensor]:
     """Return the outputs of all tokens, computed a few at a time if all are too many."""
     first_NH, output = inputs[0], head.model.get_output_embeddings()
     assert first_NH is not None
-    vocabulary = head.model.config.get_text_config(decoder=True).vocab_size
-    pieces = -(-len(first_NH) * vocabulary // AT_ONCE)
+    pieces = -(-len(first_NH) * head.vocabulary // AT_ONCE)
     if pieces <= 1:
         return list(head(*inputs))  # type: ignore[arg-type]  # only sampling_N3 may be None
     # An adapter on the head may have dropout, which must be the same when it is recomputed.
     random = output.training and any(isinstance(m, nn.Dropout) and m.p > 0 for m in output.modules())
-    size = -(-len(first_NH) // pieces)
-    chunks: list[tuple[Tensor, ...]] = []
-    for start in range(0, len(first_NH), size):
-        chunk = [None if each is None else each[start : start + size] for each in inputs]
-        chunks.append(checkpoint(head, *chunk, use_reentrant=False, preserve_rng_state=random))
+    chunks: list[tuple[Tensor, ...]] = [
+        checkpoint(head, *chunk, use_reentrant=False, preserve_rng_state=random) for chunk in _chunks(inputs, pieces)
+    ]
     return [torch.cat(column) for column in zip(*chunks, strict=True)]
+
+
+def _chunks(inputs: Sequence[Tensor | None], pieces: int) -> Iterator[list[Any]]:
+    """Yield the inputs of a few tokens at a time."""
+    assert inputs[0] is not None
+    tokens = len(inputs[0])
+    size = -(-tokens // pieces)
+    for start in range(0, tokens, size):
+        yield [None if each is None else each[start : start + size] for each in inputs]
+
+
+def _learns_below(head: _Head, states_NH: Tensor) -> bool:
+    """Return whether only the log-probabilities have a gradient, to the states alone, and their tables are large."""
+    spec = head.spec
+    return (
+        torch.is_grad_enabled()
+        and states_NH.requires_grad
+        and not (spec.differentiable or spec.kl)
+        and len(states_NH) * head.vocabulary > _SMALL_TABLE
+        and not any(parameter.requires_grad for parameter in head.model.get_output_embeddings().parameters())
+    )
+
+
+def _with_slopes(head: _Head, inputs: Sequence[Tensor | None]) -> list[Tensor]:
+    """Return the outputs of all tokens, computed a few at a time, where the log-probabilities alone have a gradient.
+
+    A token's log-probability depends on no other token's state. So each one's gradient is computed along with it, while
+    its distribution is at hand, and the backward pass only scales it: nothing is kept but as many numbers as a state
+    has, and nothing is computed twice.
+    """
+    states_NH = inputs[0]
+    assert states_NH is not None
+    slopes: list[Tensor] = []
+    chunks: list[tuple[Tensor, ...]] = []
+    for states, *others in _chunks(inputs, -(-len(states_NH) * head.vocabulary // _TABLE_AT_ONCE)):
+        leaf = states.detach().requires_grad_()
+        outputs = head(leaf, *others)
+        slopes += torch.autograd.grad(outputs[0].sum(), leaf)
+        chunks.append(tuple(output.detach() for output in outputs))
+    logprobs_N, *more = [torch.cat(column) for column in zip(*chunks, strict=True)]
+    still_NH = states_NH - states_NH.detach()  # zeros, with the gradient of the states
+    return [logprobs_N + (torch.cat(slopes) * still_NH).sum(1), *more]
 
 
 def _tempered(logits_NV: Tensor, sampling_N3: Tensor | None) -> Tensor:
     if sampling_N3 is not None:
-        logits_NV = logits_NV / sampling_N3[:, :1]
+        logits_NV = logits_NV.div_(sampling_N3[:, :1])  # a table of our own
     return logits_NV.log_softmax(-1)
 
 

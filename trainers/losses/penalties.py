@@ -51,7 +51,8 @@ def exact_kl(logprobs_V: Tensor, anchor_V: Tensor) -> Tensor:
 
 def entropy(logprobs_V: Tensor) -> Tensor:
     """Return [...], -Σ_a π(a) log π(a) over the last axis."""
-    return -(logprobs_V.exp() * torch.where(logprobs_V == -torch.inf, 0.0, logprobs_V)).sum(-1)
+    finite_V = logprobs_V.clamp(min=torch.finfo(logprobs_V.dtype).min)  # 0 times an infinite number is no number
+    return -(logprobs_V.exp() * finite_V).sum(-1)
 
 
 def _limited(d_BT: Tensor, estimator: str, limit: float | None) -> Tensor:

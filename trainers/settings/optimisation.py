@@ -28,7 +28,7 @@ class Fidelity(Config):
     """Comparison of the learner's log-probabilities (nats) with the sampler's, on tokens of the newest weights.
 
     Thresholds that are not given follow the precision of the learner's weights: `max` 1e-4 in float32; in bfloat16 and
-    float16 `mean` .06 and `max` 1, some twice what rounding leaves of a real model (trainers/README.md).
+    float16 2.5 times what other roundings alone change on the same tokens, which is measured (trainers/README.md).
     """
 
     every: PositiveInt = 50

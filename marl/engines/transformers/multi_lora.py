@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 class AdapterGate:
     """Factors of the R rows of all adapters' matrices, for each row of a forward."""
 
-    def __init__(self, gates_KR: Tensor) -> None:
-        self.gates_KR = gates_KR
+    def __init__(self, gates_KR: Tensor, rows: Mapping[int, slice]) -> None:
+        """`rows`: index of a policy -> rows of its adapter's matrices, which alone are computed where it is alone."""
+        self.gates_KR, self._rows = gates_KR, rows
+        self.rows = slice(None)
         self._policies_N = np.empty(0, np.int64)
         self.policies_N = torch.empty(0, dtype=torch.long, device=gates_KR.device)
         self.gates_N1R = gates_KR[:0, None]
@@ -37,7 +39,9 @@ class AdapterGate:
         if not np.array_equal(policies_N, self._policies_N):
             self._policies_N = policies_N.copy()
             self.policies_N = torch.from_numpy(self._policies_N).to(self.gates_KR.device)
-            self.gates_N1R = self.gates_KR[self.policies_N][:, None]
+            alone = len(policies_N) > 0 and bool((policies_N == policies_N[0]).all())
+            self.rows = self._rows[int(policies_N[0])] if alone else slice(None)
+            self.gates_N1R = self.gates_KR[self.policies_N, self.rows][:, None]
 
 
 class MixedLayer(nn.Module):
@@ -59,8 +63,12 @@ class MixedLayer(nn.Module):
         """Return [N, Q, O] for [N, Q, I] or token ids [N, Q]; the adapters' products are of the layer's own type."""
         if x.is_floating_point():
             x = x.to(self.a_RI.dtype)  # once, for the products of the layer and of the adapters
-        base_NQO = self.layer(x)
-        added_NQO = (self._project(x) * self.gate.gates_N1R).to(self.b_RO.dtype) @ self.b_RO
+        base_NQO, b_RO = self.layer(x), self.b_RO[self.gate.rows]
+        low_NQR = (self._project(x) * self.gate.gates_N1R).to(b_RO.dtype)
+        if not len(self.scale_KO) and base_NQO.dtype == b_RO.dtype:
+            base_NQO.view(-1, base_NQO.shape[-1]).addmm_(low_NQR.flatten(0, 1), b_RO)
+            return base_NQO
+        added_NQO = low_NQR @ b_RO
         if not len(self.scale_KO):
             return (base_NQO + added_NQO).to(base_NQO.dtype)
         scale_N1O = self.scale_KO[self.gate.policies_N][:, None]
@@ -82,9 +90,8 @@ class MixedLayer(nn.Module):
         return None if isinstance(self.layer, nn.Embedding) else self.layer.bias
 
     def _project(self, x: Tensor) -> Tensor:
-        if isinstance(self.layer, nn.Embedding):
-            return functional.embedding(x, self.a_RI.T)
-        return functional.linear(x, self.a_RI)
+        a_RI = self.a_RI[self.gate.rows]
+        return functional.embedding(x, a_RI.T) if isinstance(self.layer, nn.Embedding) else functional.linear(x, a_RI)
 
 
 @dataclass(slots=True)
@@ -181,7 +188,8 @@ class MultiLora:
         gates_KR = torch.zeros(len(self.versions), stop)
         for adapter in adapters:
             gates_KR[adapter.index, adapter.rows] = adapter.gain
-        self.gate = AdapterGate(gates_KR.to(self.model.device))
+        rows = {adapter.index: adapter.rows for adapter in adapters}
+        self.gate = AdapterGate(gates_KR.to(self.model.device), rows)
         for path, layer in [*self.model.named_modules()]:
             if isinstance(layer, MixedLayer):
                 self.model.set_submodule(path, layer.layer)

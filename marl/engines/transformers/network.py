@@ -25,6 +25,9 @@ from marl.models.chat_template import Prompt
 if TYPE_CHECKING:
     from marl.engines.transformers.policy_weights import PolicyWeights
 
+_SAVED = 4e9
+"""FLOPs of matrix products that must be saved for a further forward, over what prompts have in common. Those of tiny
+models take less time than the forward's overhead."""
 _MASKS = {"full_attention", "sliding_attention"}
 TokenIds = tuple[int, ...]
 KeysAndValues = list[tuple[Tensor, Tensor]]
@@ -47,6 +50,8 @@ class Network:
         self.layers = _layers(model)
         settings = model.config.get_text_config().to_dict()
         self.vocabulary: int = settings["vocab_size"]
+        tables = {id(part.weight) for part in (model.get_input_embeddings(), model.get_output_embeddings())}
+        self._token_flops = 2.0 * sum(p.numel() for p in model.parameters() if id(p) not in tables)
         self.layer_types = frozenset(settings.get("layer_types") or ())
         self.window: int | None = settings.get("sliding_window")
         """Tokens that a layer with a sliding window sees, the current one included."""
@@ -57,16 +62,18 @@ class Network:
         self._check()
 
     def batches(self, prompts: Sequence[Prompt]) -> Iterator[list[int]]:
-        """Yield indices of prompts to read together: of similar lengths, at most `prefill_tokens` with padding.
+        """Yield indices of prompts to read together: of a policy and similar lengths, at most `prefill_tokens` with
+        padding.
 
         Each prompt gets logits at every length in its batch, so different lengths must not be too many either.
         """
         batch: list[int] = []
         lengths: set[int] = set()
-        for index in sorted(range(len(prompts)), key=lambda index: len(prompts[index].ids)):
+        for index in sorted(range(len(prompts)), key=lambda index: (prompts[index].policy, len(prompts[index].ids))):
             length, rows = len(prompts[index].ids), len(batch) + 1
             logits = rows * len(lengths | {length}) * self.vocabulary
-            if batch and (rows * length > self.prefill_tokens or logits > _LOGITS_AT_ONCE):
+            other = batch and prompts[index].policy != prompts[batch[0]].policy
+            if batch and (other or rows * length > self.prefill_tokens or logits > _LOGITS_AT_ONCE):
                 yield batch
                 batch, lengths = [], set()
             batch.append(index)
@@ -75,19 +82,21 @@ class Network:
             yield batch
 
     def prefill(self, prompts: Sequence[Prompt]) -> tuple[KeysAndValues, Tensor]:
-        """Read prompts; return their keys and values, and the next token's logits [P, V].
+        """Read prompts of one policy; return their keys and values, and the next token's logits [P, V].
 
         They are padded on the right, which causal attention never sees, so no mask is needed.
         """
+        cache, read = DynamicCache(), self._worth_sharing(prompts)
+        if read:
+            self._read_common(prompts, read, cache)
         self.policy_weights.select(policies_of(prompts))
-        texts = [prompt.ids for prompt in prompts]
+        texts = [prompt.ids[read:] for prompt in prompts]
         ends = [len(ids) - 1 for ids in texts]
         ids_PL = torch.tensor([(*ids, *[0] * (max(ends) + 1 - len(ids))) for ids in texts], device=self.device)
         last_positions = sorted(set(ends))
-        cache = DynamicCache()
         logits_PUV = self.model(
             input_ids=ids_PL,
-            position_ids=torch.arange(ids_PL.shape[1], device=self.device).expand_as(ids_PL),
+            position_ids=torch.arange(read, read + ids_PL.shape[1], device=self.device).expand_as(ids_PL),
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=torch.tensor(last_positions, device=self.device),
@@ -96,6 +105,21 @@ class Network:
         rows_P = torch.arange(len(prompts), device=self.device)
         kv = [(layer.keys, layer.values) for layer in cast("list[Any]", cache.layers)]
         return kv, logits_PUV[rows_P, last_P]
+
+    def _worth_sharing(self, prompts: Sequence[Prompt]) -> int:
+        """Return how many tokens at the start of all prompts are to be read once; each keeps one of its own."""
+        texts = [prompt.ids for prompt in prompts]
+        most, (least, greatest) = min(map(len, texts)) - 1, (min(texts), max(texts))
+        shared = next((n for n in range(most) if least[n] != greatest[n]), most)  # all others lie between these two
+        one_policy = all(prompt.policy == prompts[0].policy for prompt in prompts)
+        return shared if one_policy and (len(prompts) - 1) * shared * self._token_flops > _SAVED else 0
+
+    def _read_common(self, prompts: Sequence[Prompt], tokens: int, cache: DynamicCache) -> None:
+        """Read the first tokens of all prompts once; `cache` then holds them for each prompt."""
+        self.policy_weights.select(policies_of(prompts[:1]))
+        ids_1L = torch.tensor([prompts[0].ids[:tokens]], device=self.device)
+        self.model(input_ids=ids_1L, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        cache.batch_repeat_interleave(len(prompts))
 
     def extend(
         self, cache: SlotCache, ids_NQ: Tensor, positions_NQ: Tensor, length: int, policies_N: NDArray[np.int64]

@@ -1,7 +1,8 @@
-"""LoRA on a frozen layer in half precision, as one operation that keeps nothing but its input for the backward pass.
+"""LoRA on a frozen layer, as one operation that keeps nothing but its input and A x for the backward pass.
 
-PEFT computes the adapter's part in float32, of an input that it copies, in six passes over the layer's output: that
-takes longer than the layer itself, whose products a processor or GPU computes eight times as fast.
+PEFT adds the adapter's part in passes of their own over the layer's output, and the two gradients of the input. With a
+base in half precision it also computes its part in float32, of an input that it copies, which takes longer than the
+layer itself.
 Shape suffixes: N = tokens, I, O = inputs, outputs of the layer, R = rank.
 """
 
@@ -14,8 +15,8 @@ from peft.tuners.lora import Linear
 from torch import Tensor, nn
 
 
-class LoraOnHalf(Linear):
-    """PEFT's layer with another forward pass wherever it is plain LoRA: W x + s B A x, all products of halves."""
+class FusedLora(Linear):
+    """PEFT's layer with another forward pass wherever it is plain LoRA: W x + s B A x, all in the type of W."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Return `[..., O]` in the layer's type for `[..., I]`."""
@@ -42,11 +43,11 @@ class _LowRankSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_NI: Tensor, weight_OI: Tensor, a_RI: Tensor, b_OR: Tensor, scale: float) -> Tensor:
         dtype = weight_OI.dtype
-        half_NI = x_NI.to(dtype)
-        low_NR = (half_NI @ a_RI.to(dtype).T).mul_(scale)
+        input_NI = x_NI.to(dtype)
+        low_NR = (input_NI @ a_RI.to(dtype).T).mul_(scale)
         ctx.save_for_backward(x_NI, weight_OI, a_RI, b_OR, low_NR)
         ctx.scale = scale
-        return (half_NI @ weight_OI.T).addmm_(low_NR, b_OR.to(dtype).T)
+        return (input_NI @ weight_OI.T).addmm_(low_NR, b_OR.to(dtype).T)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

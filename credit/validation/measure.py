@@ -19,6 +19,7 @@ from marl.graph import Trajectory
 from marl.judging.judge import Judge
 from marl.parts import find
 from marl.protocols import Engine, ExperienceConfig, WeightlessEngine
+from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import CreditConfig, Scenario
 from marl.training.build import build
 from marl.training.run import Run
@@ -180,6 +181,7 @@ class Bench:
         """Have the method judge all episodes, step by step."""
         # In a simulator of its own, so that what one method plays changes nothing for the next one.
         shared = self.run.simulator
+        assert isinstance(shared, RolloutSimulator)
         engines = {name: CountedEngine(engine) for name, engine in shared.engines.items()}
         judge = Judge(CreditConfig.model_validate(method.credit))
         run = replace(self.run, simulator=shared.variant(shared.casting, engines), judge=judge)

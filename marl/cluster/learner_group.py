@@ -109,7 +109,7 @@ class LearnerGroup:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken, by any number of processes."""
         self.changes += 1
-        self._needs = self._call("load_state_dict", dict(state))[0]
+        self._needs = self._call("put_back", dict(state))[0]
         self._state = dict(state) if self._provision.losses else None
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class LearnerGroup:
 
     def _start(self) -> None:
         size, provision = self._task.size, self._provision
-        reserve = ray.remote(num_cpus=provision.cpus, num_gpus=provision.gpus, concurrency_groups={HEALTH: 1})
+        reserve: Any = ray.remote(num_cpus=provision.cpus, num_gpus=provision.gpus, concurrency_groups={HEALTH: 1})
         actor: Any = reserve(LearnerWorker)
         self._workers = [actor.remote(rank) for rank in range(size)]
         up = [worker.alive.remote() for worker in self._workers]
@@ -153,7 +153,7 @@ class LearnerGroup:
         place = self._all("meeting_place")[0]
         self._needs = self._all("join", self._task, place)[0]
         if self._state is not None:
-            self._needs = self._all("load_state_dict", self._state)[0]
+            self._needs = self._all("put_back", self._state)[0]
 
     def _all(self, method: str, *arguments: Any) -> list[Any]:
         """Return what each process returns, by rank.

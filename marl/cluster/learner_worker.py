@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marl.protocols import DataParallel, Learner, LearnerConfig, LearnerContext
-from marl.state import Stateful
 from marl.training.placement import use_threads
 from marl.types import Metrics, Reading, Sample, Turn
 
@@ -35,7 +34,7 @@ class LearnerTask:
     """Longest wait of one process for the others, in seconds."""
 
 
-class LearnerWorker(Stateful):
+class LearnerWorker:
     """Holds one process's part of a learner. All of a group's are called alike, one call after the other."""
 
     def __init__(self, rank: int) -> None:
@@ -102,7 +101,7 @@ class LearnerWorker(Stateful):
         state = self.learner.state_dict()
         return {} if self._rank else state
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> frozenset[str]:
+    def put_back(self, state: Mapping[str, Any]) -> frozenset[str]:
         """Put the state back; return the needs of the next update."""
         self.learner.load_state_dict(state)
         return self.learner.needs

@@ -289,7 +289,8 @@ def _contents(request: Request) -> str:
 def _counter(file: Path) -> Callable[[Request], int] | None:
     """Return a count of tokens by the tokenizer in a GGUF file, or else beside a config.json, and its chat template;
     None if there is none."""
-    folder, packed = file.parent, {"gguf_file": file.name} if _is_packed(file) else {}
+    folder = file.parent
+    packed: dict[str, Any] = {"gguf_file": file.name} if _is_packed(file) else {}
     if not packed and not (folder / "tokenizer.json").is_file():
         return None
     from transformers import PreTrainedTokenizerFast  # which, unlike AutoTokenizer, imports no torch

@@ -15,7 +15,7 @@ from marl.judging.by_game import GamesJudge
 from marl.judging.judge import Judgement
 from marl.judging.records import RejudgedStep
 from marl.protocols import Simulator
-from marl.rollout.simulator import RolloutSimulator
+from marl.rollout.base import BaseSimulator
 from marl.runs import checkpoint
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError, validate
@@ -130,7 +130,7 @@ class _LazySimulator:
 
     def __init__(self, rejudge: Rejudge) -> None:
         self._rejudge = rejudge
-        self._built: RolloutSimulator | None = None
+        self._built: BaseSimulator | None = None
 
     @property
     def spent_tokens(self) -> int:

@@ -25,6 +25,7 @@ from marl.training.placement import (
 
 if TYPE_CHECKING:
     from marl.cluster.learners import ClusterLearners
+    from marl.cluster.ray_parts import RayParts
 
 
 @contextmanager
@@ -71,7 +72,8 @@ class RayPlacement(LocalPlacement):
 
     def __init__(self, settings: ClusterConfig) -> None:
         self._settings = settings
-        self._parts: list[Parts] = []
+        self.parts: list[RayParts] = []
+        """Parts of the simulators that were built."""
         self._learners: ClusterLearners | None = None
 
     def simulator(self, scenario: Scenario, sources: Sources) -> PartitionedSimulator:
@@ -80,7 +82,7 @@ class RayPlacement(LocalPlacement):
 
         threads = scenario.schedule.threads or max(1, int(self._settings.cpus))
         parts = RayParts(self._settings, Setup(scenario, sources, threads))
-        self._parts.append(parts)
+        self.parts.append(parts)
         return simulator_of(scenario, parts)
 
     def learners(self, scenario: Scenario, sources: Sources) -> LocalLearners:
@@ -91,7 +93,7 @@ class RayPlacement(LocalPlacement):
 
     def close(self) -> None:
         """End all processes."""
-        for parts in self._parts:
+        for parts in self.parts:
             parts.close()
         if self._learners is not None:
             self._learners.close()

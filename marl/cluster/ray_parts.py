@@ -7,6 +7,7 @@ that names who was waited for, and what that was doing.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import queue
 import threading
 import time
@@ -30,6 +31,7 @@ from marl.cluster.simulator_process import (
 )
 from marl.cluster.weights import pack, size_of
 from marl.errors import EngineError
+from marl.rollout.base import PartStatus
 from marl.rollout.parts import Batch, PartReport, Result
 from marl.scenario.cluster import ClusterConfig
 from marl.types import Metrics, Ticket, Usage
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
 
 _TURN_S = 0.5
 """Longest time for which a simulator plays before it takes new orders."""
+
+_END_S = 10.0
+"""Longest time for which the end of all processes is waited for."""
 
 
 class _Lost(Exception):  # noqa: N818 (says what happened)
@@ -94,6 +99,11 @@ class Slot:
     losses: int = 0
     """Processes lost in a row, without a result in between."""
 
+    @property
+    def left(self) -> int:
+        """Return the number of its jobs that have no result."""
+        return sum(len(each.left) for each in list(self.open))
+
     def note(self, doing: str) -> None:
         """Note what it does from now on."""
         if doing != self.doing:
@@ -140,7 +150,8 @@ class RayParts:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._tasks = [asyncio.run_coroutine_threadsafe(self._serve(slot), self._loop) for slot in self._slots]
+        for slot in self._slots:
+            asyncio.run_coroutine_threadsafe(self._serve(slot), self._loop)
 
     # What the run calls, from its own thread.
 
@@ -181,26 +192,18 @@ class RayParts:
         future = asyncio.run_coroutine_threadsafe(self._reports(), self._loop)
         return future.result(), self._figures()
 
-    def status(self) -> list[dict[str, Any]]:
-        """Return what each simulator is doing since when, where it lives, and what it has to do."""
+    def status(self) -> list[PartStatus]:
         return [
-            {
-                "name": _name(slot),
-                "place": slot.place,
-                "doing": slot.doing,
-                "since": slot.since,
-                "open": sum(len(each.left) for each in list(slot.open)),
-                "restarts": slot.restarts,
-            }
+            PartStatus(_name(slot), slot.place, slot.doing, slot.since, slot.left, slot.restarts)
             for slot in self._slots
         ]
 
     def close(self) -> None:
         """End all processes."""
-        for task in self._tasks:
-            task.cancel()
+        with suppress(concurrent.futures.TimeoutError):
+            asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result(_END_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10.0)
+        self._thread.join(_END_S)
         for slot in self._slots:
             _kill(slot)
 
@@ -279,7 +282,8 @@ class RayParts:
     async def _hire(self, slot: Slot) -> None:
         """Start a process, let it load its weights, and put orders for all that is unfinished."""
         slot.process, slot.place = self._actor.remote(), ""
-        vacate = self._loop.call_later(self._settings.room_s, self._vacate, slot)
+        patience_s = self._settings.room_s if slot.restarts else self._settings.start_s
+        vacate = self._loop.call_later(patience_s, self._vacate, slot)
         try:
             machine, number = await self._call(slot, "waiting for room", slot.process.place.remote(), None)
         finally:
@@ -301,8 +305,7 @@ class RayParts:
             slot.wake.clear()
             await slot.wake.wait()
         orders, slot.orders = slot.orders, []
-        left = sum(len(each.left) for each in slot.open)
-        doing = f"playing {left} episodes" if left else "taking orders"
+        doing = f"playing {slot.left} episodes" if slot.open else "taking orders"
         reply: Reply = await self._call(
             slot, doing, slot.process.work.remote(orders, _TURN_S), self._settings.deadline_s
         )
@@ -351,17 +354,14 @@ class RayParts:
         message = f"{_name(slot)} ({slot.place or 'not started'}) {error}"
         if slot.losses >= self._settings.tries:
             raise EngineError(f"{message}; that was process {slot.losses} in a row without a result (cluster.tries)")
-        again = sum(len(each.left) for each in slot.open)
-        self._notes.append(f"{message}; it is replaced, and {again} unfinished episodes are played again")
+        self._notes.append(f"{message}; it is replaced, and {slot.left} unfinished episodes are played again")
         slot.answer(PartReport())
 
     def _vacate(self, slot: Slot) -> None:
         """Let others do a simulator's work until there is room for its process."""
         slot.vacant = True
         if all(other.vacant for other in self._slots):
-            self._fail(
-                EngineError(f"no simulator is left, and there is no room for one (cluster.room_s); {_name(slot)}")
-            )
+            self._fail(EngineError("no simulator is left, and there is no room for another (cluster.room_s)"))
             return
         stand_in = self._stand_in(slot)
         for each in slot.open:
@@ -376,6 +376,14 @@ class RayParts:
         for slot in self._slots:
             slot.answer(PartReport())
         self._done.put(None)
+
+
+async def _cancel_others() -> None:
+    """End all other tasks of this loop."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 def _name(slot: Slot) -> str:

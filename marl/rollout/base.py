@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
@@ -37,6 +37,22 @@ class Outcome(NamedTuple):
     """Tokens that were sampled or scored for it."""
     error: GameError | None = None
     """The error of its game."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartStatus:
+    """What a part does at one moment."""
+
+    name: str
+    place: str
+    """Machine and number of its process; "" in the process of the run."""
+    doing: str
+    since: float
+    """Time, in seconds since 1970, at which it began with that."""
+    open: int
+    """Jobs that are not finished."""
+    restarts: int = 0
+    """Processes that were lost."""
 
 
 class BaseSimulator(ABC):
@@ -88,6 +104,10 @@ class BaseSimulator(ABC):
     @abstractmethod
     def end_step(self) -> Metrics:
         """Return the figures of engines in the step, as `policy/NAME/...`."""
+
+    def status(self) -> list[PartStatus]:
+        """Return what each of its parts does; none if it has none."""
+        return []
 
     @property
     @abstractmethod

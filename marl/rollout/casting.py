@@ -23,6 +23,10 @@ class RoleCasting:
         self._options: dict[tuple[str, tuple[str, ...]], dict[str, str]] = {}
         self._toolboxes = frozenset(name for name, role in roles.items() if role.answers_calls)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle nothing that can be worked out again."""
+        return RoleCasting, (self.roles, self.seed)
+
     def greedy(self) -> RoleCasting:
         """Return the same roles, sampling at temperature 0."""
         return RoleCasting({name: _greedy(role) for name, role in self.roles.items()}, self.seed)

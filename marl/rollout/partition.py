@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from marl.graph import Trajectory
 from marl.protocols import EngineConfig, GameConfig, Rewards
-from marl.rollout.base import WAIT_S, BaseSimulator, Outcome, Players
+from marl.rollout.base import WAIT_S, BaseSimulator, Outcome, PartStatus, Players
 from marl.rollout.casting import RoleCasting
 from marl.rollout.parts import Batch, Inquest, Job, PartReport, Parts, Result, Table
 from marl.rollout.request_router import Answer
@@ -151,6 +151,9 @@ class PartitionedSimulator(BaseSimulator):
     def take_failures(self) -> list[str]:
         failures, self._ledger.failures = self._ledger.failures, []
         return self._ledger.parts.take_notes() + failures
+
+    def status(self) -> list[PartStatus]:
+        return self._ledger.parts.status()
 
     def end_step(self) -> Metrics:
         """Return as described in the base; a figure of several parts is their mean. Parts learn what all have spent."""

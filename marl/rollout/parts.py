@@ -1,13 +1,14 @@
-"""Parts of a simulator: each plays what it is given with engines of its own. Here are those that live in this process."""
+"""Parts of a simulator: each plays what it is given with engines of its own. Some live in this process."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from marl.protocols import EngineConfig
-from marl.rollout.base import Outcome, Start
+from marl.rollout.base import Outcome, PartStatus, Start
 from marl.rollout.casting import RoleCasting
 from marl.rollout.request_router import Answer
 from marl.rollout.simulator import Inquiry, RolloutSimulator
@@ -180,12 +181,16 @@ class Parts(Protocol):
         """Return what happened to parts since the last call, for the run's log."""
         ...
 
+    def status(self) -> list[PartStatus]:
+        """Return what each part does; may be called from any thread."""
+        ...
+
 
 class LocalParts:
     """Parts in this process, which take turns."""
 
     def __init__(self, parts: Sequence[SimulatorPart]) -> None:
-        self._parts, self.count = parts, len(parts)
+        self._parts, self.count, self._began = parts, len(parts), time.time()
 
     def submit(self, part: int, batch: Batch) -> None:
         self._parts[part].start(batch)
@@ -213,3 +218,7 @@ class LocalParts:
 
     def take_notes(self) -> list[str]:
         return []
+
+    def status(self) -> list[PartStatus]:
+        jobs = [part.jobs for part in self._parts]
+        return [PartStatus(f"simulator {i}", "", "here", self._began, many) for i, many in enumerate(jobs)]

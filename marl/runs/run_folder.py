@@ -44,7 +44,7 @@ from marl.text import read_json
 
 _PACKAGES = ("marl-llm", "torch", "transformers", "tokenizers", "pettingzoo", "networkx", "pydantic", "numpy")
 _OURS = (
-    *("scenario.yaml", "environment.json", "metrics.jsonl", "curves.png", "report.html"),
+    *("scenario.yaml", "environment.json", "metrics.jsonl", "curves.png", "report.html", "status.json"),
     *("events", "trajectories", "judgements", "checkpoints", "failed", "eval"),
 )
 """Everything that a run writes; `clear` removes nothing else."""

@@ -92,10 +92,9 @@ def absent(scenario: Scenario, *, random_play: bool = False) -> list[str]:
             parts[f"policies.{name}.engine"] = policy.engine
     if not random_play:
         parts |= _parts_of_training(scenario)
-    lacking = (
-        [f"cluster.{problem}" for problem in scenario.cluster.missing()] if scenario.cluster and not random_play else []
-    )
-    lacking += [f"{field}.{problem}" for field, part in parts.items() for problem in part.missing()]
+    lacking = [f"{field}.{problem}" for field, part in parts.items() for problem in part.missing()]
+    if scenario.cluster and not random_play:
+        lacking += [f"cluster.{problem}" for problem in scenario.cluster.missing()]
     return lacking + [
         f"track: {name!r} is not installed; pip install 'marl-llm[tracking]', or remove it"
         for name in scenario.track

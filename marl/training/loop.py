@@ -20,6 +20,7 @@ from marl.runs import checkpoint
 from marl.runs.best_checkpoint import Best
 from marl.runs.failed_updates import keep
 from marl.runs.run_folder import RunFolder
+from marl.runs.status import Activity
 from marl.seeds import seed_of
 from marl.training.failures import divergence_advice, memory_advice, resume_advice
 from marl.training.interrupt import STEP_S, UPDATE_S, Interrupt, Stopped
@@ -37,12 +38,12 @@ class Clock:
 
     def __init__(self) -> None:
         self.metrics: Metrics = {}
-        self.stage = ""
-        """The stage that began last."""
+        self.stage, self.since = "", time.time()
+        """The stage that began last, and when, in seconds since 1970."""
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
-        started, self.stage = time.perf_counter(), stage
+        started, self.stage, self.since = time.perf_counter(), stage, time.time()
         yield
         name = f"time/{stage}"
         self.metrics[name] = self.metrics.get(name, 0.0) + time.perf_counter() - started
@@ -55,7 +56,7 @@ class Training:
         self.run, self.folder, self.monitors = run, folder, monitors
         self._evaluator = Evaluator(run.scenario, run.simulator)
         self._best, self._alarms = Best(run.scenario.evaluate), AlarmMonitor.of_scenario(run.scenario)
-        self._stop = Interrupt()
+        self._stop, self._clock = Interrupt(), Clock()
         self._saved = self._resumed = 0
         """Steps of the newest checkpoint and of the one that the run went on from. Step 0 needs none: it follows from
         the scenario."""
@@ -93,12 +94,18 @@ class Training:
         if self._saved:
             checkpoint.complete(self.folder.checkpoints, self._saved, self.folder.settled_rows())
 
+    def activity(self) -> Activity:
+        """Return what the run does at this moment; may be called from any thread."""
+        run, clock = self.run, self._clock
+        simulators = tuple(run.simulator.status())
+        return Activity(run.step, run.scenario.schedule.steps, clock.stage, clock.since, simulators)
+
     @property
     def _done(self) -> bool:
         return self.run.step >= self.run.scenario.schedule.steps or self._best.given_up
 
     def _advance(self) -> None:
-        clock = Clock()
+        clock = self._clock = Clock()
         metrics, trajectories = self._step(clock)
         holding, raised = self._alarms(metrics)
         self._finish(metrics | holding, clock, trajectories)

@@ -71,7 +71,7 @@ class Placement(Protocol):
 class LocalPlacement:
     """All parts in this process."""
 
-    def simulator(self, scenario: Scenario, sources: Sources) -> RolloutSimulator:
+    def simulator(self, scenario: Scenario, sources: Sources) -> BaseSimulator:
         return make_simulator(scenario, build_engines(scenario.policies, sources))
 
     def learners(self, scenario: Scenario, sources: Sources) -> LocalLearners:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -14,6 +14,7 @@ from marl.metrics.alarms import Collapse
 from marl.runs import checkpoint
 from marl.runs.best_checkpoint import Best
 from marl.runs.run_folder import RunFolder, dump
+from marl.runs.status import status_written
 from marl.scenario.load import ScenarioError
 from marl.scenario.schema import Scenario
 from marl.scenario.trust import remember
@@ -73,7 +74,9 @@ def _train(
         # Weights and libraries are there to stay: the collector need not walk them again at every step's garbage.
         gc.collect()
         gc.freeze()
-    with _followed(home, monitors, start.notes):
+    with _followed(home, monitors, start.notes), ExitStack() as stack:
+        if scenario.cluster:
+            stack.enter_context(status_written(home.path, training.activity))
         return training(stop)
 
 

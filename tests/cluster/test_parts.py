@@ -1,0 +1,113 @@
+"""A simulator in parts plays what one alone plays: the same episodes, in order, counted and dropped alike."""
+
+from __future__ import annotations
+
+import pytest
+from small_games import FunctionEngine, PenniesConfig, deal, random_move, table
+
+from games.kuhn_poker import KuhnPokerConfig
+from marl.engines.scripted import Random
+from marl.experience.queue import PlayAhead
+from marl.graph import Trajectory
+from marl.protocols import GameConfig
+from marl.rollout.casting import RoleCasting
+from marl.rollout.episode import GameError
+from marl.rollout.partition import PartitionedSimulator
+from marl.rollout.parts import LocalParts, SimulatorPart
+from marl.scenario.cluster import ClusterConfig
+from marl.scenario.load import ScenarioError
+from marl.types import Deal, Fork
+
+GAME = KuhnPokerConfig()
+
+
+def divided(count: int, game: GameConfig = GAME) -> tuple[PartitionedSimulator, list[FunctionEngine]]:
+    engines = [FunctionEngine(random_move, newest_first=True, batch=1) for _ in range(count)]
+    simulators = [table(game, engine) for engine in engines]
+    parts = LocalParts([SimulatorPart(simulator) for simulator in simulators])
+    return PartitionedSimulator({"": game}, simulators[0].casting, parts), engines
+
+
+def deals(count: int, step: int = 0) -> list[Deal]:
+    return [deal(f"{step}.{i}", GAME, seed=i) for i in range(count)]
+
+
+def test_parts_play_the_episodes_of_one_simulator_in_the_order_of_their_deals() -> None:
+    simulator, engines = divided(3)
+    alone = table(GAME, FunctionEngine(random_move))
+    assert simulator.play(deals(20)) == alone.play(deals(20))
+    assert simulator.tokens == alone.tokens
+    assert min(len(engine.requests) for engine in engines) >= 12  # six or seven episodes of two turns or three each
+
+
+def test_forks_and_questions_are_answered_in_parts_as_in_one() -> None:
+    simulator, _ = divided(2)
+    alone = table(GAME, FunctionEngine(random_move))
+    past = alone.play(deals(3))
+    forks = [Fork(trajectory, 1, n=2) for trajectory in past]
+    assert simulator.branch(forks) == alone.branch(forks)
+    again = simulator.branch(forks)
+    assert again == alone.branch(forks)
+    names = [trajectory.id for courses in again for trajectory in courses]
+    assert names == [f"0.{i}~1..{n}" for i in range(3) for n in (3, 4)]
+    requests = [turn.request for trajectory in past for turn in trajectory.turns]
+    assert simulator.ask(requests) == alone.ask(requests)
+    assert simulator.tokens["credit"] == alone.tokens["credit"]
+
+
+def test_other_players_are_built_in_every_part_from_their_settings() -> None:
+    simulator, engines = divided(2)
+    roles = {name: role.model_copy(update={"policy": "other"}) for name, role in simulator.casting.roles.items()}
+    played = simulator.variant(RoleCasting(roles, 1), {"other": Random()}).play(deals(6))
+    assert len(played) == 6
+    assert not any(engine.requests for engine in engines)
+    with pytest.raises(ValueError, match="other: engines in this process"):
+        simulator.variant(RoleCasting(roles, 1), {"other": engines[0]})
+
+
+def test_dropped_episodes_are_counted_over_all_parts() -> None:
+    game = PenniesConfig(rounds=3)
+    simulator, _ = divided(2, game)
+    for part in simulator._ledger.parts._parts:  # type: ignore[attr-defined]
+        part._simulator._limits = part._simulator._limits.__class__(max_turns=2)
+    many = [deal(f"e{i}", game) for i in range(6)]
+    simulator.may_drop = 6
+    assert simulator.play(many) == []
+    assert simulator.dropped == 6
+    with pytest.raises(GameError, match="6 episodes were dropped before this one"):
+        simulator.play(many)
+
+
+def by_step(step: int) -> list[Deal]:
+    return deals(4, step)
+
+
+def test_a_queue_without_staleness_is_fresh_play() -> None:
+    simulator, _ = divided(2)
+    queue, alone = PlayAhead(0), table(GAME, FunctionEngine(random_move))
+    played: list[list[Trajectory]] = [queue.gather(step, by_step, simulator) for step in range(3)]
+    assert played == [alone.play(by_step(step)) for step in range(3)]
+
+
+def test_a_queue_plays_later_steps_ahead_and_returns_each_step_whole_and_once() -> None:
+    simulator, _ = divided(2)
+    queue = PlayAhead(2)
+    ids = [[trajectory.id for trajectory in queue.gather(step, by_step, simulator)] for step in range(4)]
+    assert ids == [[f"{step}.{i}" for i in range(4)] for step in range(4)]
+    figures = queue.metrics()
+    assert figures["queue/ready"] + figures["queue/in_flight"] == 8
+
+
+def test_what_has_no_effect_without_processes_is_refused() -> None:
+    with pytest.raises(ValueError, match="address: no effect on kind: local"):
+        ClusterConfig(kind="local", simulators=2, address="auto")
+
+
+def test_a_cluster_that_is_too_small_is_refused_with_what_its_machines_have() -> None:
+    connection = pytest.importorskip("marl.cluster.connection")
+    nodes = [{"NodeManagerAddress": f"10.0.0.{i}", "Resources": {"CPU": 3.0}} for i in range(2)]
+    connection.expect_room(ClusterConfig(simulators=2, cpus=2), nodes)
+    with pytest.raises(ScenarioError, match=r"room for 2 \(10.0.0.0: 3 CPU; 10.0.0.1: 3 CPU\)"):
+        connection.expect_room(ClusterConfig(simulators=3, cpus=2), nodes)
+    with pytest.raises(ScenarioError, match="1 of 1 CPU and 1 GPU each do not fit: there is room for 0"):
+        connection.expect_room(ClusterConfig(gpus=1), nodes)

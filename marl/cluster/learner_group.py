@@ -32,7 +32,7 @@ class ReplacedLearner(Notice):
 
 @dataclass(frozen=True, slots=True)
 class Provision:
-    """What the processes of a learner take, how long they are waited for, and what becomes of them."""
+    """Resources of the processes of a learner, waits for them, and the number that may be lost."""
 
     cpus: float = 1.0
     gpus: float = 0.0
@@ -181,13 +181,13 @@ class LearnerGroup:
 
     def _expect_alive(self, method: str) -> None:
         deadline_s = self._provision.deadline_s
-        signs = [worker.alive.options(concurrency_group=HEALTH).remote() for worker in self._workers]
-        done, _ = ray.wait(signs, num_returns=len(signs), timeout=deadline_s)
-        for rank, sign in enumerate(signs):
-            doing = f"{self._name}: process {rank} of {len(signs)}"
-            if sign not in done:
+        pings = [worker.alive.options(concurrency_group=HEALTH).remote() for worker in self._workers]
+        done, _ = ray.wait(pings, num_returns=len(pings), timeout=deadline_s)
+        for rank, ping in enumerate(pings):
+            doing = f"{self._name}: process {rank} of {len(pings)}"
+            if ping not in done:
                 raise LearnerLost(f"{doing} has given no sign of life for {deadline_s:g} s, in {method!r}")
             try:
-                ray.get(sign)
+                ray.get(ping)
             except RayActorError as error:
                 raise LearnerLost(f"{doing} has died, in {method!r}") from error

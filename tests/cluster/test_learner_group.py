@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,12 @@ import ray
 import torch
 from learner_groups import DoubleSource
 from learning_samples import Plan, context, make, sample, turn
-from real_runs import kuhn
 from safetensors.torch import load_file
 
-from marl.cluster.learner_group import LearnerGroup, LearnerLost, Provision, ReplacedLearner
+from marl.cluster.learner_group import LearnerGroup, Provision, ReplacedLearner
 from marl.cluster.learner_worker import LearnerTask
-from marl.cluster.learners import ClusterLearners
-from marl.cluster.placement import placement_of
 from marl.errors import NonFinite
 from marl.protocols import DataParallel
-from marl.scenario.load import validate
-from marl.training.session import RunStart, train
 from trainers.settings.policy_gradient import Grpo
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
@@ -105,67 +99,14 @@ def test_a_run_goes_on_with_another_number_of_processes_in_another_way() -> None
     third.close()
 
 
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_process_that_dies_or_hangs_is_replaced_and_the_update_repeated(blow: signal.Signals) -> None:
+def test_a_process_that_dies_is_replaced_and_the_update_repeated() -> None:
     ours, theirs = group(deadline_s=10.0), group()
     learn(theirs, 0, 3)
     learn(ours, 0, 2)
-    os.kill(process(ours, 1), blow)
-    with pytest.warns(
-        ReplacedLearner, match=r"policy 'actor': process 1 of 2 has (died|given no sign of life for 10 s)"
-    ):
+    os.kill(process(ours, 1), signal.SIGKILL)
+    with pytest.warns(ReplacedLearner, match="policy 'actor': process 1 of 2 has died"):
         learn(ours, 2, 1)
     assert gap(ours, theirs) == 0.0
     assert ours.restarts == 1
     ours.close()
     theirs.close()
-
-
-def test_without_a_kept_state_a_lost_process_ends_the_run() -> None:
-    ours = group(losses=0)
-    os.kill(process(ours, 0), signal.SIGKILL)
-    with pytest.raises(LearnerLost, match="policy 'actor': process 0 of 2 has died, in 'update'"):
-        learn(ours, 0, 1)
-    with pytest.raises(LearnerLost, match="process 0 of 2 has died"):  # no state of a learner that was just built
-        ours.state_dict()
-
-
-def test_processes_for_which_there_is_no_room_are_named() -> None:
-    with pytest.raises(LearnerLost, match="policy 'actor': 2 processes with 64 processors and 0 GPUs each have not"):
-        group(cpus=64.0, start_s=2.0, losses=0)
-
-
-def test_learners_of_two_policies_work_at_the_same_time() -> None:
-    left, right = group(1, policy="left"), group(1, policy="right")
-    learners, samples = ClusterLearners({"left": left, "right": right, "here": alone()}), make(Plan(count=20))
-    stopped = process(left, 0)
-    os.kill(stopped, signal.SIGSTOP)
-    with ThreadPoolExecutor(1) as thread:
-        update = thread.submit(learners.update, dict.fromkeys(learners, samples))
-        try:
-            updates = 0
-            while not updates:  # the other goes on meanwhile; each call waits for one that is at work
-                updates = ray.get(
-                    right._workers[0].__ray_call__.remote(lambda worker: worker.learner.updates), timeout=60
-                )
-        finally:
-            os.kill(stopped, signal.SIGCONT)
-    figures = update.result()
-    assert list(figures) == ["left", "right", "here"]
-    assert figures["left"]["loss"] == figures["right"]["loss"] == pytest.approx(figures["here"]["loss"])
-    learners.close()
-
-
-def test_a_run_whose_learner_is_a_process_ends_at_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
-    weights = []
-    for kind, learners in (("local", {}), ("ray", {"actor": 1})):
-        data = kuhn(cluster={"kind": kind, **({"learners": learners} if learners else {})})
-        scenario = validate({**data, "schedule": {**data["schedule"], "steps": 3}}, "mine.yaml")
-        folder = tmp_path / kind
-        with placement_of(scenario) as placement:
-            assert train(scenario, folder, RunStart(), [], placement=placement)
-        weights.append({file.name: file.read_bytes() for file in folder.glob("checkpoints/000003/policies/actor/*")})
-    assert weights[0] == weights[1]

@@ -62,9 +62,7 @@ class PartitionedSimulator(BaseSimulator):
         """
         settings = {name: engine for name, engine in (engines or {}).items() if isinstance(engine, EngineConfig)}
         if built := (engines or {}).keys() - settings.keys():
-            raise ValueError(
-                f"the engines of {', '.join(sorted(built))} live here, where no other simulator can ask them"
-            )
+            raise ValueError(f"{', '.join(sorted(built))}: engines of this process cannot speak in another")
         return self._like(self.games, replace(self._table, roles=casting, players={**self._table.players, **settings}))
 
     def of_game(self, name: str) -> PartitionedSimulator:

@@ -16,7 +16,7 @@ from marl.graph import Trajectory
 from marl.protocols import EngineConfig, GameConfig, Rewards
 from marl.rollout.base import WAIT_S, BaseSimulator, EpisodeResult, PartStatus, Players
 from marl.rollout.casting import RoleCasting
-from marl.rollout.parts import JobBatch, RequestList, Job, PartReport, Parts, Result, Table
+from marl.rollout.parts import Job, JobBatch, PartReport, Parts, RequestList, Result, Table
 from marl.rollout.request_router import Answer
 from marl.seeds import seed_of
 from marl.types import Completion, Deal, Fork, Metrics, Purpose, Request, Ticket, Usage

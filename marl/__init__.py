@@ -33,14 +33,13 @@ def train(
 
     Args:
         scenario: as `load` gives it.
-        folder: of the run; default runs/GAME, the kind of its game, or the names of several joined by `-`.
+        folder: of the run; default runs/GAME, the kind of its game, or several names joined by `-`.
         resume: "auto" or a checkpoint's folder; None begins.
         force: go on although the scenario changed.
         overwrite: remove the run that is in the folder.
         on_step: called with (steps done, metrics) after every step.
 
-    Returns:
-        Whether it went to the end (False: interrupted, with a checkpoint).
+    Returns: True if it went to the end; False: interrupted, with a checkpoint.
 
     Raises:
         ScenarioError, CheckpointError, GameError, NonFinite, TimeoutError, EndpointError: each says what to do.
@@ -49,6 +48,5 @@ def train(
     from marl.training.session import RunStart, session
 
     home = Path(folder or Path("runs") / (scenario.game.kind if scenario.game else "-".join(scenario.games)))
-    start = RunStart(resume, force=force, overwrite=overwrite)
     with placement_of(scenario) as placement:
-        return session(scenario, home, start, on_step, placement=placement)
+        return session(scenario, home, RunStart(resume, force=force, overwrite=overwrite), on_step, None, placement)

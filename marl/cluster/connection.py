@@ -57,12 +57,12 @@ def expect_room(settings: ClusterConfig, nodes: Sequence[Mapping[str, Any]]) -> 
     Raises:
         ScenarioError: if they do not; says what the machines of the cluster have.
     """
-    found = [(node["NodeManagerAddress"], node["Resources"]) for node in nodes]
-    room = sum(_fitting(settings, resources) for _, resources in found)
+    machines_resources = [(node["NodeManagerAddress"], node["Resources"]) for node in nodes]
+    room = sum(_fitting(settings, resources) for _, resources in machines_resources)
     if room >= settings.simulators:
         _expect_all(settings, [resources for _, resources in found])
         return
-    machines = "; ".join(f"{name}: {_amounts(r.get('CPU', 0), r.get('GPU', 0))}" for name, r in found)
+    machines = "; ".join(f"{name}: {_amounts(r.get('CPU', 0), r.get('GPU', 0))}" for name, r in machines_resources)
     raise ScenarioError(
         f"cluster.simulators: {settings.simulators} of {_amounts(settings.cpus, settings.gpus)} each do not fit: there "
         f"is room for {room} ({machines}); choose fewer, or a smaller cluster.cpus or cluster.gpus, or add machines"

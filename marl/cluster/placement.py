@@ -1,4 +1,4 @@
-"""Where the parts of a run live, by its scenario's `cluster`: all here, several simulators here, or actors of Ray."""
+"""Placement of a run's parts by its scenario's `cluster`: all here, several simulators here, or actors of Ray."""
 
 from __future__ import annotations
 

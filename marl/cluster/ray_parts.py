@@ -33,7 +33,7 @@ from marl.cluster.simulator_process import (
 from marl.cluster.weights import pack, size_of
 from marl.errors import EngineError
 from marl.rollout.base import PartStatus
-from marl.rollout.parts import Batch, PartReport, Result
+from marl.rollout.parts import JobBatch, PartReport, Result
 from marl.scenario.cluster import ClusterConfig
 from marl.types import Metrics, Ticket, Usage
 
@@ -63,19 +63,19 @@ class _Failed(Exception):  # noqa: N818 (says what happened)
 class _OpenBatch:
     """A batch with unfinished jobs."""
 
-    batch: Batch
+    batch: JobBatch
     left: set[Ticket]
     """Jobs without a result."""
     cancelled: set[Ticket] = field(default_factory=set)
 
-    def again(self) -> Batch:
+    def again(self) -> JobBatch:
         """Return the batch as it is begun by another process: finished jobs too, so that its bits are the same."""
         jobs = {ticket: job for ticket, job in self.batch.jobs.items() if ticket not in self.cancelled}
-        return Batch(self.batch.table, jobs)
+        return JobBatch(self.batch.table, jobs)
 
 
 @dataclass(slots=True)
-class Slot:
+class SimulatorSlot:
     """One simulator of a run, whichever process it is at the moment."""
 
     number: int
@@ -148,7 +148,7 @@ class RayParts:
         self._published_bytes = self._published_s = 0.0
         self._restarts = 0
         self._step_began = time.monotonic()
-        self._slots = [Slot(number) for number in range(self.count)]
+        self._slots = [SimulatorSlot(number) for number in range(self.count)]
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -157,7 +157,7 @@ class RayParts:
 
     # What the run calls, from its own thread.
 
-    def submit(self, part: int, batch: Batch) -> None:
+    def submit(self, part: int, batch: JobBatch) -> None:
         self._soon(self._begin, part, batch)
 
     def wait(self, wait_s: float) -> list[tuple[Ticket, Result]]:
@@ -238,11 +238,11 @@ class RayParts:
 
     # What runs in the thread that looks after the processes.
 
-    def _begin(self, part: int, batch: Batch) -> None:
+    def _begin(self, part: int, batch: JobBatch) -> None:
         slot = self._slots[part]
         (self._stand_in(slot) if slot.vacant else slot).begin(_OpenBatch(batch, set(batch.jobs)))
 
-    def _stand_in(self, slot: Slot) -> Slot:
+    def _stand_in(self, slot: SimulatorSlot) -> SimulatorSlot:
         """Return the next simulator that is there, which does the work of one that is not."""
         following = [self._slots[(slot.number + i) % self.count] for i in range(1, self.count)]
         return next((other for other in following if not other.vacant), slot)
@@ -273,7 +273,7 @@ class RayParts:
             slot.put(order)
         return list(await asyncio.gather(*[slot.report for slot in there if slot.report]))
 
-    async def _serve(self, slot: Slot) -> None:
+    async def _serve(self, slot: SimulatorSlot) -> None:
         """Keep one simulator going, in one process after another."""
         try:
             while True:
@@ -288,7 +288,7 @@ class RayParts:
         except EngineError as error:
             self._fail(error)
 
-    async def _hire(self, slot: Slot) -> None:
+    async def _hire(self, slot: SimulatorSlot) -> None:
         """Start a process, let it load its weights, and put orders for all that is unfinished."""
         slot.process, slot.place = self._actor.remote(), ""
         patience_s = self._settings.room_s if slot.restarts else self._settings.start_s
@@ -307,7 +307,7 @@ class RayParts:
             self._notes.append(f"{_name(slot)} is there again ({slot.place})")
         slot.vacant = False
 
-    async def _work(self, slot: Slot) -> None:
+    async def _work(self, slot: SimulatorSlot) -> None:
         """Let a process take its orders and play for a while; take what it has finished."""
         while not slot.orders and not slot.open:
             slot.note("idle")
@@ -323,7 +323,7 @@ class RayParts:
             slot.answer(reply.report)
         self._take(slot, reply.results)
 
-    def _take(self, slot: Slot, results: Iterable[tuple[Ticket, Result]]) -> None:
+    def _take(self, slot: SimulatorSlot, results: Iterable[tuple[Ticket, Result]]) -> None:
         """Hand results on, each once: a batch that is played again has some that are known."""
         for ticket, result in results:
             for each in slot.open:
@@ -333,7 +333,7 @@ class RayParts:
                     self._done.put((ticket, result))
         slot.open = [each for each in slot.open if each.left]
 
-    async def _call(self, slot: Slot, doing: str, reference: Any, limit_s: float | None) -> Any:
+    async def _call(self, slot: SimulatorSlot, doing: str, reference: Any, limit_s: float | None) -> Any:
         """Return the answer to a call of a process.
 
         Raises:
@@ -352,7 +352,7 @@ class RayParts:
         except RayError as error:
             raise _Lost(f"died while {doing}: {_first_line(error)}") from None
 
-    def _lose(self, slot: Slot, error: _Lost) -> None:
+    def _lose(self, slot: SimulatorSlot, error: _Lost) -> None:
         """Give up a process.
 
         Raises:
@@ -366,7 +366,7 @@ class RayParts:
         self._notes.append(f"{message}; it is replaced, and {slot.left} unfinished episodes are played again")
         slot.answer(PartReport())
 
-    def _vacate(self, slot: Slot) -> None:
+    def _vacate(self, slot: SimulatorSlot) -> None:
         """Let others do a simulator's work until there is room for its process."""
         slot.vacant = True
         if all(other.vacant for other in self._slots):
@@ -389,17 +389,17 @@ class RayParts:
 
 async def _cancel_others() -> None:
     """End all other tasks of this loop."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
         task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _name(slot: Slot) -> str:
+def _name(slot: SimulatorSlot) -> str:
     return f"simulator {slot.number}"
 
 
-def _kill(slot: Slot) -> None:
+def _kill(slot: SimulatorSlot) -> None:
     if slot.process is not None:
         with suppress(RayError, ValueError):
             ray.kill(slot.process, no_restart=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from marl.rollout.parts import Batch, PartReport, Result, SimulatorPart
+from marl.rollout.parts import JobBatch, PartReport, Result, SimulatorPart
 from marl.scenario.schema import Scenario
 from marl.training.placement import Sources, build_engines, make_simulator, use_threads
 from marl.types import Ticket, Usage
@@ -60,12 +60,16 @@ class EndStep:
     """Order to report on the step that ends."""
 
 
+<<<<<<< HEAD
 @dataclass(frozen=True, slots=True)
 class Sleep:
     """Order to free the memory of engines until they are needed again; an empty report says that it was done."""
 
 
 Order = Batch | Cancel | NewWeights | Spent | EndStep | Sleep
+=======
+Order = JobBatch | Cancel | NewWeights | Spent | EndStep
+>>>>>>> ray
 
 
 @dataclass(slots=True)
@@ -109,7 +113,7 @@ class SimulatorProcess:
 
     def _take(self, part: SimulatorPart, order: Order, reply: Reply) -> None:
         match order:
-            case Batch():
+            case JobBatch():
                 part.start(order)
             case Cancel(tickets):
                 part.cancel(tickets)

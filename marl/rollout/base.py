@@ -28,7 +28,7 @@ Start = tuple[Deal, Fork | None]
 """An episode to be played: from its beginning, or as one continuation of a fork."""
 
 
-class Outcome(NamedTuple):
+class EpisodeResult(NamedTuple):
     """Result of playing an episode."""
 
     trajectory: Trajectory | None
@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartStatus:
-    """What a part does at one moment."""
+    """Activity of a part at one moment."""
 
     name: str
     place: str

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, cast
 
 from marl.graph import Trajectory
 from marl.protocols import EngineConfig, GameConfig, Rewards
-from marl.rollout.base import WAIT_S, BaseSimulator, Outcome, PartStatus, Players
+from marl.rollout.base import WAIT_S, BaseSimulator, EpisodeResult, PartStatus, Players
 from marl.rollout.casting import RoleCasting
-from marl.rollout.parts import Batch, Inquest, Job, PartReport, Parts, Result, Table
+from marl.rollout.parts import Job, JobBatch, PartReport, Parts, RequestList, Result, Table
 from marl.rollout.request_router import Answer
 from marl.seeds import seed_of
 from marl.types import Completion, Deal, Fork, Metrics, Purpose, Request, Ticket, Usage
@@ -62,9 +62,7 @@ class PartitionedSimulator(BaseSimulator):
         """
         settings = {name: engine for name, engine in (engines or {}).items() if isinstance(engine, EngineConfig)}
         if built := (engines or {}).keys() - settings.keys():
-            raise ValueError(
-                f"the engines of {', '.join(sorted(built))} live here, where no other simulator can ask them"
-            )
+            raise ValueError(f"{', '.join(sorted(built))}: engines of this process cannot speak in another")
         return self._like(self.games, replace(self._table, roles=casting, players={**self._table.players, **settings}))
 
     def of_game(self, name: str) -> PartitionedSimulator:
@@ -96,7 +94,7 @@ class PartitionedSimulator(BaseSimulator):
             part = (first + index * parts.count // len(jobs)) % parts.count
             shares.setdefault(part, {})[ticket] = job
         for part, share in shares.items():
-            parts.submit(part, Batch(self._table, share))
+            parts.submit(part, JobBatch(self._table, share))
         return tickets
 
     def poll(self, wait_s: float) -> list[tuple[Ticket, Trajectory | None]]:
@@ -118,7 +116,7 @@ class PartitionedSimulator(BaseSimulator):
 
     def _collect(self, ticket: Ticket) -> Trajectory | None:
         purpose, rewards = self._open.pop(ticket)
-        result = cast("Outcome", self._ledger.results.pop(ticket))
+        result = cast("EpisodeResult", self._ledger.results.pop(ticket))
         self.tokens[purpose] += result.tokens
         if result.error:
             self._drop(result.error)
@@ -129,7 +127,9 @@ class PartitionedSimulator(BaseSimulator):
 
     def ask(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Answer]:
         chunks = self._chunks(requests)
-        tickets = self._submit([Inquest(chunk, purpose) for chunk in chunks], str(requests[0].seed) if requests else "")
+        tickets = self._submit(
+            [RequestList(chunk, purpose) for chunk in chunks], str(requests[0].seed) if requests else ""
+        )
         results = self._ledger.results
         try:
             while not results.keys() >= set(tickets):

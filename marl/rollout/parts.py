@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from marl.protocols import EngineConfig
-from marl.rollout.base import Outcome, PartStatus, Start
+from marl.rollout.base import EpisodeResult, PartStatus, Start
 from marl.rollout.casting import RoleCasting
 from marl.rollout.request_router import Answer
-from marl.rollout.simulator import Inquiry, RolloutSimulator
+from marl.rollout.simulator import PendingAnswers, RolloutSimulator
 from marl.types import Metrics, Purpose, Request, Ticket, Usage
 
 if TYPE_CHECKING:
@@ -36,19 +36,19 @@ class Table:
     """Policy -> the settings of an engine without weights."""
 
 
-class Inquest(NamedTuple):
+class RequestList(NamedTuple):
     """Requests that a part is to answer together."""
 
     requests: Sequence[Request]
     purpose: Purpose
 
 
-Job = Start | Inquest
-Result = Outcome | list[Answer]
+Job = Start | RequestList
+Result = EpisodeResult | list[Answer]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class JobBatch:
     """Jobs that a part begins together. If a part is lost, they are begun together again: equal batches, equal bits."""
 
     table: Table
@@ -74,19 +74,19 @@ class SimulatorPart:
         self._tables: dict[int, RolloutSimulator] = {}
         self._plays: dict[tuple[int, Ticket], Ticket] = {}
         """(table, ticket there) -> ticket of the job."""
-        self._inquiries: dict[Ticket, tuple[int, Inquiry]] = {}
+        self._pending: dict[Ticket, tuple[int, PendingAnswers]] = {}
 
     @property
     def jobs(self) -> int:
         """Return the number of jobs that are not finished."""
-        return len(self._plays) + len(self._inquiries)
+        return len(self._plays) + len(self._pending)
 
-    def start(self, batch: Batch) -> None:
+    def start(self, batch: JobBatch) -> None:
         """Begin the jobs of a batch, in order."""
         number, simulator = batch.table.number, self._at(batch.table)
         for ticket, job in batch.jobs.items():
-            if isinstance(job, Inquest):
-                self._inquiries[ticket] = number, simulator.inquire(job.requests, job.purpose)
+            if isinstance(job, RequestList):
+                self._pending[ticket] = number, simulator.put_all(job.requests, job.purpose)
             else:
                 self._plays[number, simulator.begin(*job)] = ticket
 
@@ -97,12 +97,12 @@ class SimulatorPart:
             if any(table == number for table, _ in self._plays):
                 finished = simulator.outcomes(0.0 if results else wait_s)
                 results += [(self._plays.pop((number, ticket)), outcome) for ticket, outcome in finished]
-        if not results and self._inquiries and not self._plays:
+        if not results and self._pending and not self._plays:
             self._simulator.pump(wait_s)
-        answered = [(ticket, inquiry) for ticket, (_, inquiry) in self._inquiries.items() if inquiry.answered]
-        for ticket, inquiry in answered:
-            del self._inquiries[ticket]
-            results.append((ticket, inquiry.in_order()))
+        answered = [(ticket, pending) for ticket, (_, pending) in self._pending.items() if pending.answered]
+        for ticket, pending in answered:
+            del self._pending[ticket]
+            results.append((ticket, pending.in_order()))
         return results
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
@@ -112,8 +112,8 @@ class SimulatorPart:
             if ticket in given_up:
                 del self._plays[number, inner]
                 self._tables[number].cancel([inner])
-        for ticket in given_up & self._inquiries.keys():
-            self._simulator.withdraw(self._inquiries.pop(ticket)[1])
+        for ticket in given_up & self._pending.keys():
+            self._simulator.withdraw(self._pending.pop(ticket)[1])
 
     def load_weights(self, policy: str, weights: Weights, version: int) -> None:
         """Let a policy sample with new weights from now on; what is being played goes on with them."""
@@ -136,7 +136,7 @@ class SimulatorPart:
         """Return the simulator of a table, set up when it is played at first."""
         simulator = self._tables.pop(table.number, None) or self._set_up(table)
         self._tables[table.number] = simulator  # last, as it is the latest
-        used = {number for number, _ in self._plays} | {number for number, _ in self._inquiries.values()}
+        used = {number for number, _ in self._plays} | {number for number, _ in self._pending.values()}
         for number in [number for number in self._tables if number not in used][: len(self._tables) - _KEPT]:
             del self._tables[number]
         return simulator
@@ -153,7 +153,7 @@ class Parts(Protocol):
 
     count: int
 
-    def submit(self, part: int, batch: Batch) -> None:
+    def submit(self, part: int, batch: JobBatch) -> None:
         """Let a part begin a batch."""
         ...
 
@@ -200,7 +200,7 @@ class LocalParts:
     def __init__(self, parts: Sequence[SimulatorPart]) -> None:
         self._parts, self.count, self._began = parts, len(parts), time.time()
 
-    def submit(self, part: int, batch: Batch) -> None:
+    def submit(self, part: int, batch: JobBatch) -> None:
         self._parts[part].start(batch)
 
     def wait(self, wait_s: float) -> list[tuple[Ticket, Result]]:

@@ -9,8 +9,13 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from marl.graph import Trajectory
+<<<<<<< HEAD
 from marl.protocols import Engine, EngineConfig, Game, GameConfig, MeteredEngine, Rewards, Service, SleepingEngine
 from marl.rollout.base import WAIT_S, BaseSimulator, Outcome, Players
+=======
+from marl.protocols import Engine, EngineConfig, Game, GameConfig, MeteredEngine, Rewards, Service
+from marl.rollout.base import WAIT_S, BaseSimulator, EpisodeResult, Players
+>>>>>>> ray
 from marl.rollout.casting import RoleCasting
 from marl.rollout.episode import Episode, GameError, PlayLimits
 from marl.rollout.request_router import Answer, Deliver, RequestRouter
@@ -33,7 +38,7 @@ class _Play:
 
 
 @dataclass(slots=True)
-class Inquiry:
+class PendingAnswers:
     """Requests that were put to engines, and the answers that have come."""
 
     tickets: list[Ticket] = field(default_factory=list)
@@ -75,7 +80,7 @@ class RolloutSimulator(BaseSimulator):
         self._idle: dict[str, list[Game]] = {name: [] for name in self.games}
         """Game -> instances that no episode uses."""
         self._plays: dict[Ticket, _Play] = {}
-        self._finished: dict[Ticket, Outcome] = {}
+        self._finished: dict[Ticket, EpisodeResult] = {}
 
     def variant(self, casting: RoleCasting, engines: Players | None = None) -> RolloutSimulator:
         built = {
@@ -107,7 +112,7 @@ class RolloutSimulator(BaseSimulator):
     def poll(self, wait_s: float) -> list[tuple[Ticket, Trajectory | None]]:
         return [(ticket, outcome.trajectory) for ticket, outcome in self.outcomes(wait_s)]
 
-    def outcomes(self, wait_s: float) -> list[tuple[Ticket, Outcome]]:
+    def outcomes(self, wait_s: float) -> list[tuple[Ticket, EpisodeResult]]:
         """Return as `poll`, with all that is known of each episode's end."""
         if not self._finished and self._plays:
             self._router.pump(wait_s)
@@ -131,28 +136,28 @@ class RolloutSimulator(BaseSimulator):
         return self._finished.pop(ticket).trajectory
 
     def ask(self, requests: Sequence[Request], purpose: Purpose = "credit") -> list[Answer]:
-        inquiry = self.inquire(requests, purpose)
+        pending = self.put_all(requests, purpose)
         try:
-            while not inquiry.answered:
+            while not pending.answered:
                 self._router.pump(WAIT_S)
         finally:
-            self.withdraw(inquiry)
-        return inquiry.in_order()
+            self.withdraw(pending)
+        return pending.in_order()
 
-    def inquire(self, requests: Sequence[Request], purpose: Purpose) -> Inquiry:
+    def put_all(self, requests: Sequence[Request], purpose: Purpose) -> PendingAnswers:
         """Put requests to their engines, and return at once; answers come while `outcomes` or `ask` is called."""
-        inquiry = Inquiry()
+        pending = PendingAnswers()
 
         def deliver(ticket: Ticket, answer: Answer) -> None:
-            inquiry.answers[ticket] = answer
+            pending.answers[ticket] = answer
             self._count(answer, purpose)
 
-        inquiry.tickets = [self._put(replace(request, purpose=purpose), deliver) for request in requests]
-        return inquiry
+        pending.tickets = [self._put(replace(request, purpose=purpose), deliver) for request in requests]
+        return pending
 
-    def withdraw(self, inquiry: Inquiry) -> None:
+    def withdraw(self, pending: PendingAnswers) -> None:
         """Take back the requests that were not answered yet."""
-        self._router.cancel(inquiry.tickets)
+        self._router.cancel(pending.tickets)
 
     def load_weights(self, policy: str, weights: Weights, version: int) -> None:
         self.engines[policy].load_weights(policy, weights, version)
@@ -224,7 +229,7 @@ class RolloutSimulator(BaseSimulator):
         if isinstance(answer, Failure) and answer.finish == "unjudged":
             self.unjudged += 1
             self.cancel([play.ticket])
-            self._finished[play.ticket] = Outcome(None, play.tokens)
+            self._finished[play.ticket] = EpisodeResult(None, play.tokens)
         else:
             self._advance(play, (agent, answer))
 
@@ -235,11 +240,13 @@ class RolloutSimulator(BaseSimulator):
         self.cancel([play.ticket])
         trajectory = play.episode.trajectory
         self._idle[trajectory.deal.game].append(play.episode.game)
-        self._finished[play.ticket] = Outcome(play.rewards(trajectory) if play.rewards else trajectory, play.tokens)
+        self._finished[play.ticket] = EpisodeResult(
+            play.rewards(trajectory) if play.rewards else trajectory, play.tokens
+        )
 
     def _leave_out(self, ticket: Ticket, error: GameError, tokens: int = 0) -> None:
         self._drop(error)
-        self._finished[ticket] = Outcome(None, tokens, error)
+        self._finished[ticket] = EpisodeResult(None, tokens, error)
 
     def _count(self, answer: Answer, purpose: Purpose) -> int:
         """Count and return the tokens of an answer."""

@@ -1,4 +1,4 @@
-"""What a run is doing: a small file in its folder, written anew every second, that stays when the run has died."""
+"""Status of a run: a small file in its folder, written anew every second, that stays when the run has died."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_BYTES = 10 << 20
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What a run does at one moment."""
+    """Activity of a run at one moment."""
 
     step: int
     """Steps done."""

@@ -200,8 +200,7 @@ def session(
     home = RunFolder(folder)
     remember(dump(scenario), home.path)
     watch = console_monitor(Screen(), scenario.schedule.steps, home.path.name)
-    monitors: list[Monitor] = [watch, EventFiles()]
-    monitors += [Tracker(name) for name in scenario.track]
+    monitors: list[Monitor] = [watch, EventFiles(), *map(Tracker, scenario.track)]
     monitors += [Callback(on_step)] if on_step else []
     closing = Monitors([watch])
     with stop or Interrupt() as request:

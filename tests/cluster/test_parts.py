@@ -61,7 +61,7 @@ def test_other_players_are_built_in_every_part_from_their_settings() -> None:
     played = simulator.variant(RoleCasting(roles, 1), {"other": Random()}).play(deals(6))
     assert len(played) == 6
     assert not any(engine.requests for engine in engines)
-    with pytest.raises(ValueError, match="other: engines in this process"):
+    with pytest.raises(ValueError, match="other: engines of this process"):
         simulator.variant(RoleCasting(roles, 1), {"other": engines[0]})
 
 

@@ -60,16 +60,12 @@ class EndStep:
     """Order to report on the step that ends."""
 
 
-<<<<<<< HEAD
 @dataclass(frozen=True, slots=True)
 class Sleep:
     """Order to free the memory of engines until they are needed again; an empty report says that it was done."""
 
 
-Order = Batch | Cancel | NewWeights | Spent | EndStep | Sleep
-=======
-Order = JobBatch | Cancel | NewWeights | Spent | EndStep
->>>>>>> ray
+Order = JobBatch | Cancel | NewWeights | Spent | EndStep | Sleep
 
 
 @dataclass(slots=True)

@@ -9,13 +9,8 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from marl.graph import Trajectory
-<<<<<<< HEAD
 from marl.protocols import Engine, EngineConfig, Game, GameConfig, MeteredEngine, Rewards, Service, SleepingEngine
-from marl.rollout.base import WAIT_S, BaseSimulator, Outcome, Players
-=======
-from marl.protocols import Engine, EngineConfig, Game, GameConfig, MeteredEngine, Rewards, Service
 from marl.rollout.base import WAIT_S, BaseSimulator, EpisodeResult, Players
->>>>>>> ray
 from marl.rollout.casting import RoleCasting
 from marl.rollout.episode import Episode, GameError, PlayLimits
 from marl.rollout.request_router import Answer, Deliver, RequestRouter

@@ -59,16 +59,11 @@ class ClusterConfig(Config):
 
     @model_validator(mode="after")
     def _has_effect(self) -> Self:
-<<<<<<< HEAD
         fields = type(self).model_fields
-        given = {
+        changed = {
             name for name, value in dict(self).items() if value != fields[name].get_default(call_default_factory=True)
         }
-        if self.kind == "local" and (useless := sorted(given - set(_ANYWHERE))):
-=======
-        changed = {name for name, value in dict(self).items() if value != type(self).model_fields[name].default}
         if self.kind == "local" and (useless := sorted(changed - set(_ANYWHERE))):
->>>>>>> ray
             raise ValueError(f"{', '.join(useless)}: no effect on kind: local, which starts no process; use kind: ray")
         return self
 

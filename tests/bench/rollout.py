@@ -58,7 +58,7 @@ class Scale:
     repeats: int
 
 
-SIZES = {"1.7M": Scale(0.5, 1 / 4, 8, 2), "15M": Scale(1 / 8, 3 / 16, 8, 1)}
+SIZES = {"1.7M": Scale(0.5, 1 / 4, 8, 2), "15M": Scale(1 / 8, 1 / 8, 8, 1)}
 REAL = Scale(1 / 32, 1 / 16, 4, 1)
 """Of a model of 135M parameters."""
 

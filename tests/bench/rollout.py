@@ -58,12 +58,12 @@ class Scale:
     repeats: int
 
 
-SIZES = {"1.7M": Scale(0.5, 1 / 4, 8, 2), "15M": Scale(1 / 8, 3 / 16, 8, 1)}
+SIZES = {"1.7M": Scale(0.5, 1 / 4, 8, 2), "15M": Scale(1 / 8, 1 / 8, 8, 1)}
 REAL = Scale(1 / 32, 1 / 16, 4, 1)
 """Of a model of 135M parameters."""
 
 
-class Job(NamedTuple):
+class EqualCompletions(NamedTuple):
     """Completions of a prompt that are equally long."""
 
     prompt: Ids
@@ -75,7 +75,7 @@ class Job(NamedTuple):
 class RolloutWork:
     """What is to be said."""
 
-    jobs: list[Job]
+    jobs: list[EqualCompletions]
     rows: int = ROWS
     """Completions that are decoded at once."""
     turns: int = 1
@@ -92,7 +92,7 @@ class RolloutWork:
 
     def short(self) -> RolloutWork:
         """Return a little of this work, before which nothing is measured."""
-        return replace(self, jobs=[Job(self.jobs[0].prompt, 1, 4)])
+        return replace(self, jobs=[EqualCompletions(self.jobs[0].prompt, 1, 4)])
 
 
 def works(rng: np.random.Generator, scale: Scale) -> dict[str, RolloutWork]:
@@ -104,12 +104,12 @@ def works(rng: np.random.Generator, scale: Scale) -> dict[str, RolloutWork]:
     short, long, episodes = prompts(64 * part, 20, 60), prompts(64 * part, 180, 220), prompts(32 * part, 60, 61)
     spread = [prompt for prompt in prompts(64 * scale.spread_part, 20, 60) for _ in range(4)]
     lengths = np.exp(rng.uniform(np.log(16), np.log(128), len(spread))).astype(int).tolist()
-    each = [Job(prompt, 1, length) for prompt, length in zip(spread, lengths, strict=True)]
+    each = [EqualCompletions(prompt, 1, length) for prompt, length in zip(spread, lengths, strict=True)]
     return {
-        "64x8x32": RolloutWork([Job(prompt, 8, 32) for prompt in short]),
+        "64x8x32": RolloutWork([EqualCompletions(prompt, 8, 32) for prompt in short]),
         "spread_16_to_128": RolloutWork(each, rows=scale.spread_rows),
-        "prompts_of_200": RolloutWork([Job(prompt, 8, 16) for prompt in long]),
-        "five_turns": RolloutWork([Job(prompt, 1, 16) for prompt in episodes], turns=5),
+        "prompts_of_200": RolloutWork([EqualCompletions(prompt, 8, 16) for prompt in long]),
+        "five_turns": RolloutWork([EqualCompletions(prompt, 1, 16) for prompt in episodes], turns=5),
     }
 
 
@@ -194,20 +194,20 @@ def seconds(task: Callable[[], None]) -> float:
     return time.process_time() - start
 
 
-Sides = dict[str, Callable[[RolloutWork], None]]
+Samplers = dict[str, Callable[[RolloutWork], None]]
 
 
-def sides(hosted: Any, sampler: Any, model: Any, work: RolloutWork) -> Sides:
+def samplers(hosted: Any, sampler: Any, model: Any, work: RolloutWork) -> Samplers:
     """Return what is compared."""
     ours, vllm = ThroughEngine(sampler), ThroughEngine(hosted)
-    made: Sides = {
+    made: Samplers = {
         "transformers": ours,
         "vllm": vllm,
-        "bare_vllm": lambda given: uncompiled(lambda: bare(hosted.core._engine, given)),
-        "generate": lambda given: generate(model, given),
+        "bare_vllm": lambda task: uncompiled(lambda: bare(hosted.core._engine, task)),
+        "generate": lambda task: generate(model, task),
     }
     if len(work.each) > work.rows:
-        made["lock_step"] = lambda given: vllm(given, lock_step=True)
+        made["lock_step"] = lambda task: vllm(task, lock_step=True)
     return made
 
 
@@ -216,7 +216,7 @@ def compare(source: PretrainedSource, model: Any, work: RolloutWork, repeats: in
     hosted: Any = VLLM(max_sequences=work.rows, kv_cache_mib=CACHE_MIB, max_context=1024).build(source)
     sampler: Any = Transformers(slots=work.rows, max_context=1024).build(source)
     hosted._ends, hosted.chat_tokenizer.ends, sampler._ends_E = [], frozenset(), np.array([], np.int64)
-    compared = sides(hosted, sampler, model, work)
+    compared = samplers(hosted, sampler, model, work)
     times: dict[str, list[float]] = {side: [] for side in compared}
     for task in compared.values():
         task(work.short())

@@ -186,23 +186,11 @@ def _start(source: PretrainedSource, settings: VLLM, context: int, more: Mapping
     from vllm import EngineArgs, LLMEngine
     from vllm.platforms import current_platform
 
-    on_cpu = current_platform.is_cpu()
-    cache: dict[str, Any] = {"gpu_memory_utilization": settings.memory_share or GPU_SHARE}
-    if settings.kv_cache_mib or (on_cpu and settings.memory_share is None):
-        cache["kv_cache_memory_bytes"] = (settings.kv_cache_mib or CPU_CACHE_MIB) * 2**20
-    if block_size := settings.block_size or (_CPU_BLOCK if on_cpu else None):
-        cache["block_size"] = block_size
-    most = max(settings.prefill_tokens, settings.max_sequences)
-    if on_cpu:
-        # Version 0.32 stops where a prompt with a seed is read in parts: its generators know no offset on processors.
-        cache["enable_chunked_prefill"] = False
-        most = max(most, context)
     arguments = EngineArgs(
         dtype=settings.dtype or source.dtype,  # type: ignore[arg-type]  # one of vLLM's names
         trust_remote_code=source.trust_remote_code,
         max_model_len=context,
         max_num_seqs=settings.max_sequences,
-        max_num_batched_tokens=most,
         tensor_parallel_size=settings.tensor_parallel,
         logprobs_mode="processed_logprobs",
         enable_sleep_mode=settings.sleep and current_platform.is_sleep_mode_available(),
@@ -211,10 +199,28 @@ def _start(source: PretrainedSource, settings: VLLM, context: int, more: Mapping
         use_tqdm_on_load=False,
         # One for all requests: left to itself vLLM chooses by the first one, and fails at a schema of another kind.
         structured_outputs_config={"backend": "guidance"},  # type: ignore[arg-type]  # it makes the settings of it
-        **cache,
+        **_room(settings, context),
         **more,
     )
     return LLMEngine.from_engine_args(arguments)
+
+
+def _room(settings: VLLM, context: int) -> dict[str, Any]:
+    """Return vLLM's settings of its cache, and of how many tokens a forward reads."""
+    from vllm.platforms import current_platform
+
+    on_cpu = current_platform.is_cpu()
+    tokens = max(settings.prefill_tokens, settings.max_sequences)
+    room: dict[str, Any] = {"gpu_memory_utilization": settings.memory_share or GPU_SHARE}
+    if settings.kv_cache_mib or (on_cpu and settings.memory_share is None):
+        room["kv_cache_memory_bytes"] = (settings.kv_cache_mib or CPU_CACHE_MIB) * 2**20
+    if block_size := settings.block_size or (_CPU_BLOCK if on_cpu else None):
+        room["block_size"] = block_size
+    if on_cpu:
+        # Version 0.32 stops where a prompt with a seed is read in parts: its generators know no offset on processors.
+        room["enable_chunked_prefill"] = False
+        tokens = max(tokens, context)
+    return room | {"max_num_batched_tokens": tokens}
 
 
 @contextmanager

@@ -70,8 +70,8 @@ def _rounded_otherwise(model: Any, seed: int) -> Iterator[None]:
     generator = torch.Generator(next(embeddings.parameters()).device).manual_seed(seed)
 
     def move(_: nn.Module, __: Any, output: Tensor) -> Tensor:
-        signs = torch.rand(output.shape, generator=generator, device=output.device) * 2 - 1
-        return (output.float() * (1 + unit * signs)).to(output.dtype)
+        offsets = torch.rand(output.shape, generator=generator, device=output.device) * 2 - 1
+        return (output.float() * (1 + unit * offsets)).to(output.dtype)
 
     handle = embeddings.register_forward_hook(move)
     try:

@@ -86,12 +86,12 @@ class FidelityGate:
 
     def _limits(self, rows: Sequence[Row]) -> tuple[Noise, Metrics]:
         """Return the greatest differences that are allowed, and what they follow from where that is measured."""
-        given, limits, metrics = self._settings, FINE, {}
-        if self._is_coarse and not (given.max and given.mean):
+        settings, limits, metrics = self._settings, FINE, {}
+        if self._is_coarse and not (settings.max and settings.mean):
             noise = rounding_noise(self._model, self._planner, rows)
             limits = Noise(ROUNDINGS * noise.max, ROUNDINGS * noise.mean)
             metrics = {"fidelity_rounding_max": noise.max, "fidelity_rounding_mean": noise.mean}
-        return Noise(given.max or limits.max, given.mean or limits.mean), metrics
+        return Noise(settings.max or limits.max, settings.mean or limits.mean), metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Return the version of the newest weights seen."""

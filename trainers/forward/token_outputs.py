@@ -163,9 +163,9 @@ def _with_slopes(head: _Head, inputs: Sequence[Tensor | None]) -> list[Tensor]:
     assert states_NH is not None
     slopes: list[Tensor] = []
     chunks: list[tuple[Tensor, ...]] = []
-    for states, *others in _chunks(inputs, -(-len(states_NH) * head.vocabulary // _TABLE_AT_ONCE)):
+    for states, *more_inputs in _chunks(inputs, -(-len(states_NH) * head.vocabulary // _TABLE_AT_ONCE)):
         leaf = states.detach().requires_grad_()
-        outputs = head(leaf, *others)
+        outputs = head(leaf, *more_inputs)
         slopes += torch.autograd.grad(outputs[0].sum(), leaf)
         chunks.append(tuple(output.detach() for output in outputs))
     logprobs_N, *more = [torch.cat(column) for column in zip(*chunks, strict=True)]

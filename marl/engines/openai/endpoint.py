@@ -29,7 +29,7 @@ class Endpoint(Service):
         self._open: dict[Ticket, tuple[str, Future[Completion | Failure]]] = {}
         # No SimpleQueue: a signal at the end of a timed wait, such as the watchdog's, can make it wait for ever.
         self._done: Queue[Ticket] = Queue()
-        self._loop = start_loop(self)
+        self._loop = _start_loop(self)
 
     def submit(self, ticket: Ticket, request: Request) -> None:
         """Send a request as soon as `concurrency` allows.
@@ -89,7 +89,7 @@ class Endpoint(Service):
         return answer
 
 
-def start_loop(owner: object) -> asyncio.AbstractEventLoop:
+def _start_loop(owner: object) -> asyncio.AbstractEventLoop:
     """Return an event loop in a thread of its own, which is stopped, requests included, with `owner` or the process."""
     loop = asyncio.new_event_loop()
     # A daemon: an open connection must not keep the process alive.

@@ -18,37 +18,6 @@ _HEADER_VALUE = re.compile(r"[!-~]+")
 """Visible characters of ASCII."""
 
 
-def endpoint_url(url: str) -> str:
-    """Return a URL without slashes at its end.
-
-    Raises:
-        ValueError: if paths cannot be put behind it, or if it holds what must not be written to disk.
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url!r} is no URL of an endpoint, such as http://127.0.0.1:8000/v1")
-    if "@" in parts.netloc:
-        raise ValueError("holds a user or password, which would be written to disk; name a key with key_env")
-    if parts.query or parts.fragment:
-        raise ValueError("ends in a query (?...) or fragment (#...), behind which /chat/completions has no place")
-    return url.rstrip("/")
-
-
-def key_problems(variable: str | None) -> Iterable[str]:
-    """Yield what is wrong with the key in an environment variable; None: there is no key."""
-    if variable is None:
-        return
-    if not os.environ.get(variable):
-        yield f"key_env: the environment variable {variable!r} is not set (null, if the endpoint needs no key)"
-    elif not _HEADER_VALUE.fullmatch(key_in(variable)):
-        yield f"key_env: the environment variable {variable!r} holds signs that a header of HTTP cannot have"
-
-
-def key_in(variable: str | None) -> str:
-    """Return the key in an environment variable, or "" if there is none."""
-    return os.environ[variable].strip() if variable else ""
-
-
 class Price(Config):
     """Price of a million tokens, in any currency."""
 
@@ -99,7 +68,14 @@ class OpenAI(EngineConfig):
     @field_validator("base_url")
     @classmethod
     def _is_url(cls, url: str) -> str:
-        return endpoint_url(url)
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url!r} is no URL of an endpoint, such as http://127.0.0.1:8000/v1")
+        if "@" in parts.netloc:
+            raise ValueError("holds a user or password, which would be written to disk; name a key with key_env")
+        if parts.query or parts.fragment:
+            raise ValueError("ends in a query (?...) or fragment (#...), behind which /chat/completions has no place")
+        return url.rstrip("/")
 
     @field_validator("extra")
     @classmethod
@@ -117,11 +93,16 @@ class OpenAI(EngineConfig):
         return self
 
     def missing(self) -> Iterable[str]:
-        return key_problems(self.key_env)
+        if self.key_env is None:
+            return
+        if not os.environ.get(self.key_env):
+            yield f"key_env: the environment variable {self.key_env!r} is not set (null, if the endpoint needs no key)"
+        elif not _HEADER_VALUE.fullmatch(self.key()):
+            yield f"key_env: the environment variable {self.key_env!r} holds signs that a header of HTTP cannot have"
 
     def key(self) -> str:
         """Return the key, or "" if there is none."""
-        return key_in(self.key_env)
+        return os.environ[self.key_env].strip() if self.key_env else ""
 
     @property
     def max_wait_s(self) -> float:

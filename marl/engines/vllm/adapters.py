@@ -14,7 +14,6 @@ from torch import Tensor
 
 from marl.engines.vllm.checkpoint_names import CheckpointNames
 from marl.engines.vllm.limits import NO_DORA, context_of, rank_room
-from marl.engines.vllm.whole_weights import replace_weights
 from marl.models.adapter import AdapterSource
 from marl.models.hf_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from marl.models.lora import adapter_tensors
@@ -23,7 +22,6 @@ from marl.models.weights import check_finite, copy_adapter_weights
 if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
 
-    from marl.engines.vllm.server_settings import VLLMServer
     from marl.engines.vllm.settings import VLLM
     from marl.protocols import ModelSource, Weights
 
@@ -49,7 +47,7 @@ class Adapters:
     0.32 computes rows without an adapter with the one in the last place (vllm-project/vllm#48421).
     """
 
-    def __init__(self, sources: Mapping[str, AdapterSource], settings: VLLM | VLLMServer) -> None:
+    def __init__(self, sources: Mapping[str, AdapterSource], settings: VLLM) -> None:
         """`sources`: policy -> its adapter; all on the same base."""
         first = next(iter(sources.values()))
         names = CheckpointNames(first.base_source)
@@ -67,8 +65,6 @@ class Adapters:
         room = {"enable_lora": True, "max_loras": self._most + 1, "max_lora_rank": self._rank}
         self.core = settings.start(self._base, names.config, self.context, room)
         self._folder = self.core.exchange()
-        if not self.core.holds_source:
-            replace_weights(self.core, self._base.model().state_dict())
         for policy, source in sources.items():
             self.add(policy, source)
 

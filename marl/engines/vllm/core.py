@@ -49,9 +49,6 @@ class PartRequest(NamedTuple):
 class Core:
     """An `LLMEngine` in this process, or (`settings.process`) in others."""
 
-    holds_source = True
-    """True if it starts with the weights of the source."""
-
     def __init__(self, source: PretrainedSource, settings: VLLM, context: int, adapters: Mapping[str, Any]) -> None:
         """`context`: most tokens of a prompt and its completion. `adapters`: vLLM's own settings of adapters.
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from vllm import RequestOutput
 
     from marl.engines.vllm.adapters import Adapters
-    from marl.engines.vllm.answers import ServerOutput
     from marl.engines.vllm.whole_weights import WholeWeights
     from marl.protocols import ModelSource, Weights
 
@@ -179,7 +178,7 @@ class VLLMEngine(MeteredEngine, SleepingEngine):
             salt = f"{self.weights.salt(policy)}/{self._steps}/{answer.request.purpose}"
             self.core.add(PartRequest(name, prompt, params, salt, self.weights.adapter(policy)))
 
-    def _take(self, output: RequestOutput | ServerOutput) -> Iterator[tuple[Ticket, Completion]]:
+    def _take(self, output: RequestOutput) -> Iterator[tuple[Ticket, Completion]]:
         """Yield the completion that what vLLM returned makes whole, if it does."""
         answer = self._part_of.get(output.request_id)
         if answer is None:
@@ -200,7 +199,7 @@ class VLLMEngine(MeteredEngine, SleepingEngine):
         if finish:
             yield self._end(answer, finish)
 
-    def _take_scores(self, answer: PendingCompletion, output: RequestOutput | ServerOutput, place: int | None) -> None:
+    def _take_scores(self, answer: PendingCompletion, output: RequestOutput, place: int | None) -> None:
         sampled: Any = output.outputs[0]
         if place is None:
             scores: Any = output.prompt_logprobs
@@ -211,7 +210,7 @@ class VLLMEngine(MeteredEngine, SleepingEngine):
             logprob_of = dict(zip(sampled.logprobs.token_ids, sampled.logprobs.logprobs, strict=True))
             answer.logprobs[place] = logprob_of[answer.ids[place]]
 
-    def _take_tokens(self, answer: PendingCompletion, output: RequestOutput | ServerOutput) -> Finish | None:
+    def _take_tokens(self, answer: PendingCompletion, output: RequestOutput) -> Finish | None:
         """Append what was sampled; return why the completion ends here, if it does."""
         if output.finished and output.num_cached_tokens is not None:
             read = self._read.setdefault(answer.request.policy, [0, 0])

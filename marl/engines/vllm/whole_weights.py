@@ -16,8 +16,6 @@ from marl.models.weights import read_tensors
 
 if TYPE_CHECKING:
     from marl.engines.vllm.core import Core
-    from marl.engines.vllm.server import ServerCore
-    from marl.engines.vllm.server_settings import VLLMServer
     from marl.engines.vllm.settings import VLLM
     from marl.models.pretrained import PretrainedSource
     from marl.protocols import ModelSource, Weights
@@ -26,15 +24,13 @@ if TYPE_CHECKING:
 class WholeWeights:
     """Weights of one policy, or of several that share all of them until one of them has learnt."""
 
-    def __init__(self, source: PretrainedSource, settings: VLLM | VLLMServer) -> None:
+    def __init__(self, source: PretrainedSource, settings: VLLM) -> None:
         self._names = CheckpointNames(source)
         self.context = context_of(self._names.config, settings.max_context)
         self.ends: Any = self._names.ends
         self.core = settings.start(source, self._names.config, self.context, {})
         self._owner = WeightOwner(source)
         self._version = self._loads = 0
-        if not self.core.holds_source:
-            self._put(source.model().state_dict())
 
     def version(self, policy: str) -> int:
         """Return the version of a policy's weights."""
@@ -77,7 +73,7 @@ class WholeWeights:
         replace_weights(self.core, tensors)
 
 
-def replace_weights(core: Core | ServerCore, tensors: Mapping[str, Tensor]) -> None:
+def replace_weights(core: Core, tensors: Mapping[str, Tensor]) -> None:
     """Overwrite all weights in place, tied ones under each of their names."""
     if core.takes_tensors:
         core.reload(tensors)

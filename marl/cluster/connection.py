@@ -60,7 +60,7 @@ def expect_room(settings: ClusterConfig, nodes: Sequence[Mapping[str, Any]]) -> 
     machines_resources = [(node["NodeManagerAddress"], node["Resources"]) for node in nodes]
     room = sum(_fitting(settings, resources) for _, resources in machines_resources)
     if room >= settings.simulators:
-        _expect_all(settings, [resources for _, resources in found])
+        _expect_all(settings, [resources for _, resources in machines_resources])
         return
     machines = "; ".join(f"{name}: {_amounts(r.get('CPU', 0), r.get('GPU', 0))}" for name, r in machines_resources)
     raise ScenarioError(

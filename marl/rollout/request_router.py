@@ -109,7 +109,8 @@ class RequestRouter:
         owing = Counter((entry.policy, entry.engine) for entry in self._open.values())
         for (policy, number), many in sorted(owing.items()):
             engine = self._engines[number]
-            yield f"{policy}: {many}" + (f" (of {engine.address})" if isinstance(engine, Service) else "")
+            name = engine.address if isinstance(engine, Service) else type(engine).__name__
+            yield f"{policy}: {many} (of {name})"
 
     def _step(self, wait_s: float) -> list[tuple[Ticket, Answer]]:
         busy = [number for number in self._engines if self._busy[number]]

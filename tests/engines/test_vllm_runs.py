@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
+import re
 import signal
 import tempfile
 import time
@@ -15,14 +17,19 @@ import pytest
 import torch
 from adapter_helpers import adapted, noise, speaking
 from engine_helpers import answers, ask, plain_logprobs
-from real_runs import Desk, Kill, kuhn, outcome, tiny, train_whole
+from quiz_game import trained
+from real_runs import Desk, Kill, kuhn, outcome, rows, tiny, train_whole
 from vllm_helpers import SETTINGS, VLLM_KIND, vllm_engine, wide_headed
 
 from marl.engines.vllm.engine import VLLMEngine
 from marl.engines.vllm.settings import VLLM
 from marl.errors import EngineError
+from trainers.sampler_check import COARSE, FINE
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("vllm")]
+CORE = "EngineCore"
+"""A part of the name of vLLM's process."""
+IN_PROCESSES: dict[str, Any] = {"kind": VLLM_KIND, "process": True, **SETTINGS}
 GROWTH = 8 * 2**20
 """Bytes by which memory may grow: a leak of one copy of the weights in each of 100 updates is 25 MiB and more."""
 
@@ -94,6 +101,42 @@ def test_a_run_on_vllm_that_is_killed_and_resumed_is_the_same_to_the_last_bit(tm
     assert outcome(other.run) == outcome(whole.run)
 
 
+def test_a_run_whose_vllm_process_is_killed_and_hangs_says_so_and_goes_on_exactly(tmp_path: Path) -> None:
+    scenario: dict[str, Any] = kuhn()
+    scenario["policies"]["actor"] |= {"model": tiny(head_dim=32), "engine": IN_PROCESSES}
+    scenario["schedule"] |= {"steps": 6, "deadline_s": 10}
+    scenario |= {"evaluate": {"every": 6, "nashconv": True}, "checkpoint": {"every": 1, "keep": 9}}
+    whole = Desk(tmp_path / "whole", scenario)
+    assert whole.train() == 0, whole.said()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "cache").symlink_to(whole.path / "cache")
+    other = Desk(tmp_path / "other", scenario)
+    assert other.train(kill=Kill("os.rename", "checkpoints/.", 2, child=CORE)) == 1
+    assert "engine 'vllm' of policies 'actor': vLLM's process has died (out of memory, or killed)" in other.said()
+    hang = Kill("os.rename", "checkpoints/.", 2, (signal.SIGSTOP,), child=CORE)
+    assert other.train("--resume", "auto", kill=hang) == 1
+    told = r"no answer within 10 s \(schedule.deadline_s\); open requests by policy: actor: \d+ \(of VLLMEngine\)"
+    assert re.search(told, other.said())
+    assert other.train("--resume", "auto") == 0, other.said()
+    assert outcome(other.run) == outcome(whole.run)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.7, "top_p": 0.9}], ids=str)
+def test_sampler_and_learner_agree_throughout_a_run(dtype: str, sampling: dict[str, Any], tmp_path: Path) -> None:
+    scenario: dict[str, Any] = kuhn({"fidelity": {"every": 1}}, evaluate={"every": 6})
+    scenario["roles"]["player"]["sampling"] |= sampling
+    model = tiny(head_dim=32) | {"dtype": dtype}
+    scenario["policies"]["actor"] |= {"model": model, "engine": {"kind": VLLM_KIND, **SETTINGS}}
+    scenario["schedule"]["steps"] = 6
+    assert trained(tmp_path / "run", scenario)
+    seen = [json.loads(line) for line in rows(tmp_path / "run")][1:]
+    greatest, mean = FINE if dtype == "float32" else COARSE
+    assert len(seen) == 6
+    assert 0 < max(row["policy/actor/fidelity_max"] for row in seen) <= greatest
+    assert max(row["policy/actor/fidelity_mean"] for row in seen) <= mean
+
+
 def test_processes_that_hang_or_die_are_told_of_with_their_policies(tmp_path: Path) -> None:
     source = wide_headed(tmp_path / "wide")
     engine, model = vllm_engine(source, process=True, timeout_s=3), source.model()
@@ -102,7 +145,7 @@ def test_processes_that_hang_or_die_are_told_of_with_their_policies(tmp_path: Pa
     with torch.no_grad():
         for parameter in model.parameters():
             parameter *= 1.1
-    core = next(each for each in psutil.Process().children() if "EngineCore" in "".join(each.cmdline()))
+    core = next(each for each in psutil.Process().children() if CORE in "".join(each.cmdline()))
     engine.core._timeout_s = 120.0  # pyright: ignore
     engine.load_weights("actor", model.named_parameters(), 1)
     engine.core._timeout_s = 3.0  # pyright: ignore

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from real_runs import Desk, Kill
 import marl
 from marl.places import cache_folder
 from marl.scenario.load import ScenarioError
+from trainers.sampler_check import COARSE, FINE
 
 REAL = SCENARIOS / "real"
 FOLDER = Path("real/SmolLM2-135M-Instruct")
@@ -33,6 +35,10 @@ LATER = {
 }
 """Scenario -> what it builds on."""
 needs_model = pytest.mark.skipif(not MODEL.is_dir(), reason=f"no model in {MODEL}: `make real` prepares it")
+FIRST_POLICY = "  planner: &learns\n"
+"""The first policy, which the others repeat."""
+ON_VLLM = "    engine: {kind: vllm, max_context: 512}\n"
+"""The line that `scenarios/real/README.md` tells to add."""
 LEARNERS = ("planner", "solver", "critic")
 PATIENCE_S = 900
 SMALL = {
@@ -96,9 +102,11 @@ def test_without_a_network_it_is_said_where_to_put_the_download(tmp_path: Path) 
 # --- the model -------------------------------------------------------------------------------------------------------
 
 
-def team() -> dict[str, Any]:
-    """The team, for two short steps with short answers."""
-    scenario = yaml.safe_load((REAL / "smollm2_team.yaml").read_text()) | SMALL
+def team(policies: str = FIRST_POLICY) -> dict[str, Any]:
+    """The team, for two short steps with short answers. `policies`: the beginning of its section of policies."""
+    text = (REAL / "smollm2_team.yaml").read_text()
+    assert FIRST_POLICY in text
+    scenario = yaml.safe_load(text.replace(FIRST_POLICY, policies)) | SMALL
     for name in LEARNERS:
         scenario["roles"][name]["sampling"]["max_tokens"] = 6
     return scenario
@@ -142,3 +150,21 @@ def test_three_adapters_on_the_model_learn_and_go_on_exactly_after_a_kill(tmp_pa
     assert trained(killed, kill=kill) == -9, killed.said()
     assert trained(killed, "--resume", "auto") == 0, killed.said()
     assert weights(killed.run) == weights(whole.run)
+
+
+@needs_model
+@pytest.mark.slow
+@pytest.mark.xdist_group("vllm")
+@pytest.mark.parametrize(("dtype", "limits"), [("float32", FINE), ("bfloat16", COARSE)])
+def test_one_more_line_samples_the_team_with_vllm(dtype: str, limits: tuple[float, float], tmp_path: Path) -> None:
+    assert ON_VLLM.strip() in (REAL / "README.md").read_text()
+    scenario = team(FIRST_POLICY + ON_VLLM)
+    scenario["policies"]["planner"]["model"]["base"]["dtype"] = dtype
+    run = desk(tmp_path / "run", scenario)
+    assert trained(run) == 0, run.said()
+    first, last = rows(run.run)[1:]
+    for name in LEARNERS:
+        assert 0 < first[f"policy/{name}/fidelity_max"] <= limits[0], name
+        assert first[f"policy/{name}/fidelity_mean"] <= limits[1], name
+        assert f"policy/{name}/prefix_cache" in last, name
+        assert math.isfinite(last[f"policy/{name}/loss"]), name

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import psutil
 import yaml
 
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -52,6 +53,8 @@ class Kill:
     """Qualified name of the function called; otherwise a part of the event's first argument, such as a path."""
     nth: int = 1
     signals: tuple[int, ...] = (signal.SIGKILL,)
+    child: str = ""
+    """A part of the command line of the process below this one that is meant; empty: this process itself."""
 
     def arm(self) -> None:
         """From now on, in this process."""
@@ -60,7 +63,7 @@ class Kill:
         def fire(here: bool) -> None:
             if here and next(seen) == self.nth:
                 for number in self.signals:
-                    os.kill(os.getpid(), number)
+                    os.kill(self._victim(), number)
 
         def profile(frame: FrameType, event: str, argument: object) -> None:
             fire(event == "call" and frame.f_code.co_qualname == self.what)
@@ -72,6 +75,12 @@ class Kill:
             sys.setprofile(profile)
         else:
             sys.addaudithook(audit)
+
+    def _victim(self) -> int:
+        if not self.child:
+            return os.getpid()
+        below = psutil.Process().children(recursive=True)
+        return next(process.pid for process in below if self.child in "".join(process.cmdline()))
 
 
 def _marl(arguments: list[str], cache: str, log: str, kill: Kill | None) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pydantic import BaseModel, Field
 
 _LOWEST = -9999.0
-"""What the server writes for numbers that JSON does not have: minus infinity, and what is no number."""
+"""Number in place of those that JSON does not have: minus infinity, and what is no number."""
 
 
 class ServerVersion(BaseModel):
@@ -91,7 +91,7 @@ class FlatScores(NamedTuple):
 
 
 class SampledTokens(NamedTuple):
-    """What was sampled."""
+    """Tokens that were sampled, with their log-probabilities."""
 
     token_ids: list[int]
     logprobs: FlatScores

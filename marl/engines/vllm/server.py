@@ -35,7 +35,7 @@ _PARAMS = TypeAdapter(SamplingParams)
 _RETRIED_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 _NOT_FOUND = 404
 _START = "VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs"
-"""How a server is started whose weights are replaced."""
+"""Command that starts a server whose weights can be replaced."""
 
 
 class UnknownRouteError(EngineError):

@@ -1,0 +1,103 @@
+"""Kinds of learning on the pretrained model, a step each, and what its log-probabilities depend on."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from paths import SCENARIOS
+
+import marl
+from marl.config import Sampling
+from marl.models.adapter import Adapter, AdapterSource
+from marl.models.chat_template import ChatTokenizer
+from marl.models.pretrained import Pretrained, PretrainedSource
+from marl.places import cache_folder
+from marl.scenario.load import validate
+from marl.types import Message, Request
+from trainers.batching.planner import BatchPlanner
+from trainers.batching.rows import Row
+from trainers.rounding import read_rows, rounding_noise
+from trainers.sampler_check import ROUNDINGS
+
+MODEL = cache_folder() / "real" / "SmolLM2-135M-Instruct"
+"""Place of the model, looked up before tests change the cache."""
+BASE = {"kind": "pretrained", "path": str(MODEL), "dtype": "bfloat16", "device": "cpu"}
+LEARNERS: dict[str, dict[str, Any]] = {
+    "all weights": {"model": BASE, "learner": {"kind": "grpo", "lr": 1e-6}},
+    "a critic on an adapter": {
+        "model": {"kind": "adapter", "rank": 16, "alpha": 32, "base": BASE},
+        "learner": {"kind": "ppo", "lr": 1e-4},
+    },
+}
+ANSWERS = ("7 + 5 = 12.", "12", "The sum of 7 and 5 is twelve, which is more than ten.")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not MODEL.is_dir(), reason=f"no model in {MODEL}: `make real` prepares it"),
+]
+
+
+@pytest.mark.parametrize("kind", LEARNERS)
+def test_a_step_of_every_kind_of_learner_is_faithful(kind: str, tmp_path: Path) -> None:
+    scenario = yaml.safe_load((SCENARIOS / "real" / "smollm2_solver_only.yaml").read_text())
+    scenario["policies"] |= {"solver": LEARNERS[kind], "planner": {"model": BASE}, "critic": {"model": BASE}}
+    for name in ("planner", "solver", "critic"):
+        scenario["roles"][name]["sampling"] = {"max_tokens": 6, "temperature": 0.7}
+    scenario["schedule"] = {"steps": 1, "groups": 2, "group_size": 2, "seed": 0, "threads": 2}
+    scenario["evaluate"] = {"every": 10, "held_out": 1}
+    scenario["checkpoint"] = {"every": 10**6, "trajectories": 0.0}
+    if LEARNERS[kind]["learner"]["kind"] == "ppo":
+        scenario["credit"] = {"assign": "gae"}
+    marl.train(validate(scenario), tmp_path / "run")
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert 0 < last["policy/solver/fidelity_mean"] <= ROUNDINGS * last["policy/solver/fidelity_rounding_mean"]
+    assert last["policy/solver/grad_norm"] > 0
+    assert math.isfinite(last["policy/solver/loss"])
+
+
+def source_of(dtype: Any) -> AdapterSource:
+    base = Pretrained(path=str(MODEL), dtype=dtype, device="cpu")
+    return AdapterSource("solver", Adapter(base=base, rank=16), PretrainedSource("solver", str(MODEL), dtype, "cpu"))
+
+
+def texts_of(source: AdapterSource) -> list[Row]:
+    """Return three answers to each of two questions."""
+    chat = ChatTokenizer(source.tokenizer(), frozenset())
+    asked = [Request("solver", (Message("user", f"What is 7 + {n}?"),), Sampling()) for n in (5, 6)]
+    return [Row(chat.prompt(each, 0).ids, tuple(chat.ids(answer))) for each in asked for answer in ANSWERS]
+
+
+def moved(model: Any) -> Any:
+    torch.manual_seed(0)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            parameter.data.normal_(0, 0.05)
+    return model
+
+
+def test_log_probabilities_in_every_layout_are_those_of_texts_alone() -> None:
+    source = source_of("float32")
+    rows, model = texts_of(source), moved(source.model())
+    alone = [read_rows(model, BatchPlanner(model, 1 << 15, "padded"), [row])[0] for row in rows]
+    for layout in ("packed", "shared", "prompted", "padded"):
+        for one, other in zip(read_rows(model, BatchPlanner(model, 1 << 15, layout), rows), alone, strict=True):
+            assert one == pytest.approx(other, abs=1e-4)
+
+
+def test_in_bfloat16_a_missing_adapter_is_more_than_rounding_explains() -> None:
+    source = source_of("bfloat16")
+    rows, model = texts_of(source), moved(source.model())
+    planner = BatchPlanner(model, 1 << 15, "shared")
+    noise, told = rounding_noise(model, planner, rows), read_rows(model, planner, rows)
+    deaf = source.model()
+    gaps = [
+        abs(one - other)
+        for ours, theirs in zip(told, read_rows(deaf, BatchPlanner(deaf, 1 << 15, "padded"), rows), strict=True)
+        for one, other in zip(ours, theirs, strict=True)
+    ]
+    assert sum(gaps) / len(gaps) > ROUNDINGS * noise.mean

@@ -41,7 +41,7 @@ def serving_vllm(model: Path, key: str, log: Path) -> Iterator[RunningServer]:
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--api-key", key]
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--block-size", "32"]
     command += ["--kv-cache-memory-bytes", str(64 * 2**20), "--max-num-seqs", "32", "--enforce-eager"]
-    command += ["--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details"]
+    command += ["--logprobs-mode", "processed_logprobs", "--enable-scale-out", "--enable-prompt-tokens-details"]
     command += ["--enable-lora", "--max-loras", "4", "--max-lora-rank", "8"]
     wanted = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_NO_USAGE_STATS": "1"}
     quick = {"TORCH_COMPILE_DISABLE": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _PARAMS = TypeAdapter(SamplingParams)
 _RETRIED_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 _NOT_FOUND = 404
-_START = "VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs"
+_START = "VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --enable-scale-out --logprobs-mode processed_logprobs"
 """Command that starts a server whose weights can be replaced."""
 
 

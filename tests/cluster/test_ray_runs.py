@@ -1,9 +1,10 @@
-"""Runs whose simulators are actors of a real Ray cluster: the bits of a run in one process."""
+"""Runs whose simulators are actors of a real Ray cluster: the bits of a run in one process, whatever dies or hangs."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -93,3 +94,15 @@ def test_simulators_in_other_processes_give_the_bits_of_simulators_in_this_one(
     result, notes = on_ray(scenario, tmp_path / "run", {})
     assert result == whole
     assert notes == []
+
+
+@pytest.mark.slow
+def test_a_run_whose_simulators_are_killed_and_stopped_is_the_run_that_was_not(
+    nodes: None, scenario: Scenario, whole: Any, tmp_path: Path
+) -> None:
+    result, notes = on_ray(scenario, tmp_path / "run", {1: signal.SIGKILL, 2: signal.SIGSTOP})
+    assert result == whole
+    said = "\n".join(notes)
+    assert "simulator 0" in said
+    assert "died while" in said
+    assert "gave no sign of life for 20 s" in said

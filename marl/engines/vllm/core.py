@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -74,6 +75,8 @@ class Core:
                     self._engine = _start(source, settings, context, more)
             except RuntimeError as error:
                 raise EngineError(f"vLLM did not start: {error}") from error
+        if self._in_process:
+            _OPEN.add(self)
 
     def add(self, job: PartRequest) -> None:
         """Queue a request."""
@@ -139,8 +142,15 @@ class Core:
         return self._in_process
 
     def close(self) -> None:
-        """End its processes, and free its memory."""
-        self._engine.engine_core.shutdown()
+        """End its processes, and free its memory; that of engines in this process when all of them are closed."""
+        if not self._in_process:
+            self._engine.engine_core.shutdown()
+            return
+        # The first that shuts down takes away what all of vLLM's engines in this process communicate by.
+        _OPEN.discard(self)
+        _CLOSED.append(self._engine.engine_core)
+        while _CLOSED and not _OPEN:
+            _CLOSED.pop().shutdown()
 
     def _has_answers(self, wait_s: float) -> bool:
         core: Any = self._engine.engine_core
@@ -180,6 +190,12 @@ class Core:
                 return call()
         with self._living(), Watch(lambda: "vLLM's process", self._timeout_s, "engine.timeout_s"):
             return call()
+
+
+_OPEN: WeakSet[Core] = WeakSet()
+"""Engines in this process."""
+_CLOSED: list[Any] = []
+"""vLLM's parts of engines in this process that are closed while others are open."""
 
 
 def _start(source: PretrainedSource, settings: VLLM, context: int, more: Mapping[str, Any]) -> Any:

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
@@ -77,6 +78,9 @@ class Core:
                 raise EngineError(f"vLLM did not start: {error}") from error
         if self._in_process:
             _OPEN.add(self)
+        else:
+            # A process that was started by another one waits at its exit for those that it has started itself.
+            Finalize(self, self._engine.engine_core.shutdown, exitpriority=0)
 
     def add(self, job: PartRequest) -> None:
         """Queue a request."""

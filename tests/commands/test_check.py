@@ -23,7 +23,7 @@ reads, writes: tokens of a prompt, on average, and of an answer, at most
 step    256 episodes of 2 to 3 turns: 128 starts, 2 from each
         about 7.6k tokens read and up to 3.3k written
 run     2,000 steps: 512k episodes
-memory  about 54 MB (marl check --device cpu|cuda:0|80GiB says more)
+memory  about 49 MB (marl check --device cpu|cuda:0|80GiB says more)
         actor: ...
 
 player reads first (14 tokens)

@@ -256,7 +256,7 @@ def test_an_engine_that_never_answers_is_named_at_the_deadline() -> None:
     laid = table(kuhn(), {"talker": FunctionEngine(random_move), "mute": mute}, **roles)
     laid._router.deadline_s = 0.05
     seats = {"player_0": "first", "player_1": "second"}
-    with pytest.raises(TimeoutError, match=r"within 0\.05 s \(schedule\.deadline_s\).*: mute: 3$"):
+    with pytest.raises(TimeoutError, match=r"within 0\.05 s \(schedule\.deadline_s\).*: mute: 3 \(of Silent\)$"):
         laid.play([Deal(f"e{i}", "g", i, seats) for i in range(3)])
     assert len(mute.cancelled) == 3
 

@@ -115,7 +115,7 @@ def test_the_deadline_counts_from_when_somebody_looks_for_answers() -> None:
     time.sleep(0.1)
     simulator.poll(wait_s=0.0)
     engine._due = dict.fromkeys(engine._due, 10**9)
-    with pytest.raises(TimeoutError, match=r"within 0\.05 s .*: actor: 1$"):
+    with pytest.raises(TimeoutError, match=r"within 0\.05 s .*: actor: 1 \(of RandomLatency\)$"):
         list(iter(lambda: simulator.poll(wait_s=0.01), None))
 
 

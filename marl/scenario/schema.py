@@ -346,6 +346,7 @@ evaluate: {every: 20, against: {random: 100}}
 checkpoint: {every: 20}
 alarms: {stop: [unreadable]}
 track: [trackio]
+cluster: {kind: local, simulators: 2}
 """
     game: Annotated[GameConfig, Part("games", GameConfig, optional=True)] = None  # type: ignore[assignment]
     """The game that is played; a workflow on problems is `kind: team`. None only where `games` has several: what looks

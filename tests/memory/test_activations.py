@@ -10,8 +10,8 @@ from peft import LoraConfig
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from marl.models.fused_lora import FusedLora
 from marl.models.half_precision import HALVES, in_mixed_precision
-from marl.models.lora_on_half import LoraOnHalf
 from marl.protocols.memory import AdapterSize, ModelSize
 from trainers.settings.memory import kept_by_layer
 
@@ -30,7 +30,7 @@ def made(family: str, dtype: torch.dtype, *, adapted: bool) -> Any:
         model.requires_grad_(False)
         adapter = LoraConfig(r=RANK, target_modules=[*LINEAR])
         if dtype in HALVES:
-            adapter._register_custom_module({nn.Linear: LoraOnHalf})
+            adapter._register_custom_module({nn.Linear: FusedLora})
         model.add_adapter(adapter)
         for parameter in (each for each in model.parameters() if each.requires_grad):
             parameter.data = parameter.data.float()

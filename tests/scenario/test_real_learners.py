@@ -1,4 +1,4 @@
-"""Kinds of learning on the pretrained model, a step each, and what its log-probabilities depend on."""
+"""Learning of all weights of the pretrained model, and what its log-probabilities depend on."""
 
 from __future__ import annotations
 
@@ -28,13 +28,6 @@ from trainers.sampler_check import ROUNDINGS
 MODEL = cache_folder() / "real" / "SmolLM2-135M-Instruct"
 """Place of the model, looked up before tests change the cache."""
 BASE = {"kind": "pretrained", "path": str(MODEL), "dtype": "bfloat16", "device": "cpu"}
-LEARNERS: dict[str, dict[str, Any]] = {
-    "all weights": {"model": BASE, "learner": {"kind": "grpo", "lr": 1e-6}},
-    "a critic on an adapter": {
-        "model": {"kind": "adapter", "rank": 16, "alpha": 32, "base": BASE},
-        "learner": {"kind": "ppo", "lr": 1e-4},
-    },
-}
 ANSWERS = ("7 + 5 = 12.", "12", "The sum of 7 and 5 is twelve, which is more than ten.")
 pytestmark = [
     pytest.mark.slow,
@@ -42,10 +35,10 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("kind", LEARNERS)
-def test_a_step_of_every_kind_of_learner_is_faithful(kind: str, tmp_path: Path) -> None:
+def test_a_step_of_all_weights_is_faithful(tmp_path: Path) -> None:
     scenario = yaml.safe_load((SCENARIOS / "real" / "smollm2_solver_only.yaml").read_text())
-    scenario["policies"] |= {"solver": LEARNERS[kind], "planner": {"model": BASE}, "critic": {"model": BASE}}
+    solver = {"model": BASE, "learner": {"kind": "grpo", "lr": 1e-6}}
+    scenario["policies"] |= {"solver": solver, "planner": {"model": BASE}, "critic": {"model": BASE}}
     for name in ("planner", "solver", "critic"):
         scenario["roles"][name]["sampling"] = {"max_tokens": 6, "temperature": 0.7}
     # What some of so short answers have, and some have not.
@@ -53,8 +46,6 @@ def test_a_step_of_every_kind_of_learner_is_faithful(kind: str, tmp_path: Path) 
     scenario["schedule"] = {"steps": 1, "groups": 2, "group_size": 4, "seed": 0, "threads": 2}
     scenario["evaluate"] = {"every": 10, "held_out": 1}
     scenario["checkpoint"] = {"every": 10**6, "trajectories": 0.0}
-    if LEARNERS[kind]["learner"]["kind"] == "ppo":
-        scenario["credit"] = {"assign": "gae"}
     marl.train(validate(scenario), tmp_path / "run")
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert 0 < last["policy/solver/fidelity_mean"] <= ROUNDINGS * last["policy/solver/fidelity_rounding_mean"]

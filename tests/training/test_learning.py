@@ -100,7 +100,7 @@ def test_imitation_of_a_file_says_what_it_was_shown_after_a_tenth_of_the_budget(
 
 
 def test_a_tenth_of_the_rlhf_recipe_has_a_reward_model_that_is_more_often_right_than_not() -> None:
-    figures = follow(0, 0.1, [])
+    figures = follow("rlhf", 0, 0.1, [])
     assert figures["rlhf_1_sft/held_out/success/start"] < figures["rlhf_1_sft/held_out/success/end"]
     assert figures["rlhf_2_reward/policy/solver/accuracy/last"] > 0.58
     assert figures["rlhf_3_ppo/held_out/success/end"] > 0.25

@@ -143,8 +143,9 @@ class LearnerGroup:
 
     def _start(self) -> None:
         size, provision = self._task.size, self._provision
-        share: dict[str, Any] = {"num_cpus": provision.cpus, "num_gpus": provision.gpus}
-        actor: Any = ray.remote(**share, concurrency_groups={HEALTH: 1})(LearnerWorker)
+        reserved = {"num_cpus": provision.cpus, "num_gpus": provision.gpus}
+        options: dict[str, Any] = {**reserved, "concurrency_groups": {HEALTH: 1}}
+        actor: Any = ray.remote(**options)(LearnerWorker)
         self._workers = [actor.remote(rank) for rank in range(size)]
         up = [worker.alive.remote() for worker in self._workers]
         if len(ray.wait(up, num_returns=size, timeout=provision.start_s)[0]) < size:

@@ -20,7 +20,7 @@ from marl.training.placement import Placement
 from marl.training.session import Callback, RunStart, train
 
 ray = pytest.importorskip("ray")
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 Result = tuple[list[dict[str, Any]], dict[str, bytes]]
 """Rows and files of a run."""
 
@@ -96,7 +96,6 @@ def test_simulators_in_other_processes_give_the_bits_of_simulators_in_this_one(
     assert notes == []
 
 
-@pytest.mark.slow
 def test_a_run_whose_simulators_are_killed_and_stopped_is_the_run_that_was_not(
     nodes: None, scenario: Scenario, whole: Any, tmp_path: Path
 ) -> None:

@@ -93,6 +93,7 @@ def machine() -> dict[str, Any]:
     """Return the hardware and the versions that the figures were taken on; it names no host."""
     return {
         "cpu": _cpu(),
+        **_gpu(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "load_before": [round(load, 2) for load in _LOAD],
@@ -100,6 +101,13 @@ def machine() -> dict[str, Any]:
         "torch": version("torch"),
         "transformers": version("transformers"),
     }
+
+
+def _gpu() -> dict[str, str]:
+    """Return the name of the GPU, if there is one."""
+    import torch
+
+    return {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
 
 
 def _cpu() -> str:

@@ -1,6 +1,6 @@
 """The estimate of `marl check --device cpu` against the memory that runs really take, in several settings.
 
-    python tests/bench/preflight.py --model FOLDER [--out FILE] [--only NAME]
+    python tests/bench/preflight.py --model FOLDER [--out FILE] [--only NAME] [--device cuda]
 
 Each setting plays one step and learns from it twice in a process of its own, with a model of some 135M parameters such
 as SmolLM2-135M-Instruct. `process_gb`: what that process holds when it has done the same with a tiny model, so that all
@@ -10,6 +10,7 @@ counts always. `estimated_gb`: what the preflight says of that stage, from the s
 but for the length of answers: the mean of those sampled, where `marl check` takes the longest that is allowed.
 `ratio`: estimated over measured, at the stage that takes most and at each. Settings that were looked at while the
 estimate was corrected are in `looked_at`; the others were measured when it was done.
+On a GPU the greatest memory of torch's tensors is taken, of which nothing is subtracted.
 The C library gives blocks from 128 KiB on back at once (`MALLOC_MMAP_THRESHOLD_`), so gaps between them do not count.
 """
 
@@ -29,6 +30,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
 from _bench import ROOT, parser, report
 
 STAGES = ("play", "learn", "save")
@@ -90,7 +92,7 @@ def measured(settings: dict[str, Any], small: dict[str, Any]) -> dict[str, Any]:
     """GB of each stage of a run, beyond what the process holds after the `small` one; the mean tokens of an answer."""
     _played(small)
     gc.collect()
-    before = _status("VmRSS")
+    before = _held()
     peaks, answer = _played(settings)
     held = {stage: (peak - before) / 1e9 for stage, peak in peaks.items()}
     return {"process_gb": before / 1e9, "measured_gb": held, "answer_tokens": answer}
@@ -126,8 +128,15 @@ def _played(settings: dict[str, Any]) -> tuple[dict[str, float], float]:
 def _peak(peaks: dict[str, float], stage: str) -> Iterator[None]:
     """Note the greatest resident set while this context lasts, in bytes."""
     Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets the greatest resident set
+    if on_gpu := torch.cuda.is_initialized():
+        torch.cuda.reset_peak_memory_stats()
     yield
-    peaks[stage] = _status("VmHWM")
+    peaks[stage] = float(torch.cuda.max_memory_allocated()) if on_gpu else _status("VmHWM")
+
+
+def _held() -> float:
+    """Return the memory that is held now, in bytes."""
+    return float(torch.cuda.memory_allocated()) if torch.cuda.is_initialized() else _status("VmRSS")
 
 
 def _status(name: str) -> float:
@@ -152,7 +161,7 @@ def estimated(settings: dict[str, Any], answer: float) -> dict[str, float]:
 def compared(model: dict[str, Any], setting: dict[str, Any]) -> dict[str, Any]:
     """Both figures of each stage, and their ratio there and at the stage that takes most."""
     settings = scenario(model, setting)
-    found = _measured_apart([settings, scenario(TINY, setting)])
+    found = _measured_apart([settings, scenario({**TINY, "device": model["device"]}, setting)])
     peaks, answer = found["measured_gb"], found["answer_tokens"]
     guess = estimated(settings, answer)
     ratios = {stage: round(guess[stage] / peaks[stage], 3) for stage in STAGES}
@@ -183,6 +192,7 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("--model", type=Path, help="a Hugging Face folder")
     made.add_argument("--only", nargs="*", default=list(SETTINGS), choices=SETTINGS, help="settings to measure")
+    made.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     made.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = made.parse_args()
     if options.child:
@@ -190,9 +200,10 @@ def main() -> None:
         return
     if options.model is None:
         made.error("--model is missing: the folder of a language model")
-    model = {"kind": "pretrained", "path": str(options.model.absolute())}
+    model = {"kind": "pretrained", "path": str(options.model.absolute()), "device": options.device}
     figures = {name: compared(model, SETTINGS[name]) for name in options.only}
-    report(figures, options.out, seeds=[0], model=options.model.name, settings=options.only, looked_at=LOOKED_AT)
+    looked_at = LOOKED_AT if options.device == "cpu" else ()
+    report(figures, options.out, seeds=[0], model=options.model.name, settings=options.only, looked_at=looked_at)
 
 
 if __name__ == "__main__":

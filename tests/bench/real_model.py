@@ -1,7 +1,7 @@
 """Whole steps and peak memory of `train` against TRL's `GRPOTrainer` on a real pretrained model with a LoRA adapter.
 
     python tests/bench/real_model.py [--model DIR] [--out FILE] [--dtype float32 bfloat16] [--repeats 1] [--steps 2]
-        [--threads 2] [--profile]
+        [--threads 2] [--device cuda] [--prompts 8] [--answers 8] [--tokens 24] [--profile]
 
 DIR is a Hugging Face folder of an instruct model with a chat template, by default SmolLM2 where `make real` puts it;
 without it nothing is measured. As it stands it takes six minutes on two quiet cores. A single-turn game: sums of two
@@ -16,7 +16,9 @@ console, metrics and event files, but without checkpoints. Every repetition is a
 take turns. `seconds` are of a step, the median of all after the first, which on our side also holds the comparison of
 sampler and learner; `peak_gib` is the greatest resident set of the process, torch and all. `products` says which share
 of the learner's time its matrix products would take at the rate of one product of the model's shape, measured beside.
-`--profile` shows where our time goes. Wall time counts on a quiet machine; on a busy one look at CPU time.
+On a GPU `peak_gib` is the greatest memory that torch reserved there instead, and `--prompts`, `--answers` and
+`--tokens` give it more to do. `--profile` shows where our time goes. Wall time counts on a quiet machine; on a busy one
+look at CPU time.
 """
 
 from __future__ import annotations
@@ -46,8 +48,9 @@ from marl.places import cache_folder
 from marl.scenario.load import validate
 from marl.types import Metrics
 
-PROMPTS, ANSWERS, TOKENS, RANK, LR = 8, 8, 24, 16, 1e-5
-SAMPLES = PROMPTS * ANSWERS
+RANK, LR = 16, 1e-5
+WORK = {"prompts": 8, "answers": 8, "tokens": 24}
+"""Prompts of a step, answers to each, and tokens of an answer at most."""
 TARGETS = {"speed": 4.0, "memory": 0.6}
 
 
@@ -112,26 +115,33 @@ class Clock:
         """Return the figures of all steps after the first."""
         pairs = list(zip(self.marks[1:], self.marks[2:], strict=False))
         wall, cpu = ([after[i] - before[i] for before, after in pairs] for i in (0, 1))
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        on_gpu = torch.cuda.is_initialized()
+        peak = torch.cuda.max_memory_reserved() / 2**30 if on_gpu else _resident_gib()
         kept = self.stages[1:]
         stages = {name: median(stage[name] for stage in kept) for name in kept[0]} if kept else {}
         return {"wall": wall, "cpu": cpu, "peak_gib": peak, "tokens": fmean(self.tokens), "stages": stages}
 
 
+def _resident_gib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
 def ours(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    base = {"kind": "pretrained", "path": str(options.model), "dtype": options.dtype[0], "device": "cpu"}
+    base = {"kind": "pretrained", "path": str(options.model), "dtype": options.dtype[0], "device": options.device}
     learner = {"kind": "grpo", "lr": LR, "aggregation": "seq_mean_token_mean", "max_norm": 1.0}
     scenario = {
         "game": {"kind": "real_model:SumsConfig"},
         "seats": {"writer": "writer"},
-        "roles": {"writer": {"kind": "train_vs_trl:Writer", "policy": "actor", "sampling": {"max_tokens": TOKENS}}},
+        "roles": {
+            "writer": {"kind": "train_vs_trl:Writer", "policy": "actor", "sampling": {"max_tokens": options.tokens}}
+        },
         "policies": {
             "actor": {"model": {"kind": "adapter", "base": base, "rank": RANK, "alpha": 2 * RANK}, "learner": learner}
         },
         "schedule": {
             "steps": options.steps + 1,
-            "groups": PROMPTS,
-            "group_size": ANSWERS,
+            "groups": options.prompts,
+            "group_size": options.answers,
             "seed": options.seed,
             "threads": options.threads,
         },
@@ -162,12 +172,13 @@ def theirs(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         clock.tokens.append(fmean(map(len, completion_ids)))
         return [reward(messages[0]["content"]) for messages in completions]
 
-    asked = [{"prompt": [{"role": "user", "content": question(rng)}]} for _ in range(PROMPTS * (options.steps + 1))]
+    asked = [question(rng) for _ in range(options.prompts * (options.steps + 1))]
+    prompts = [{"prompt": [{"role": "user", "content": each}]} for each in asked]
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(options.model, dtype=options.dtype[0]),
         processing_class=AutoTokenizer.from_pretrained(options.model), reward_funcs=judge,
         peft_config=LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", task_type="CAUSAL_LM"),
-        args=settings(options, folder), train_dataset=Dataset.from_list(asked), callbacks=[Marks()],
+        args=settings(options, folder), train_dataset=Dataset.from_list(prompts), callbacks=[Marks()],
     )  # fmt: skip
     trainer.train()
     return clock.figures()
@@ -178,14 +189,20 @@ def settings(options: argparse.Namespace, folder: Path) -> Any:
     from trl import GRPOConfig
 
     return GRPOConfig(
-        output_dir=str(folder), max_steps=options.steps + 1, seed=options.seed, use_cpu=True,
+        output_dir=str(folder), max_steps=options.steps + 1, seed=options.seed, use_cpu=options.device == "cpu",
         bf16=options.dtype == ["bfloat16"], report_to="none", logging_strategy="no", save_strategy="no",
         disable_tqdm=True, dataloader_num_workers=0, dataloader_pin_memory=False, gradient_checkpointing=False,
-        disable_dropout=True, use_vllm=False, per_device_train_batch_size=SAMPLES, gradient_accumulation_steps=1,
-        steps_per_generation=1, num_generations=ANSWERS, num_iterations=1, max_completion_length=TOKENS,
-        temperature=1.0, top_p=1.0, top_k=0, beta=0.0, epsilon=0.2, loss_type="grpo", scale_rewards="group",
-        learning_rate=LR, lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=1.0,
+        disable_dropout=True, use_vllm=False, per_device_train_batch_size=samples(options),
+        gradient_accumulation_steps=1, steps_per_generation=1, num_generations=options.answers, num_iterations=1,
+        max_completion_length=options.tokens, temperature=1.0, top_p=1.0, top_k=0, beta=0.0, epsilon=0.2,
+        loss_type="grpo", scale_rewards="group", learning_rate=LR, lr_scheduler_type="constant", weight_decay=0.0,
+        max_grad_norm=1.0,
     )  # fmt: skip
+
+
+def samples(options: argparse.Namespace) -> int:
+    """Return the answers of a step."""
+    return options.prompts * options.answers
 
 
 SIDES = {"ours": ours, "trl": theirs}
@@ -202,7 +219,7 @@ def child(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace, side: str, dtype: str, seed: int) -> dict[str, Any]:
     """Return what a child process measured."""
-    arguments = [f"--{name}={getattr(options, name)}" for name in ("model", "steps", "threads")]
+    arguments = [f"--{name}={getattr(options, name)}" for name in ("model", "steps", "threads", "device", *WORK)]
     done = subprocess.run(
         [sys.executable, __file__, *arguments, "--side", side, "--dtype", dtype, "--seed", str(seed)],
         env=os.environ | {"OMP_NUM_THREADS": str(options.threads)}, capture_output=True, text=True, check=False,
@@ -223,7 +240,7 @@ def compared(options: argparse.Namespace, dtype: str) -> dict[str, Any]:
         seconds = {clock: spread([s for each in runs for s in each[clock]], 2) for clock in ("wall", "cpu")}
         figures[side] = {
             "seconds": seconds,
-            "samples_per_s": round(SAMPLES / seconds["wall"]["median"], 2),
+            "samples_per_s": round(samples(options) / seconds["wall"]["median"], 2),
             "peak_gib": round(max(each["peak_gib"] for each in runs), 2),
             "tokens_per_sample": round(fmean(each["tokens"] for each in runs), 1),
         }
@@ -251,14 +268,16 @@ def products(options: argparse.Namespace, dtype: torch.dtype, learn_s: float, to
         model = AutoModelForCausalLM.from_config(config)
     head = config.vocab_size * config.hidden_size
     body = sum(p.numel() for p in model.parameters()) - head * (1 if config.tie_word_embeddings else 2)
-    said = SAMPLES * tokens
-    flops = 4.0 * body * (PROMPTS * 40 + said) + 4.0 * head * said
+    answered = samples(options) * tokens
+    flops = 4.0 * body * (options.prompts * 40 + answered) + 4.0 * head * answered
     torch.set_num_threads(options.threads)
-    x, weight = (torch.randn(n, config.hidden_size).to(dtype) for n in (1024, config.intermediate_size))
+    shapes = (8192 if options.device == "cuda" else 1024, config.intermediate_size)
+    x, weight = (torch.randn(n, config.hidden_size, dtype=dtype, device=options.device) for n in shapes)
     times = []
     for _ in range(20):
         started = time.perf_counter()
-        torch.nn.functional.linear(x, weight)
+        # Its first element waits for the GPU.
+        float(torch.nn.functional.linear(x, weight)[0, 0])
         times.append(time.perf_counter() - started)
     rate = 2.0 * x.numel() * len(weight) / min(times)
     return {"tflops": round(rate / 1e12, 2), "share_of_learn": round(flops / rate / learn_s, 3)}
@@ -278,6 +297,9 @@ def main() -> None:
     line.add_argument("--repeats", type=int, default=1)
     line.add_argument("--steps", type=int, default=2, help="steps after the first, which is not measured")
     line.add_argument("--threads", type=int, default=2)
+    line.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    for name, number in WORK.items():
+        line.add_argument(f"--{name}", type=int, default=number)
     line.add_argument("--profile", action="store_true")
     line.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     line.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
@@ -290,8 +312,8 @@ def main() -> None:
     elif options.side:
         child(options)
     else:
-        work = {"prompts": PROMPTS, "answers": ANSWERS, "tokens": TOKENS, "rank": RANK, "lr": LR}
-        settings = {"model": options.model.name, "threads": options.threads}
+        work = {name: getattr(options, name) for name in WORK} | {"rank": RANK, "lr": LR}
+        settings = {"model": options.model.name, "threads": options.threads, "device": options.device}
         figures = {"target": TARGETS} | {dtype: compared(options, dtype) for dtype in options.dtype}
         report(figures, options.out, seeds=range(options.repeats), steps=options.steps, **settings, **work)
 

@@ -285,9 +285,12 @@ def products(options: argparse.Namespace, dtype: torch.dtype, learn_s: float, to
 
 def profiled(options: argparse.Namespace) -> None:
     """Print torch's operators by their own time, on standard error."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as traced:
+    on_gpu = options.device == "cuda"
+    kinds = [torch.profiler.ProfilerActivity.CPU, *[torch.profiler.ProfilerActivity.CUDA] * on_gpu]
+    with torch.profiler.profile(activities=kinds) as traced:
         child(options)
-    print(traced.key_averages().table(sort_by="self_cpu_time_total", row_limit=40), file=sys.stderr)
+    for sort in ("self_cpu_time_total", *["self_cuda_time_total"] * on_gpu):
+        print(traced.key_averages().table(sort_by=sort, row_limit=40), file=sys.stderr)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Model, engine and learner that cost no arithmetic: answers come after a wait drawn from their seed, weights are noise.
+"""Model, engine and learner that cost no arithmetic: answers come after a wait drawn from their seed.
 
 What they return is as large as the real thing, so that everything around them has its real work to do.
 """
@@ -97,7 +97,7 @@ class WaitingEngine:
     def _completion(self, request: Request) -> Completion:
         moves = list((request.options or {}).values())
         # New objects for each, as a real engine returns: otherwise pickle would send equal ones once.
-        prompt, answer = (tuple([request.seed % 50_000, *ids[1:]]) for ids in (self._prompt, self._answer))
+        prompt, answer = ((request.seed % 50_000, *ids[1:]) for ids in (self._prompt, self._answer))
         logprobs = tuple([float(number) for number in np.array(self._logprobs)])
         return Completion(
             moves[request.seed % len(moves)], prompt, answer, logprobs, "stop", (self._version, self._version)

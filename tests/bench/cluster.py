@@ -149,6 +149,7 @@ def main() -> None:
     options = line.parse_args()
     torch.set_num_threads(1)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # processes of Ray import the engine, too
+    os.environ.setdefault("RAY_worker_niceness", "0")  # of 15, they would wait for whatever else runs on this machine
     figures: dict[str, Any] = {"simulators": {}, "publication": {}}
     for count in map(int, filter(None, options.simulators.split(","))):
         figures["simulators"][count] = scaled(count, options)

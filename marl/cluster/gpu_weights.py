@@ -124,6 +124,11 @@ def gpus_here() -> list[str]:
     return [uuid_of(torch.device("cuda", number)) for number in range(torch.cuda.device_count())]
 
 
+def gpus_in_use() -> frozenset[str]:
+    """Return the UUIDs of the GPUs that this process sees, if it uses any; looking alone would take memory on each."""
+    return frozenset(gpus_here() if torch.cuda.is_initialized() else ())
+
+
 def uuid_of(device: torch.device) -> str:
     """Return the UUID of a GPU, by which all processes know it."""
     return str(torch.cuda.get_device_properties(device).uuid)

@@ -85,7 +85,7 @@ class SimulatorSlot:
     place: str = ""
     """Machine and number of the process."""
     gpus: frozenset[str] = frozenset()
-    """UUIDs of the GPUs that it sees."""
+    """UUIDs of the GPUs that it uses."""
     doing: str = "starting"
     since: float = field(default_factory=time.time)
     """Time, in seconds since 1970, at which it began with that."""

@@ -88,13 +88,14 @@ class SimulatorProcess:
         return socket.gethostname(), os.getpid()
 
     def build(self, setup: Setup) -> frozenset[str]:
-        """Load the weights and put the simulator together; return the UUIDs of the GPUs that this process sees."""
-        from marl.cluster.gpu_weights import gpus_here
+        """Load the weights and put the simulator together; return the UUIDs of the GPUs that it uses."""
+        import marl.cluster.weights  # noqa: F401  (takes seconds: not when the first new weights come)
+        from marl.cluster.gpu_weights import gpus_in_use
 
         use_threads(setup.threads)
         engines = build_engines(setup.scenario.policies, setup.sources)
         self._part = SimulatorPart(make_simulator(setup.scenario, engines))
-        return frozenset(gpus_here())
+        return gpus_in_use()
 
     def work(self, orders: Sequence[Order], longest_s: float) -> Reply:
         """Take orders, and play for up to so many seconds; return earlier if nothing is left to play."""

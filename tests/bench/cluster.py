@@ -43,8 +43,8 @@ from marl.scenario.schema import Scenario
 from marl.training.build import build
 from marl.types import Metrics
 
-SIZES = {"1M": 1, "15M": 14, "135M": 128}
-"""Name -> matrices of 1024 by 1024 numbers of four bytes."""
+SIZES = {"2M": 2, "15M": 14, "135M": 128}
+"""Name -> matrices of 1024 by 1024 numbers of four bytes. An adapter is as small as the first."""
 STAGES = ("play", "read", "judge", "learn", "publish", "record")
 
 
@@ -99,7 +99,8 @@ def scaled(simulators: int, options: Any) -> dict[str, Any]:
         "episodes": episodes,
         "turns_each": round(sum(len(e.turns) for step in steps for e in step) / episodes, 2),
         "ideal_s": round(sum(ideal), 2),
-        "step_s": round(whole, 2),
+        "step_s": round(whole, 3),
+        "play_s": round(spent["play"], 3),
         "efficiency": round(sum(ideal) / whole, 4),
         "play_efficiency": round(sum(ideal) / spent["play"], 4),
         "episodes_per_s": round(episodes / whole, 2),

@@ -20,9 +20,10 @@ TEAM = SCENARIOS / "team_arithmetic.yaml"
 ON_RAY = ("cluster.simulators=2", "cluster.cpus=0.5")
 HERE = ("cluster={kind: local, simulators: 2}",)
 SHORT = ("schedule.steps=3", "evaluate.every=3", "checkpoint.every=3", "checkpoint.trajectories=1")
+BRIEF = [f"policies.{name}.model.warm_up={{steps: 20, episodes: 256}}" for name in ("planner", "solver", "critic")]
 SMALL = {
     "kuhn": (KUHN, *SHORT, "schedule.groups=24"),
-    "team": (TEAM, *SHORT, "schedule.groups=4", "evaluate.held_out=20"),
+    "team": (TEAM, *SHORT, *BRIEF, "schedule.groups=4", "evaluate.held_out=20"),
     "vllm": (
         *(KUHN, *SHORT, "schedule.groups=24", "policies.actor.model.head_dim=32"),
         "policies.actor.engine={kind: vllm, kv_cache_mib: 32}",

@@ -18,10 +18,10 @@ def placement_lines(scenario: Scenario, settings: ClusterConfig) -> Iterator[str
     yield f"  this process       deals, credit, checkpoints{learners}"
     yield f"  {_count(settings.simulators, 'simulator', 'simulators'):<18} {_simulators(scenario, settings)}"
     for policy, size in settings.learners.items():
-        kept = "; its state is kept in this process after every update" if settings.keep_learners else ""
+        copied = "; its state is kept in this process after every update" if settings.keep_learners else ""
         reserved = _amounts(settings.learner_cpus, settings.learner_gpus)
         processes = _count(size, "process", "processes")
-        yield f"  {processes:<18} teach {policy} ({settings.data_parallel}), {reserved} each{kept}"
+        yield f"  {processes:<18} teach {policy} ({settings.data_parallel}), {reserved} each{copied}"
     if settings.kind == "ray":
         yield f"  reserved in all    {_total(settings)}"
 

@@ -38,6 +38,8 @@ class SimulatedModel(ModelConfig):
 class Matrices:
     """Where the matrices come from."""
 
+    path, dtype, adapter = "", "float32", None
+
     def __init__(self, parameters: int) -> None:
         self._count = max(1, round(parameters / WIDTH**2))
 
@@ -138,7 +140,7 @@ class FixedWeights:
         self._weights, self.changes = weights, 0
 
     def read(self, turns: Sequence[Turn], wanted: frozenset[str]) -> list[Reading]:
-        return [Reading() for _ in turns]
+        return [Reading(turn.completion.logprobs) for turn in turns]
 
     def update(self, samples: Sequence[Sample]) -> Metrics:
         return {"samples": float(len(samples)), "advantage": math.fsum(each.advantage.value for each in samples)}

@@ -125,6 +125,7 @@ def published(matrices: int, simulators: int, options: Any, repeats: int = 3) ->
         run = build(made, placement)
         run.simulator.end_step()  # all have come up
         times: list[tuple[float, float]] = []
+        figures: Metrics = {}
         for version in range(1, repeats + 2):
             began = time.perf_counter()
             run.publish("actor", version)

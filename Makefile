@@ -32,7 +32,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format
 
 bench: $(VENV)/.dev
-	for bench in check verdicts turns sampler self_play train_vs_trl adapters credit_cost mixers packing memory learner rollout exactness real_model; do \
+	for bench in check verdicts turns sampler self_play train_vs_trl adapters credit_cost mixers packing memory learner rollout cluster exactness real_model; do \
 		echo "== $$bench"; $(BIN)/python tests/bench/$$bench.py --out tests/bench/results/$$bench.json || exit 1; \
 	done
 

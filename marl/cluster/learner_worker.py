@@ -87,7 +87,8 @@ class LearnerWorker:
         """Return the weights by name; in other processes than rank 0 none."""
         weights = self.learner.publish()
         assert isinstance(weights, Iterable)
-        return {name: tensor for name, tensor in weights if not self._rank}
+        # On the processor: the process that takes them may see no GPU.
+        return {name: tensor.cpu() for name, tensor in weights if not self._rank}
 
     def save(self) -> dict[str, bytes]:
         """Return the files of a Hugging Face folder by their paths in it; in other processes than rank 0 none."""

@@ -13,12 +13,13 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from marl.cluster.gpu_weights import Lender
 from marl.cluster.simulator_process import (
     Cancel,
     EndStep,
@@ -30,7 +31,7 @@ from marl.cluster.simulator_process import (
     Sleep,
     Spent,
 )
-from marl.cluster.weights import pack, size_of
+from marl.cluster.weights import Publication
 from marl.errors import EngineError
 from marl.rollout.base import PartStatus
 from marl.rollout.parts import JobBatch, PartReport, Result
@@ -83,6 +84,8 @@ class SimulatorSlot:
     """Ray's handle."""
     place: str = ""
     """Machine and number of the process."""
+    gpus: frozenset[str] = frozenset()
+    """UUIDs of the GPUs that it uses."""
     doing: str = "starting"
     since: float = field(default_factory=time.time)
     """Time, in seconds since 1970, at which it began with that."""
@@ -144,6 +147,7 @@ class RayParts:
         self._failure: BaseException | None = None
         self._notes: list[str] = []
         self._weights: dict[str, NewWeights] = {}
+        self._lender = Lender()
         self._spent: Mapping[str, Usage] = {}
         self._published_bytes = self._published_s = 0.0
         self._restarts = 0
@@ -177,9 +181,9 @@ class RayParts:
 
     def load_weights(self, policy: str, weights: Weights, version: int) -> None:
         began = time.perf_counter()
-        packed = pack(weights)
-        self._soon(self._publish, NewWeights(policy, version, ray.put(packed)))
-        self._published_bytes += size_of(packed)
+        publication = Publication(weights, self._lender, ray.put)
+        self._published_bytes += publication.stored_bytes
+        self._soon(self._publish, NewWeights(policy, version, publication))
         self._published_s += time.perf_counter() - began
 
     def restore_spent(self, spent: Mapping[str, Usage]) -> None:
@@ -298,7 +302,8 @@ class RayParts:
         finally:
             vacate.cancel()
         slot.place = f"{machine}, process {number}"
-        await self._call(slot, "loading weights", slot.process.build.remote(self._setup), self._settings.start_s)
+        built = slot.process.build.remote(self._setup)
+        slot.gpus = await self._call(slot, "loading weights", built, self._settings.start_s)
         # All that was ordered before is in here, so what was not sent yet is not sent twice.
         slot.orders = [*self._weights.values(), *([Spent(self._spent)] if self._spent else [])]
         slot.orders += [each.again() for each in slot.open]
@@ -315,13 +320,21 @@ class RayParts:
             await slot.wake.wait()
         orders, slot.orders = slot.orders, []
         doing = f"playing {slot.left} episodes" if slot.open else "taking orders"
-        reply: Reply = await self._call(
-            slot, doing, slot.process.work.remote(orders, _TURN_S), self._settings.deadline_s
-        )
+        # Weights that are lent stay as they are until `orders` goes, which is when the process has taken them.
+        sent = [self._addressed(order, slot) for order in orders]
+        reply: Reply = await self._call(slot, doing, slot.process.work.remote(sent, _TURN_S), self._settings.deadline_s)
         slot.busy_s += reply.busy_s
         if reply.report:
             slot.answer(reply.report)
         self._take(slot, reply.results)
+
+    def _addressed(self, order: Order, slot: SimulatorSlot) -> Order:
+        """Return an order as it is sent to a simulator: new weights by the shortest way to it."""
+        if not isinstance(order, NewWeights):
+            return order
+        stored, sent = order.sent.stored_bytes, order.sent.towards(slot.gpus)
+        self._published_bytes += order.sent.stored_bytes - stored
+        return replace(order, sent=sent)
 
     def _take(self, slot: SimulatorSlot, results: Iterable[tuple[Ticket, Result]]) -> None:
         """Hand results on, each once: a batch that is played again has some that are known."""

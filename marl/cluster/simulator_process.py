@@ -7,15 +7,13 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from marl.rollout.parts import JobBatch, PartReport, Result, SimulatorPart
 from marl.scenario.schema import Scenario
 from marl.training.placement import Sources, build_engines, make_simulator, use_threads
 from marl.types import Ticket, Usage
-
-if TYPE_CHECKING:
-    from marl.cluster.weights import Packed
 
 _GATHER_S = 0.1
 """Time for which finished episodes are gathered before they are sent on, while others are being played."""
@@ -44,8 +42,9 @@ class NewWeights:
 
     policy: str
     version: int
-    packed: Any
-    """Reference to `Packed` in Ray's object store, fetched by the process itself: once for each machine."""
+    sent: Any
+    """A `Publication`; in the process, what that sends it: a handle to memory of its GPU, or a reference to bytes in
+    Ray's object store, which it fetches itself, once for each machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +87,15 @@ class SimulatorProcess:
         """Return the name of the machine and the number of the process."""
         return socket.gethostname(), os.getpid()
 
-    def build(self, setup: Setup) -> None:
-        """Load the weights and put the simulator together."""
+    def build(self, setup: Setup) -> frozenset[str]:
+        """Load the weights and put the simulator together; return the UUIDs of the GPUs that it uses."""
+        import marl.cluster.weights  # noqa: F401  (takes seconds: not when the first new weights come)
+        from marl.cluster.gpu_weights import gpus_in_use
+
         use_threads(setup.threads)
         engines = build_engines(setup.scenario.policies, setup.sources)
         self._part = SimulatorPart(make_simulator(setup.scenario, engines))
+        return gpus_in_use()
 
     def work(self, orders: Sequence[Order], longest_s: float) -> Reply:
         """Take orders, and play for up to so many seconds; return earlier if nothing is left to play."""
@@ -120,17 +123,20 @@ class SimulatorProcess:
             case Sleep():
                 part.sleep()
                 reply.report = PartReport()
-            case NewWeights(policy, version, packed):
-                part.load_weights(policy, _fetched(packed), version)
+            case NewWeights(policy, version, sent):
+                _load(part, policy, sent, version)
 
 
-def _fetched(reference: Any) -> Any:
+def _load(part: SimulatorPart, policy: str, sent: Any, version: int) -> None:
     import ray
+    import torch
 
-    from marl.cluster.weights import unpack
+    from marl.cluster.weights import receive
 
-    packed: Packed = ray.get(reference, timeout=_FETCH_S)
-    return unpack(packed)
+    weights = receive(sent, partial(ray.get, timeout=_FETCH_S))
+    part.load_weights(policy, weights, version)
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()  # whoever lends weights on a GPU is told next that they were read
 
 
 _FETCH_S = 600.0

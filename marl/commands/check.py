@@ -17,6 +17,7 @@ from marl.memory.device import DeviceMemory, device_memory
 from marl.parts import RenamedKind
 from marl.scenario.load import load, problem_list
 from marl.scenario.yaml_text import ScenarioError
+from marl.view.placement import placement_lines
 
 if TYPE_CHECKING:
     from marl.evaluation.dry_run import DryRun
@@ -83,6 +84,8 @@ def _show_more(file: Path, scenario: Scenario, played: DryRun | None, options: C
         from marl.evaluation.graders import check_graders
 
         echo(f"{file}: graders: {check_graders(scenario)} verdicts as they must be")
+    if scenario.cluster:
+        echo("\n" + "\n".join(placement_lines(scenario, scenario.cluster)))
     if played:
         from marl.view.plan import plan
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,17 +117,22 @@ def test_two_processes_take_the_steps_of_one(base: PretrainedSource, way: DataPa
         expect_equal(case, [each[case] for each in together_], alone[case])
 
 
+SOME = ("grpo", "critic apart", "pairs", "adapter")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("way", "size"), [("ddp", 2)])
+@pytest.mark.parametrize(
+    ("way", "size", "cases"), [("ddp", 2, tuple(CASES)), ("fsdp", 2, tuple(CASES)), ("ddp", 3, SOME)]
+)
 def test_twenty_steps_of_every_objective_end_at_the_weights_of_one_process(
-    base: PretrainedSource, way: DataParallel, size: int
+    base: PretrainedSource, way: DataParallel, size: int, cases: Sequence[str]
 ) -> None:
     def work(collective: Collective) -> dict[str, Any]:
-        return {case: learn(case, base, collective, STEPS) for case in CASES}
+        return {case: learn(case, base, collective, STEPS) for case in cases}
 
     alone = work(Alone())
     results = together(work, size, way)
-    for case in CASES:
+    for case in cases:
         expect_equal(case, [each[case] for each in results], alone[case])
 
 

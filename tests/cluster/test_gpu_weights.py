@@ -1,0 +1,113 @@
+"""Weights published to other processes: on one GPU they stay there, elsewhere they go through the object store."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from paths import KUHN
+
+import marl
+from marl.cluster.gpu_weights import Lender, laid_out, on_one_gpu, opened, views
+from marl.cluster.weights import Publication, receive
+
+TENSORS = {
+    "base": torch.arange(15, dtype=torch.float32).view(3, 5),
+    "half": torch.arange(7, dtype=torch.bfloat16),
+    "scalar": torch.tensor(3.0, dtype=torch.float64),
+    "ids": torch.arange(5),
+}
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+
+
+def equal(ours: Any, theirs: dict[str, torch.Tensor]) -> bool:
+    got = dict(ours)
+    return got.keys() == theirs.keys() and all(torch.equal(got[name].cpu(), theirs[name].cpu()) for name in theirs)
+
+
+def test_tensors_of_any_kind_lie_apart_in_the_same_bytes() -> None:
+    layout = laid_out(TENSORS)
+    memory = torch.zeros(layout[-1].first + layout[-1].size, dtype=torch.uint8)
+    for (_, view), tensor in zip(views(layout, memory), TENSORS.values(), strict=True):
+        view.copy_(tensor)
+    assert equal(views(layout, memory), TENSORS)
+    assert all(view.data_ptr() % view.element_size() == 0 for _, view in views(layout, memory))
+
+
+def test_without_a_gpu_every_process_gets_the_same_bytes_as_they_were() -> None:
+    stored: list[Any] = []
+    tensors = {name: tensor.clone() for name, tensor in TENSORS.items()}
+    publication = Publication(tensors.items(), Lender(), lambda packed: stored.append(packed) or len(stored) - 1)
+    assert publication.towards(["GPU-1"]) == publication.towards([]) == 0
+    assert publication.stored_bytes == 15 * 4 + 7 * 2 + 8 + 5 * 8
+    assert equal(receive(0, stored.__getitem__), TENSORS)
+    assert not on_one_gpu(TENSORS)
+    assert not on_one_gpu({})
+
+
+class Reader:
+    """A process that reads weights on its GPU."""
+
+    def gpus(self) -> list[str]:
+        from marl.cluster.gpu_weights import gpus_here
+
+        return gpus_here()
+
+    def read(self, handle: Any) -> dict[str, torch.Tensor]:
+        return {name: tensor.cpu() for name, tensor in opened(handle)}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    ray = pytest.importorskip("ray")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")  # who reserves no GPU sees none
+        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+        yield ray
+        ray.shutdown()
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_processes_on_the_gpu_read_what_is_lent_there_and_nothing_else_is_copied(cluster: Any) -> None:
+    readers = [cluster.remote(num_cpus=0.5, num_gpus=0.4)(Reader).remote() for _ in range(2)]
+    gpus = cluster.get(readers[0].gpus.remote())
+    tensors = {name: tensor.cuda() for name, tensor in TENSORS.items()}
+    lender, used = Lender(), set()
+    for version in range(6):
+        expected = {name: tensor.clone() for name, tensor in tensors.items()}
+        publication = Publication(tensors.items(), lender, cluster.put)
+        for tensor in tensors.values():
+            tensor += 1  # the learner goes on
+        handles = [publication.towards(gpus) for _ in readers]
+        used.add(publication._lent._memory.bytes.data_ptr())  # type: ignore[union-attr]
+        for read in cluster.get([reader.read.remote(handle) for reader, handle in zip(readers, handles, strict=True)]):
+            assert equal(read.items(), expected), version
+        assert publication.stored_bytes == 0
+        assert equal(receive(publication.towards(["another"]), cluster.get), expected)
+        assert publication.stored_bytes > 0
+    assert len(used) == 2  # the one that is kept for late readers, and the next
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("gpus", [0.4, 0.0])
+def test_a_run_on_a_gpu_publishes_through_ray_what_its_simulators_cannot_read_there(
+    cluster: Any, gpus: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
+    model = ["policies.actor.model.device=auto", "schedule.steps=20", "evaluate.every=20", "schedule.groups=8"]
+    where = ["cluster.simulators=2", "cluster.cpus=0.5", f"cluster.gpus={gpus}", "checkpoint.every=20"]
+    assert marl.train(marl.load(KUHN, [*model, *where]), tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    published = [row["cluster/published_bytes"] for row in rows if "cluster/published_bytes" in row]
+    assert all((bytes_ == 0) == (gpus > 0) for bytes_ in published[1:])
+    assert len(published) >= 19
+    assert max(abs(row["policy/actor/kl_sampler"]) for row in rows if "policy/actor/kl_sampler" in row) < 1e-3

@@ -21,7 +21,8 @@ class ClusterLearners(LocalLearners):
 
     def __init__(self, learners: Mapping[str, Learner]) -> None:
         super().__init__(learners)
-        self._busy_s, self._measured = dict.fromkeys(learners, 0.0), time.perf_counter()
+        self._away = [policy for policy, learner in learners.items() if isinstance(learner, LearnerGroup)]
+        self._busy_s, self._measured = dict.fromkeys(self._away, 0.0), time.perf_counter()
 
     def read(self, turns: Mapping[str, Sequence[Turn]], wanted: Mapping[str, frozenset[str]]) -> list[Reading]:
         readings = self._together(turns, lambda policy: self[policy].read(turns[policy], wanted[policy]))
@@ -30,7 +31,7 @@ class ClusterLearners(LocalLearners):
     def update(self, samples: Mapping[str, Sequence[Sample]]) -> dict[str, Metrics]:
         figures = self._together(samples, lambda policy: self[policy].update(samples[policy]))
         idle = self._idle()
-        return {policy: {**each, "idle": idle[policy]} for policy, each in figures.items()}
+        return {name: {**each, "idle": idle[name]} if name in idle else each for name, each in figures.items()}
 
     def close(self) -> None:
         """End the processes."""
@@ -40,10 +41,10 @@ class ClusterLearners(LocalLearners):
 
     def _together(self, policies: Collection[str], call: Callable[[str], Any]) -> dict[str, Any]:
         """Return policy -> what its call returns. All have ended by then; of several errors, the first is raised."""
-        away = [policy for policy in policies if isinstance(self[policy], LearnerGroup)]
+        away = [policy for policy in policies if policy in self._away]
         with ThreadPoolExecutor(max(len(away), 1)) as threads:
             calls = {policy: threads.submit(self._timed, call, policy) for policy in away}
-            here = {policy: self._timed(call, policy) for policy in policies if policy not in calls}
+            here = {policy: call(policy) for policy in policies if policy not in calls}
         return {policy: calls[policy].result() if policy in calls else here[policy] for policy in policies}
 
     def _timed(self, call: Callable[[str], Any], policy: str) -> Any:
@@ -53,7 +54,7 @@ class ClusterLearners(LocalLearners):
         return result
 
     def _idle(self) -> dict[str, float]:
-        """Return policy -> share of the time since the last call in which its learner neither read nor learnt."""
+        """Return policy -> share of the time since the last call in which its processes neither read nor learnt."""
         now = time.perf_counter()
         elapsed_s, self._measured = max(now - self._measured, 1e-9), now
         idle = {policy: 1 - min(busy_s / elapsed_s, 1.0) for policy, busy_s in self._busy_s.items()}

@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from learning_samples import Plan, context, make
 from real_runs import Desk, Kill, contents, ended, kuhn, rows
+from slow_parts import SlowLoss
 
+from marl.cluster.learner_group import LearnerGroup, Provision
+from marl.cluster.learner_worker import LearnerTask
+from marl.cluster.learners import ClusterLearners
 from marl.cluster.placement import PartitionedPlacement, RayPlacement
 from marl.graph import Trajectory
 from marl.runs.run_folder import RunFolder
@@ -19,6 +26,8 @@ from marl.scenario.cluster import ClusterConfig
 from marl.scenario.load import validate
 from marl.training.placement import Placement
 from marl.training.session import RunStart, train
+from marl.types import Sample
+from trainers.settings.policy_gradient import Grpo
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
@@ -131,3 +140,30 @@ def test_a_run_killed_with_episodes_in_flight_goes_on_without_losing_or_repeatin
     assert ended(desk.begin("--resume", "auto")) == 0, desk.said()
     assert [json.loads(row)["step"] for row in rows(desk.run)] == [*range(7)]
     assert names(desk.run) == each_once(6)
+
+
+def test_learners_of_two_policies_update_at_the_same_time(cluster: None) -> None:
+    settings = Grpo(loss=SlowLoss(seconds=0.7), minibatches=2, merge=False)
+    places = {name: replace(context(), policy=name) for name in ("planner", "solver")}
+    provision = Provision(cpus=0.5, start_s=300.0)
+    learners = ClusterLearners(
+        {
+            name: LearnerGroup(LearnerTask(settings, place, 1, "ddp", 1, 60.0), provision)
+            for name, place in places.items()
+        }
+    )
+    samples = make(Plan(count=4))
+    alone_s = min(update_s(learners, {"planner": samples}) for _ in range(2))
+    both_s = min(update_s(learners, dict.fromkeys(places, samples)) for _ in range(2))
+    assert alone_s > 1.4  # two minibatches
+    assert both_s < 1.5 * alone_s
+    time.sleep(both_s)
+    assert all(0.3 < figures["idle"] < 0.7 for figures in learners.update(dict.fromkeys(places, samples)).values())
+    learners.close()
+
+
+def update_s(learners: ClusterLearners, samples: dict[str, list[Sample]]) -> float:
+    """Seconds of an update."""
+    began = time.perf_counter()
+    learners.update(samples)
+    return time.perf_counter() - began

@@ -22,7 +22,8 @@ class Queue(ExperienceConfig):
 
     With simulators in other processes (`cluster`), they play on while the run learns. An episode that is in flight when
     weights are published goes on with the new ones. Learners that correct for it (`mismatch: {kind: tis}` or `mis`)
-    need no other setting. What is in flight when a run ends is played again when it is resumed.
+    need no other setting. What is in flight when a run ends is played again when it is resumed. Engines in the run's
+    own process compute only while the run waits for them: there, nothing overlaps.
     """
 
     kind: str = "queue"

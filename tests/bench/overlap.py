@@ -42,7 +42,7 @@ FIRST, LAST = 3, 2
 def scenario(ahead: int, steps: int) -> dict[str, Any]:
     """Return the scenario, which differs in its experience alone."""
     learner = {"kind": "grpo", "lr": 1e-3, "old": "read", "mismatch": {"kind": "tis"}, "epochs": 4}
-    model = {"kind": "tiny", "hidden": 64, "layers": 2, "warm_up": {"steps": 250, "episodes": 4096, "lr": 3e-3}}
+    model = {"kind": "tiny", "hidden": 64, "layers": 2, "warm_up": {"steps": 250, "episodes": 1024, "lr": 3e-3}}
     words = {"prompt": "{{ observation }} sum", "sampling": {"max_tokens": 8}}
     engine = {"kind": "slow_parts:LateAnswers", "median_s": 0.4, "sigma": 1.0, "places": 16}
     check = {"kind": "slow_parts:SlowExact", "seconds": 0.2}

@@ -280,8 +280,10 @@ class RayParts:
             if not slot.open or isinstance(order, EndStep):
                 slot.put(order)
         reports = await asyncio.gather(*[slot.report for slot in there if slot.report])
-        late, self._late = self._late, []
-        return [*late, *reports]
+        if isinstance(order, EndStep):
+            late, self._late = self._late, []
+            reports = [*late, *reports]
+        return reports
 
     async def _serve(self, slot: SimulatorSlot) -> None:
         """Keep one simulator going, in one process after another."""

@@ -361,3 +361,5 @@ class Sample:
     rewards: tuple[tuple[int, float], ...] = ()
     """Payments to its agent from this turn until its next one: (index in the episode of the turn at which it was paid,
     value)."""
+    staleness: int = 0
+    """Number of steps since the weights that sampled its first token were the newest."""

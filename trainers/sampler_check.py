@@ -59,6 +59,8 @@ class FidelityGate:
     def check(self, samples: Sequence[Sample], update: int) -> Metrics:
         """Return the differences on samples of the newest weights that were read; nothing if there are none.
 
+        Stale samples are left out: other weights than the learner's have other log-probabilities.
+
         Raises:
             Unfaithful: if the log-probabilities are too far apart.
             NonFinite: if one is not finite.
@@ -67,7 +69,8 @@ class FidelityGate:
             return {}
         newest, before = max(sample.versions[1] for sample in samples), self._newest
         self._newest = newest
-        read = [s for s in samples if s.reading and s.reading.logprobs and s.versions == (newest, newest)]
+        fresh = [sample for sample in samples if sample.versions == (newest, newest) and not sample.staleness]
+        read = [sample for sample in fresh if sample.reading and sample.reading.logprobs]
         if not read or not self.due(update):
             return {}
         gaps = [_sample_gaps(sample) for sample in read]

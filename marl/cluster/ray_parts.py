@@ -149,6 +149,8 @@ class RayParts:
         self._weights: dict[str, NewWeights] = {}
         self._lender = Lender()
         self._spent: Mapping[str, Usage] = {}
+        self._late: list[PartReport] = []
+        """Reports that no step waited for."""
         self._published_bytes = self._published_s = 0.0
         self._restarts = 0
         self._step_began = time.monotonic()
@@ -217,7 +219,10 @@ class RayParts:
             _kill(slot)
 
     def _ordered(self, order: EndStep | Sleep) -> list[PartReport]:
-        """Give all simulators an order; return their reports when all have carried it out."""
+        """Give simulators an order; return the reports that are there when all that play nothing have carried it out.
+
+        Those that play ahead are not waited for: they report on the step later, and would stay awake anyway.
+        """
         return asyncio.run_coroutine_threadsafe(self._reports(order), self._loop).result()
 
     def _soon(self, call: Any, *arguments: Any) -> None:
@@ -231,6 +236,7 @@ class RayParts:
             "cluster/simulators": float(sum(not slot.vacant for slot in self._slots)),
             "cluster/restarts": float(self._restarts),
             "cluster/idle": sum(idle) / len(idle),
+            **{f"cluster/simulator_{slot.number}/idle": share for slot, share in zip(self._slots, idle, strict=True)},
             "cluster/published_bytes": self._published_bytes,
             "cluster/publish_s": self._published_s,
         }
@@ -273,9 +279,15 @@ class RayParts:
     async def _reports(self, order: EndStep | Sleep) -> list[PartReport]:
         there = [slot for slot in self._slots if not slot.vacant]
         for slot in there:
-            slot.report = self._loop.create_future()
-            slot.put(order)
-        return list(await asyncio.gather(*[slot.report for slot in there if slot.report]))
+            if not slot.open:
+                slot.report = self._loop.create_future()
+            if not slot.open or isinstance(order, EndStep):
+                slot.put(order)
+        reports = await asyncio.gather(*[slot.report for slot in there if slot.report])
+        if isinstance(order, EndStep):
+            late, self._late = self._late, []
+            reports = [*late, *reports]
+        return reports
 
     async def _serve(self, slot: SimulatorSlot) -> None:
         """Keep one simulator going, in one process after another."""
@@ -324,8 +336,11 @@ class RayParts:
         sent = [self._addressed(order, slot) for order in orders]
         reply: Reply = await self._call(slot, doing, slot.process.work.remote(sent, _TURN_S), self._settings.deadline_s)
         slot.busy_s += reply.busy_s
-        if reply.report:
-            slot.answer(reply.report)
+        for report in reply.reports:
+            if slot.report:
+                slot.answer(report)
+            else:
+                self._late.append(report)
         self._take(slot, reply.results)
 
     def _addressed(self, order: Order, slot: SimulatorSlot) -> Order:

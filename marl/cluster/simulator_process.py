@@ -72,7 +72,8 @@ class Reply:
     """Answer of a process to orders."""
 
     results: list[tuple[Ticket, Result]] = field(default_factory=list)
-    report: PartReport | None = None
+    reports: list[PartReport] = field(default_factory=list)
+    """One for each order that asks for one."""
     busy_s: float = 0.0
     """Seconds for which it worked."""
 
@@ -119,10 +120,10 @@ class SimulatorProcess:
             case Spent(spent):
                 part.restore_spent(spent)
             case EndStep():
-                reply.report = part.end_step()
+                reply.reports.append(part.end_step())
             case Sleep():
                 part.sleep()
-                reply.report = PartReport()
+                reply.reports.append(PartReport())
             case NewWeights(policy, version, sent):
                 _load(part, policy, sent, version)
 

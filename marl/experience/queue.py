@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import time
 from collections.abc import Iterable, Mapping
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from pydantic import NonNegativeInt
@@ -23,7 +22,8 @@ class Queue(ExperienceConfig):
 
     With simulators in other processes (`cluster`), they play on while the run learns. An episode that is in flight when
     weights are published goes on with the new ones. Learners that correct for it (`mismatch: {kind: tis}` or `mis`)
-    need no other setting. What is in flight when a run ends is played again when it is resumed.
+    need no other setting. What is in flight when a run ends is played again when it is resumed. Engines in the run's
+    own process compute only while the run waits for them: there, nothing overlaps.
     """
 
     kind: str = "queue"
@@ -33,6 +33,11 @@ class Queue(ExperienceConfig):
 
     def build(self) -> Experience:
         return PlayAhead(self.max_staleness)
+
+    @property
+    def ahead(self) -> int:
+        """Return `max_staleness`."""
+        return self.max_staleness
 
 
 class PlayAhead:
@@ -51,18 +56,17 @@ class PlayAhead:
         for later in range(step, step + self._ahead + 1):
             if later not in self._steps:
                 self._steps[later] = simulator.start(deals(later))
-        wanted = self._steps[step]
+        began, wanted = time.perf_counter(), self._steps[step]
         while not self._finished.keys() >= set(wanted):
             self._finished.update(simulator.poll(_WAIT_S))
+        waited_s = time.perf_counter() - began
         del self._steps[step]
         ready, in_flight = self._depth()
-        played = [trajectory for ticket in wanted if (trajectory := self._finished.pop(ticket))]
-        self._metrics = {"queue/ready": float(ready), "queue/in_flight": float(in_flight)}
-        self._metrics |= self._staleness(played, step)
-        return played
+        self._metrics = {"queue/ready": float(ready), "queue/in_flight": float(in_flight), "queue/wait_s": waited_s}
+        return [trajectory for ticket in wanted if (trajectory := self._finished.pop(ticket))]
 
     def metrics(self) -> Metrics:
-        """Return `queue/...` and `role/NAME/staleness` of the last step."""
+        """Return `queue/...` of the last step."""
         return dict(self._metrics)
 
     def state_dict(self) -> dict[str, Any]:
@@ -85,15 +89,3 @@ class PlayAhead:
             simulator.cancel(tickets)
             for ticket in tickets:
                 self._finished.pop(ticket, None)
-
-    def _staleness(self, played: Iterable[Trajectory], step: int) -> Metrics:
-        """Return role -> mean number of steps since the weights that began its turns were the newest.
-
-        Step s plays on-policy with version s. Weights that have not been published for longer than these settings
-        allow do not learn in every step, and are left out.
-        """
-        ages: dict[str, list[int]] = defaultdict(list)
-        for turn in (turn for trajectory in played for turn in trajectory.turns if turn.completion.prompt_ids):
-            if (age := step - turn.completion.versions[0]) <= self._ahead:
-                ages[turn.role].append(age)
-        return {f"role/{name}/staleness": fmean(values) for name, values in ages.items()}

@@ -116,6 +116,11 @@ class ExperienceConfig(Component):
     off_policy: ClassVar[bool] = False
     """True if its texts are what somebody else said, of whom no log-probabilities are known."""
 
+    @property
+    def ahead(self) -> int:
+        """Return the number of steps by which it may play ahead of learning."""
+        return 0
+
     @abstractmethod
     def build(self) -> Experience: ...
 

@@ -167,11 +167,11 @@ class PartitionedSimulator(BaseSimulator):
         self._ledger.parts.sleep()
 
     def _take_costs(self, reports: Iterable[PartReport]) -> None:
-        """Add what each part has spent since the last time, when it was told the sum."""
-        before, total = dict(self._ledger.spent), dict(self._ledger.spent)
+        """Add what parts have spent, and tell each of them the sum."""
+        total = dict(self._ledger.spent)
         for report in reports:
             for policy, usage in report.spent.items():
-                total[policy] = total.get(policy, Usage()) + (usage - before.get(policy, Usage()))
+                total[policy] = total.get(policy, Usage()) + usage
         if total:
             self.restore_spent(total)
 

@@ -63,7 +63,7 @@ class PartReport:
     """Of its engines, named as by `BaseSimulator.end_step`."""
     failures: list[str] = field(default_factory=list)
     spent: dict[str, Usage] = field(default_factory=dict)
-    """Policy -> the cost of all its answers, with what it was told was spent before."""
+    """Policy -> the cost of its answers."""
 
 
 class SimulatorPart:
@@ -75,6 +75,8 @@ class SimulatorPart:
         self._plays: dict[tuple[int, Ticket], Ticket] = {}
         """(table, ticket there) -> ticket of the job."""
         self._pending: dict[Ticket, tuple[int, PendingAnswers]] = {}
+        self._reported: dict[str, Usage] = {}
+        """Policy -> what was spent when that was reported, or told, last."""
 
     @property
     def jobs(self) -> int:
@@ -122,6 +124,7 @@ class SimulatorPart:
     def restore_spent(self, spent: Mapping[str, Usage]) -> None:
         """Go on from what all parts have spent."""
         self._simulator.restore_spent(spent)
+        self._reported = dict(self._simulator.spent)
 
     def sleep(self) -> None:
         """Let engines free their memory until they are needed again."""
@@ -129,8 +132,10 @@ class SimulatorPart:
 
     def end_step(self) -> PartReport:
         """Return figures of the step that ends."""
-        simulator = self._simulator
-        return PartReport(simulator.end_step(), simulator.take_failures(), dict(simulator.spent))
+        simulator, before = self._simulator, self._reported
+        self._reported = dict(simulator.spent)
+        spent = {policy: usage - before.get(policy, Usage()) for policy, usage in self._reported.items()}
+        return PartReport(simulator.end_step(), simulator.take_failures(), spent)
 
     def _at(self, table: Table) -> RolloutSimulator:
         """Return the simulator of a table, set up when it is played at first."""

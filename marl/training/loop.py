@@ -25,7 +25,6 @@ from marl.seeds import seed_of
 from marl.training.failures import divergence_advice, memory_advice, resume_advice
 from marl.training.interrupt import STEP_S, UPDATE_S, Interrupt, Stopped
 from marl.training.run import Run
-from marl.training.samples import collect
 from marl.types import Metrics, Sample, Turn
 from marl.view.console import Monitor
 from marl.view.examples import examples
@@ -133,15 +132,15 @@ class Training:
         with clock("step"), self._rescued(clock, self.save):
             with self._stop.patient(STEP_S):
                 with clock("play"):
-                    trajectories = run.experience.gather(step, run.deals, run.simulator)
+                    trajectories = run.experience.gather(step, run.planned, run.simulator)
                 with clock("read"):
                     readings = run.read(trajectories)
                 with clock("judge"):
                     judgement = run.judged(trajectories, readings)
-                    batches = collect(trajectories, judgement, run.scenario.roles, readings)
+                    batches = run.samples(trajectories, judgement, readings)
                 lost = run.simulator.dropped - dropped, run.simulator.unjudged - unjudged
                 metrics = summarize(trajectories) | dict(zip(_LOST, map(float, lost), strict=True))
-                metrics |= run.experience.metrics() | run.simulator.end_step() | judgement.metrics
+                metrics |= run.figures(trajectories) | judgement.metrics
             due = run.update_schedule(step, batches)
             with clock("learn"), self._stop.patient(UPDATE_S):
                 metrics |= self._learn(due)

@@ -18,6 +18,8 @@ from marl.scenario.schema import Scenario
 from marl.seeds import seed_of
 from marl.training.mix import GameMix
 from marl.training.placement import Learners
+from marl.training.samples import collect
+from marl.training.staleness import Staleness
 from marl.training.update_schedule import UpdateSchedule
 from marl.types import Deal, Metrics, Reading, Sample, Turn, TurnId, Usage
 
@@ -36,11 +38,13 @@ class Run:
     versions: dict[str, int] = field(init=False)
     update_schedule: UpdateSchedule = field(init=False)
     mix: GameMix = field(init=False)
+    staleness: Staleness = field(init=False)
 
     def __post_init__(self) -> None:
         self.versions = dict.fromkeys(self.learners, 0)
         self.update_schedule = UpdateSchedule(self.scenario.policies)
         self.mix = GameMix(self.scenario)
+        self.staleness = Staleness(self.learners, self.scenario.roles, self.scenario.experience.ahead)
         self._seats_of = {name: view.seats for name, view in self.scenario.by_game().items()}
 
     def deals(self, step: int) -> list[Deal]:
@@ -52,6 +56,10 @@ class Run:
             seed, seats = seed_of(schedule.seed, "deal", name), self._seats(game, turn)
             deals += [Deal(f"{name}.{i}", name, seed, seats, game=game) for i in range(schedule.group_size)]
         return deals
+
+    def planned(self, step: int) -> list[Deal]:
+        """Return the starts of a step; none after the run's last one, which nobody need play ahead."""
+        return self.deals(step) if step < self.scenario.schedule.steps else []
 
     def _seats(self, game: str, rotation: int) -> dict[str, str]:
         seats = self._seats_of[game]
@@ -91,6 +99,19 @@ class Run:
         self.simulator.release(trajectories)
         return judgement
 
+    def samples(
+        self, trajectories: Sequence[Trajectory], judgement: Judgement, readings: Mapping[TurnId, Reading]
+    ) -> dict[str, list[Sample]]:
+        """Return policy -> its samples of this step."""
+        return collect(
+            trajectories, judgement, self.scenario.roles, readings, lambda turn: self.staleness(turn, self.step)
+        )
+
+    def figures(self, trajectories: Sequence[Trajectory]) -> Metrics:
+        """Return figures of the experience in this step, of the engines, and of how stale turns are."""
+        turns = (turn for trajectory in trajectories for turn in trajectory.turns)
+        return self.experience.metrics() | self.staleness.metrics(turns, self.step) | self.simulator.end_step()
+
     def record(self, judgement: Judgement, trajectories: Sequence[Trajectory]) -> StepRecord:
         """Return why each turn got its advantage."""
         return judgement.record(trajectories, {name: role.policy for name, role in self.scenario.roles.items()})
@@ -107,6 +128,7 @@ class Run:
         if learner is None or not learner.publishes:
             return
         self.versions[name] = version
+        self.staleness.publish(name, version)
         self.simulator.load_weights(name, self.learners[name].publish(), version)
 
     def save_policies(self, folder: Path) -> None:

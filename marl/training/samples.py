@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from marl.graph import Trajectory
@@ -19,6 +19,7 @@ def collect(
     judgement: Judgement,
     roles: Mapping[str, RoleConfig],
     readings: Mapping[TurnId, Reading],
+    staleness: Callable[[Turn], int] = lambda _: 0,
 ) -> dict[str, list[Sample]]:
     """Return policy -> its samples.
 
@@ -38,7 +39,8 @@ def collect(
             end = trajectory.end if last[turn.agent] == turn.id else _GOES_ON
             sample = _sample(turn, trajectory.start, end, judgement, readings.get(turn.id))
             total, following = paid.get(turn.agent, 0.0), tuple(rewards.get(turn.id, ()))
-            batches[role.policy].append(replace(sample, paid=total, rewards=following))
+            sample = replace(sample, paid=total, rewards=following, staleness=staleness(turn))
+            batches[role.policy].append(sample)
     return batches
 
 

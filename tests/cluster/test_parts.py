@@ -21,8 +21,10 @@ from marl.types import Deal, Fork
 GAME = KuhnPokerConfig()
 
 
-def divided(count: int, game: GameConfig = GAME) -> tuple[PartitionedSimulator, list[FunctionEngine]]:
-    engines = [FunctionEngine(random_move, newest_first=True, batch=1) for _ in range(count)]
+def divided(
+    count: int, game: GameConfig = GAME, *, newest_first: bool = True
+) -> tuple[PartitionedSimulator, list[FunctionEngine]]:
+    engines = [FunctionEngine(random_move, newest_first=newest_first, batch=1) for _ in range(count)]
     simulators = [table(game, engine) for engine in engines]
     parts = LocalParts([SimulatorPart(simulator) for simulator in simulators])
     return PartitionedSimulator({"": game}, simulators[0].casting, parts), engines
@@ -96,6 +98,17 @@ def test_a_queue_plays_later_steps_ahead_and_returns_each_step_whole_and_once() 
     assert ids == [[f"{step}.{i}" for i in range(4)] for step in range(4)]
     figures = queue.metrics()
     assert figures["queue/ready"] + figures["queue/in_flight"] == 8
+
+
+def test_an_evaluation_neither_takes_nor_holds_up_the_episodes_that_are_in_flight() -> None:
+    simulator, engines = divided(2, newest_first=False)
+    tickets = simulator.start(by_step(0))
+    evaluated = simulator.variant(simulator.casting).play(deals(8, step=9))
+    assert [trajectory.id for trajectory in evaluated] == [f"9.{i}" for i in range(8)]
+    asked = sum(len(engine.requests) for engine in engines)
+    finished = dict(simulator.poll(0.0))
+    assert [trajectory.id for ticket in tickets if (trajectory := finished[ticket])] == [f"0.{i}" for i in range(4)]
+    assert asked == sum(len(engine.requests) for engine in engines)  # they were over before
 
 
 def test_what_has_no_effect_without_processes_is_refused() -> None:

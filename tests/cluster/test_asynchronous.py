@@ -1,0 +1,169 @@
+"""Play ahead on a real Ray cluster: episodes once each, in flight under new weights, and what is not held up."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from learning_samples import Plan, context, make
+from real_runs import Desk, Kill, contents, ended, kuhn, rows
+from slow_parts import SlowLoss
+
+from marl.cluster.learner_group import LearnerGroup, Provision
+from marl.cluster.learner_worker import LearnerTask
+from marl.cluster.learners import ClusterLearners
+from marl.cluster.placement import PartitionedPlacement, RayPlacement
+from marl.graph import Trajectory
+from marl.runs.run_folder import RunFolder
+from marl.scenario.cluster import ClusterConfig
+from marl.scenario.load import validate
+from marl.training.placement import Placement
+from marl.training.session import RunStart, train
+from marl.types import Sample
+from trainers.settings.policy_gradient import Grpo
+
+ray = pytest.importorskip("ray")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+SCHEDULE = {"steps": 6, "groups": 6, "group_size": 4, "threads": 1}
+SLOW = {"kind": "slow_parts:SlowDecoding", "pause_s": 0.02}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))  # processes import parts of these tests
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+        yield
+        ray.shutdown()
+
+
+def scenario(experience: dict[str, Any] | str, **engine: Any) -> dict[str, Any]:
+    """Kuhn poker, every episode on disk, with a correction for stale episodes."""
+    data = kuhn({"old": "read", "mismatch": {"kind": "tis"}, "fidelity": {"every": 2}}, schedule=SCHEDULE)
+    data["policies"]["actor"] |= {"engine": engine} if engine else {}
+    evaluate = {"every": 3, "nashconv": True, "against": {"random": 6}}
+    return data | {"experience": experience, "evaluate": evaluate, "checkpoint": {"every": 2, "trajectories": 1.0}}
+
+
+def trained(data: dict[str, Any], folder: Path, placement: Placement) -> list[dict[str, Any]]:
+    """Train; return a row of metrics for each step."""
+    assert train(validate(data), folder, RunStart(), [], placement=placement)
+    return [row for row in RunFolder(folder).rows() if row["step"]]
+
+
+def on_ray(data: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+    placement = RayPlacement(ClusterConfig(simulators=2))
+    try:
+        return trained(data, folder, placement)
+    finally:
+        placement.close()
+
+
+def episodes(folder: Path) -> dict[int, list[Trajectory]]:
+    """Step -> its episodes, from disk."""
+    home = RunFolder(folder)
+    return {step: home.episodes(step) for step in home.recorded()}
+
+
+def each_once(steps: int) -> list[str]:
+    """Names of all episodes that a run is to learn from, in order."""
+    groups, size = SCHEDULE["groups"], SCHEDULE["group_size"]
+    return [f"{step:06d}.{group}.{i}" for step in range(steps) for group in range(groups) for i in range(size)]
+
+
+def names(folder: Path) -> list[str]:
+    return [trajectory.id for _, played in sorted(episodes(folder).items()) for trajectory in played]
+
+
+def test_without_staleness_a_queue_on_ray_gives_the_bits_of_rollouts(
+    cluster: None, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(made))
+    ahead = on_ray(scenario({"kind": "queue", "max_staleness": 0}), tmp_path / "queue")
+    plain = trained(scenario("rollouts"), tmp_path / "plain", PartitionedPlacement(2))
+    clock = ("time/", "cluster/", "queue/")
+    assert [{name: row[name] for name in row if not name.startswith(clock)} for row in ahead] == [
+        {name: row[name] for name in row if not name.startswith(clock)} for row in plain
+    ]
+    weights = [contents(tmp_path / name, "checkpoints", "trajectories") for name in ("queue", "plain")]
+    manifests = [{k: v for k, v in files.items() if not k.endswith("manifest.json")} for files in weights]
+    assert manifests[0] == manifests[1]
+
+
+@pytest.mark.parametrize("ahead", [1, 4])
+def test_every_episode_is_learnt_from_once_while_those_in_flight_go_on_under_new_weights(
+    cluster: None, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(made))
+    table = on_ray(scenario({"kind": "queue", "max_staleness": ahead}, **SLOW), tmp_path / "run")
+    assert names(tmp_path / "run") == each_once(6)
+    stale = [row["role/player/staleness_max"] for row in table]
+    assert 1 <= max(stale) <= ahead
+    assert all(age <= row for row, age in enumerate(stale))  # at step s there are s older versions
+    turns = [turn for played in episodes(tmp_path / "run").values() for t in played for turn in t.turns]
+    versions = {turn.completion.versions for turn in turns}
+    assert any(first < last for first, last in versions)  # one completion, begun by old and ended by new weights
+    figures = ("queue/ready", "queue/in_flight", "queue/wait_s", "cluster/simulator_0/idle", "cluster/simulator_1/idle")
+    assert all(row[figure] >= 0 for row in table for figure in figures)
+    assert table[-1]["queue/in_flight"] == table[-1]["queue/ready"] == 0  # nothing is played beyond the last step
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 4])
+def test_simulators_of_one_process_play_ahead_by_as_many_steps(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(made))
+    table = trained(scenario({"kind": "queue", "max_staleness": ahead}), tmp_path / "run", PartitionedPlacement(2))
+    assert names(tmp_path / "run") == each_once(6)
+    stale = [row["role/player/staleness_max"] for row in table]
+    assert stale[: ahead + 1] == [*range(ahead + 1)]  # the first step's wait plays all of them to their end
+    assert max(stale) == ahead
+
+
+def test_a_run_killed_with_episodes_in_flight_goes_on_without_losing_or_repeating_one(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").symlink_to(made)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    data = scenario({"kind": "queue", "max_staleness": 2}, **SLOW) | {"cluster": {"simulators": 2, "cpus": 0.1}}
+    desk = Desk(tmp_path, data)
+    assert ended(desk.begin(kill=Kill("call", "Training._learn", 4))) == -9, desk.said()
+    assert len(rows(desk.run)) == 4  # that before the first step, and three, two of them in a checkpoint
+    assert ended(desk.begin("--resume", "auto")) == 0, desk.said()
+    assert [json.loads(row)["step"] for row in rows(desk.run)] == [*range(7)]
+    assert names(desk.run) == each_once(6)
+
+
+def test_learners_of_two_policies_update_at_the_same_time(cluster: None) -> None:
+    settings = Grpo(loss=SlowLoss(seconds=0.7), minibatches=2, merge=False)
+    places = {name: replace(context(), policy=name) for name in ("planner", "solver")}
+    provision = Provision(cpus=0.5, start_s=300.0)
+    learners = ClusterLearners(
+        {
+            name: LearnerGroup(LearnerTask(settings, place, 1, "ddp", 1, 60.0), provision)
+            for name, place in places.items()
+        }
+    )
+    samples = make(Plan(count=4))
+    alone_s = min(update_s(learners, {"planner": samples}) for _ in range(2))
+    both_s = min(update_s(learners, dict.fromkeys(places, samples)) for _ in range(2))
+    assert alone_s > 1.4  # two minibatches
+    assert both_s < 1.5 * alone_s
+    time.sleep(both_s)
+    assert all(0.3 < figures["idle"] < 0.7 for figures in learners.update(dict.fromkeys(places, samples)).values())
+    learners.close()
+
+
+def update_s(learners: ClusterLearners, samples: dict[str, list[Sample]]) -> float:
+    """Seconds of an update."""
+    began = time.perf_counter()
+    learners.update(samples)
+    return time.perf_counter() - began

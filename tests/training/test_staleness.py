@@ -1,0 +1,62 @@
+"""Staleness of turns, counted by hand; and the gate, which compares the learner with fresh turns alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from learning_samples import TinySource, context, sample
+from small_games import FunctionEngine, deal, random_move, table
+
+from games.kuhn_poker import KuhnPokerConfig
+from marl.errors import EngineError, Unfaithful
+from marl.training.staleness import Staleness
+from marl.types import Reading, Turn
+from trainers.settings.policy_gradient import Grpo
+
+GAME = KuhnPokerConfig()
+SIMULATOR = table(GAME, FunctionEngine(random_move))
+ROLES = SIMULATOR.casting.roles
+
+
+def turn(version: int) -> Turn:
+    """Return a turn that was begun with a version of the weights."""
+    played = SIMULATOR.play([deal(f"e{version}", GAME)])[0].turns[0]
+    return replace(played, completion=replace(played.completion, prompt_ids=(1,), versions=(version, version)))
+
+
+def publishing(*versions: int, allowed: int = 4) -> Staleness:
+    policy = next(iter(ROLES.values())).policy
+    staleness = Staleness([policy], ROLES, allowed)
+    for version in versions:
+        staleness.publish(policy, version)
+    return staleness
+
+
+def test_staleness_is_the_steps_since_a_turns_weights_were_the_newest() -> None:
+    every = publishing(1, 2, 3, 4, 5)
+    assert [every(turn(version), 5) for version in (5, 4, 3, 1)] == [0, 1, 2, 4]
+    rare = publishing(4, 8, allowed=1)  # a policy that learns in every fourth step
+    assert [rare(turn(version), 8) for version in (4, 8)] == [1, 0]
+    figures = every.metrics([turn(5), turn(2), turn(3)], 5)
+    assert figures == {"role/player/staleness": pytest.approx(5 / 3), "role/player/staleness_max": 3}
+
+
+def test_weights_older_than_the_experience_allows_end_the_run() -> None:
+    with pytest.raises(EngineError, match=r"version 1 .* 2 steps old, but experience.max_staleness is 1"):
+        publishing(1, 2, 3, allowed=1)(turn(1), 3)
+
+
+def test_a_policy_that_does_not_learn_is_never_stale_and_without_play_ahead_nothing_is() -> None:
+    frozen = Staleness([], ROLES, 1)
+    assert (frozen(turn(0), 9), frozen.metrics([turn(0)], 9)) == (0, {})
+    assert publishing(1, 2, allowed=0)(turn(0), 2) == 0
+
+
+def test_the_gate_leaves_stale_samples_out() -> None:
+    learner = Grpo().build(context(source=TinySource()))
+    wrong = Reading((-1.0, -2.0))
+    stale = [sample((1,), (2, 3), (-3.0, -4.0), turn=i, reading=wrong, staleness=1) for i in range(4)]
+    assert "fidelity_max" not in learner.update(stale)
+    with pytest.raises(Unfaithful):
+        Grpo().build(context(source=TinySource())).update([replace(each, staleness=0) for each in stale])

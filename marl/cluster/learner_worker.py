@@ -37,13 +37,13 @@ class LearnerTask:
 class LearnerWorker:
     """Holds one process's part of a learner. All of a group's are called alike, one call after the other."""
 
-    def __init__(self, rank: int) -> None:
-        self._rank, self._membership = rank, ExitStack()
+    def __init__(self) -> None:
+        self._rank, self._membership = 0, ExitStack()
         self._learner: Learner | None = None
 
-    def alive(self) -> bool:
-        """Return True: a process that hangs does not."""
-        return True
+    def alive(self) -> str:
+        """Return the machine and the number of this process; one that hangs does not."""
+        return f"{socket.gethostname()}, process {os.getpid()}"
 
     def meeting_place(self) -> str:
         """Return an address at which other processes of the cluster can meet this one, with a port that is free now."""
@@ -55,14 +55,15 @@ class LearnerWorker:
             listener.bind((host, 0))
             return f"tcp://{host}:{listener.getsockname()[1]}"
 
-    def join(self, task: LearnerTask, place: str) -> frozenset[str]:
+    def join(self, task: LearnerTask, place: str, rank: int) -> frozenset[str]:
         """Meet the other processes and build the learner; return its needs."""
         from marl.models.process_group import Membership, joined
 
+        self._rank = rank
         use_threads(task.threads)
         if place.startswith("tcp://127."):  # gloo looks for an interface by the machine's name
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        member = Membership(self._rank, task.size, place, task.way, task.deadline_s)
+        member = Membership(rank, task.size, place, task.way, task.deadline_s)
         group = self._membership.enter_context(joined(member))
         self._learner = task.settings.build(replace(task.context, collective=group))
         return self._learner.needs

@@ -57,4 +57,4 @@ def _start(
     task = LearnerTask(learner, context, size, settings.data_parallel, threads, settings.start_s)
     losses = settings.tries if settings.keep_learners else 0
     reserved = settings.learner_cpus, settings.learner_gpus
-    return LearnerGroup(task, Provision(*reserved, settings.deadline_s, settings.start_s, losses))
+    return LearnerGroup(task, Provision(*reserved, settings.deadline_s, settings.start_s, settings.room_s, losses))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -22,7 +23,10 @@ _OWN = {"address": "local", "include_dashboard": False}
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Lets Ray name this machine 127.0.0.1 and listen there alone, as it does by default on a laptop's system. It is read
 when Ray is imported; what is given as `_node_ip_address` is not heeded."""
-_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0"}
+_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_NUM_REDIS_GET_RETRIES": "2"}
+"""No report to Ray's makers; two attempts at a cluster's address, of up to 40 s each, in place of 20."""
+_ANSWER_S = 10.0
+"""Longest wait for any answer at a cluster's address."""
 
 
 @contextmanager
@@ -52,6 +56,7 @@ def _connect(settings: ClusterConfig) -> None:
     main = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
     options: dict[str, Any] = {"address": settings.address} if settings.address else _OWN
+    _expect_answer(options["address"])
     until = time.monotonic() + settings.start_s
     while not _begun(options, until):
         sys.stderr.write("marl: Ray has not come up within 30 s: it is tried again\n")
@@ -70,8 +75,27 @@ def _begun(options: Mapping[str, Any], until: float) -> bool:
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
         return ray.is_initialized()
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-        where = f"cluster.address: {options['address']}: no Ray cluster answers there"
-        raise ScenarioError(f"{where}: {str(error).strip()}; `ray status` on that machine tells more") from error
+        raise _nobody(options["address"], error) from error
+
+
+def _expect_answer(address: str) -> None:
+    """Check that something listens at HOST:PORT: Ray itself tries for minutes, and not all that it raises is caught.
+
+    Raises:
+        ScenarioError: if nothing does.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+        except OSError as error:
+            raise _nobody(address, error) from error
+
+
+def _nobody(address: str, error: Exception) -> ScenarioError:
+    why = str(error).strip().partition("\n")[0]
+    advice = "start one there (`ray start --head`), or leave cluster.address out for one of the run's own"
+    return ScenarioError(f"cluster.address: {address}: no Ray cluster answers there: {why}; {advice}")
 
 
 class _Start:

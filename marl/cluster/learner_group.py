@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from marl.cluster.learner_worker import LearnerTask, LearnerWorker
 from marl.errors import Notice, RunError, Writing
+from marl.rollout.base import PartStatus
 from marl.types import Metrics, Reading, Sample, Turn
 
 if TYPE_CHECKING:
@@ -66,6 +68,10 @@ class LearnerGroup:
         """Sign that a process is up -> its handle, of those for which there was no room."""
         self._state: dict[str, Any] | None = None
         """State after the newest update; None: that of a learner that was just built."""
+        self._places: list[str] = []
+        """Machine and number of each process."""
+        self._doing = ("starting", time.time())
+        """What the processes do, and since when, in seconds since 1970."""
         self._lost: LearnerLost | None = None
         """Loss after which there is no state to go on from."""
         self.changes, self.restarts = 0, 0
@@ -124,6 +130,14 @@ class LearnerGroup:
             ray.kill(worker)
         self._waiting = {}
 
+    def status(self) -> list[PartStatus]:
+        """Return what each process does; may be called from any thread."""
+        doing, since = self._doing
+        return [
+            PartStatus(f"{self._name}, process {rank}", place, doing, since, 0, self.restarts)
+            for rank, place in enumerate(list(self._places))
+        ]
+
     @property
     def _name(self) -> str:
         return f"learner of policy {self._task.context.policy!r}"
@@ -150,6 +164,7 @@ class LearnerGroup:
     def _start(self) -> None:
         """Start processes that have found room, and let them build the learner and take its state."""
         self._hire()
+        self._places = self._all("alive")
         task, place = replace(self._task, size=len(self._workers)), self._all("meeting_place")[0]
         joining = [worker.join.remote(task, place, rank) for rank, worker in enumerate(self._workers)]
         self._needs = self._results("join", joining)[0]
@@ -162,6 +177,7 @@ class LearnerGroup:
         Raises:
             LearnerLost: if there is no room for any, or at first for all.
         """
+        self._doing = "waiting for room", time.time()
         size, provision = self._task.size, self._provision
         options: dict[str, Any] = {"num_cpus": provision.cpus, "num_gpus": provision.gpus}
         actor: Any = ray.remote(**options, concurrency_groups={HEALTH: 1})(LearnerWorker)
@@ -205,6 +221,7 @@ class LearnerGroup:
 
     def _results(self, method: str, calls: Sequence[Any]) -> list[Any]:
         results: dict[Any, Any] = {}
+        self._doing = method, time.time()
         while waiting := [call for call in calls if call not in results]:
             # Half of the deadline for the call, half for a sign of life.
             done, _ = ray.wait(waiting, timeout=self._provision.deadline_s / 2)
@@ -219,6 +236,7 @@ class LearnerGroup:
                 raise
             if not done:
                 self._expect_alive(method)
+        self._doing = "idle", time.time()
         return [results[call] for call in calls]
 
     def _expect_alive(self, method: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import struct
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,10 @@ from marl.types import Metrics, Reading, Sample, Turn
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+_GET_ADDRESS = 0x8915
+"""SIOCGIFADDR of Linux."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +53,7 @@ class LearnerWorker:
 
     def meeting_place(self) -> str:
         """Return an address at which other processes of the cluster can meet this one, with a port that is free now."""
-        import ray
-
-        here = ray.get_runtime_context().get_node_id()
-        host = next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here)
+        host = _own_address()
         with socket.socket() as listener:
             listener.bind((host, 0))
             return f"tcp://{host}:{listener.getsockname()[1]}"
@@ -61,8 +64,9 @@ class LearnerWorker:
 
         self._rank = rank
         use_threads(task.threads)
-        if place.startswith("tcp://127."):  # gloo looks for an interface by the machine's name
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        # By itself, gloo takes the interface that the machine's name leads to, which others may not reach.
+        if interface := _interface(_own_address()):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         member = Membership(rank, task.size, place, task.way, task.deadline_s)
         group = self._membership.enter_context(joined(member))
         self._learner = task.settings.build(replace(task.context, collective=group))
@@ -106,3 +110,22 @@ class LearnerWorker:
         """Put the state back; return the needs of the next update."""
         self.learner.load_state_dict(state)
         return self.learner.needs
+
+
+def _own_address() -> str:
+    """Return the address of this machine at which Ray's other machines reach it."""
+    import ray
+
+    here = ray.get_runtime_context().get_node_id()
+    return next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here)
+
+
+def _interface(address: str) -> str:
+    """Return the name of the network interface with this IPv4 address; "" if none is found."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # it has none
+                answer = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, struct.pack("256s", name.encode()))
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return ""

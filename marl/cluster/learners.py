@@ -9,6 +9,7 @@ from typing import Any
 from marl.cluster.learner_group import LearnerGroup, Provision
 from marl.cluster.learner_worker import LearnerTask
 from marl.protocols import LearnerConfig, LearnerContext
+from marl.rollout.base import PartStatus
 from marl.scenario.cluster import ClusterConfig
 from marl.scenario.schema import Scenario
 from marl.training.placement import LocalLearners, Sources, learner_contexts
@@ -24,6 +25,10 @@ class ClusterLearners(LocalLearners):
 
     def update(self, samples: Mapping[str, Sequence[Sample]]) -> dict[str, Metrics]:
         return self._together(samples, lambda policy: self[policy].update(samples[policy]))
+
+    def status(self) -> list[PartStatus]:
+        groups = [learner for learner in self.values() if isinstance(learner, LearnerGroup)]
+        return [part for group in groups for part in group.status()]
 
     def close(self) -> None:
         """End the processes."""

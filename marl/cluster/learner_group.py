@@ -159,7 +159,7 @@ class LearnerGroup:
                     raise
                 losses += 1
                 self.restarts += 1
-                warnings.warn(f"{lost}; its processes are started anew", ReplacedLearner, stacklevel=2)
+                self._tell(f"{lost}; its processes are started anew")
 
     def _start(self) -> None:
         """Start processes that have found room, and let them build the learner and take its state."""
@@ -196,14 +196,19 @@ class LearnerGroup:
         if not (fewer and up):
             self.close()
             raise LearnerLost(f"{room} have not come up within {provision.start_s:g} s")
-        message = f"{room}: {len(up)} have come up within {provision.room_s:g} s, and go on until there is room for all"
-        warnings.warn(message, ReplacedLearner, stacklevel=2)
+        self._tell(
+            f"{room}: {len(up)} have come up within {provision.room_s:g} s, and go on until there is room for all"
+        )
 
     def _take_up(self) -> None:
         """Begin anew with more processes if there is room for one that was waited for."""
         if self._waiting and ray.wait(list(self._waiting), timeout=0)[0]:
             self._end()
-            warnings.warn(f"{self._name}: there is room for more processes again", ReplacedLearner, stacklevel=2)
+            self._tell(f"{self._name}: there is room for more processes again")
+
+    def _tell(self, message: str) -> None:
+        # With the number, as Python shows equal warnings once.
+        warnings.warn(f"{message} (restart {self.restarts})", ReplacedLearner, stacklevel=3)
 
     def _end(self) -> None:
         for worker in self._workers:

@@ -196,9 +196,8 @@ class LearnerGroup:
         if not (fewer and up):
             self.close()
             raise LearnerLost(f"{room} have not come up within {provision.start_s:g} s")
-        self._tell(
-            f"{room}: {len(up)} have come up within {provision.room_s:g} s, and go on until there is room for all"
-        )
+        few = f"{len(up)} have come up within {provision.room_s:g} s"
+        self._tell(f"{room}: {few}, and go on until there is room for all")
 
     def _take_up(self) -> None:
         """Begin anew with more processes if there is room for one that was waited for."""

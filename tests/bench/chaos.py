@@ -133,6 +133,7 @@ class Machines:
         for _ in range(3):
             self.add()
         self.address = self._cluster.address
+        self._stopped: list[psutil.Process] = []
 
     def add(self) -> None:
         self._cluster.add_node(num_cpus=1, **_STORE)
@@ -146,15 +147,21 @@ class Machines:
 
     def strike(self, kind: str, number: int, rng: random.Random) -> bool:
         """Send a signal to a process of this kind; False if there is none now."""
-        found = [process.pid for process in psutil.Process().children(recursive=True) if _is(process, _NAMES[kind])]
-        if found:
-            with suppress(ProcessLookupError):
-                os.kill(rng.choice(sorted(found)), number)
-                return True
+        found = [process for process in psutil.Process().children(recursive=True) if _is(process, _NAMES[kind])]
+        if not found:
+            return False
+        victim = rng.choice(sorted(found, key=lambda process: process.pid))
+        with suppress(psutil.NoSuchProcess):
+            victim.send_signal(number)
+            self._stopped += [victim] * (number == signal.SIGSTOP)
+            return True
         return False
 
     def end(self) -> None:
         self._cluster.shutdown()
+        for process in self._stopped:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()  # one whose machine was lost meanwhile cannot notice it
 
 
 def _is(process: psutil.Process, name: str) -> bool:
@@ -237,7 +244,7 @@ def episodes(run: Path, steps: int) -> dict[str, int]:
     """Counts of steps and episodes on disk, and of what is missing, or there twice, or of no deal."""
     home = RunFolder(run)
     schedule = home.scenario().schedule
-    rows = Counter(row["step"] for row in home.rows())
+    rows = Counter(row["step"] for row in home.rows() if row["step"])
     ids = Counter(episode.id for step in home.recorded() for episode in home.episodes(step))
     dealt = {
         f"{step:06d}.{group}.{i}"

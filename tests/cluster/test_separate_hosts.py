@@ -61,7 +61,8 @@ def nodes(network: None) -> Iterator[None]:
     other = [ray, "start", f"--address={HEAD}", *size]
     alone = ["sh", "-c", f'mount -t tmpfs none {own} && exec "$@"', "sh"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
-    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": ""}
+    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
+    environment.pop("RAY_TMPDIR", None)
     started: list[subprocess.Popen[bytes]] = []
     try:
         for number, words in enumerate((head, [*alone, *other])):

@@ -26,7 +26,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 STORE = {"object_store_memory": 100 << 20}
 SIMULATOR, LEARNER = 10, 1
-"""Processors of each process. Beside simulators, each machine has room for one process of a learner."""
+"""Processors of each process. Beside simulators, each machine has room for one process of a learner, which reserves the
+only GPU that the machine says it has."""
 
 
 @pytest.fixture
@@ -36,9 +37,10 @@ def cluster() -> Iterator[Any]:
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     cluster = Cluster(
-        initialize_head=True, head_node_args={**STORE, "num_cpus": 2 * SIMULATOR + LEARNER, "include_dashboard": False}
+        initialize_head=True,
+        head_node_args={**STORE, "num_cpus": 2 * SIMULATOR + LEARNER, "num_gpus": 1, "include_dashboard": False},
     )
-    cluster.add_node(num_cpus=SIMULATOR + LEARNER, **STORE)
+    cluster.add_node(num_cpus=SIMULATOR + LEARNER, num_gpus=1, **STORE)
     ray.init(address=cluster.address, log_to_driver=False)
     yield cluster
     ray.shutdown()
@@ -63,20 +65,21 @@ def test_a_run_goes_on_with_fewer_machines_and_takes_up_new_ones(cluster: Any, m
         cpus=SIMULATOR,
         learners={"actor": 2},
         learner_cpus=LEARNER,
+        learner_gpus=1,
         deadline_s=20.0,
         room_s=2.0,
         start_s=100.0,
     )
-    placement, simulators, notes = RayPlacement(settings), [0.0], list[str]()
+    placement, simulators, notes = RayPlacement(settings), dict[int, float](), list[str]()
 
     def on_step(step: int, metrics: Metrics) -> None:
-        simulators.append(metrics["cluster/simulators"])
+        simulators[step] = metrics.get("cluster/simulators", 0.0)  # step 0 is an evaluation
         parts = placement.parts[-1]
         notes.extend(parts.take_notes())
         if step == 2:
             cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
         if step == 4:
-            cluster.add_node(num_cpus=SIMULATOR + LEARNER, **STORE)
+            cluster.add_node(num_cpus=SIMULATOR + LEARNER, num_gpus=1, **STORE)
             until = time.monotonic() + 60
             while any(part.doing in ("waiting for room", "loading weights") for part in parts.status()):
                 assert time.monotonic() < until

@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 HOSTS = ("198.18.0.1", "198.18.0.2")
 """Addresses that are kept for tests of networks."""
+SECRET = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
+"""Ray's processes answer only those who know it."""
 HEAD = f"{HOSTS[0]}:6379"
 
 
@@ -61,16 +63,14 @@ def nodes(network: None) -> Iterator[None]:
     other = [ray, "start", f"--address={HEAD}", *size]
     alone = ["sh", "-c", f'mount -t tmpfs none {own} && exec "$@"', "sh"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
-    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
+    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1", **SECRET}
     environment.pop("RAY_TMPDIR", None)
     started: list[subprocess.Popen[bytes]] = []
     try:
         for number, words in enumerate((head, [*alone, *other])):
             command = [*in_host(number), *words, f"--node-ip-address={HOSTS[number]}"]
             with (own / f"log{number}").open("wb") as log:
-                started.append(
-                    subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-                )
+                started.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
             until = time.monotonic() + 60
             while "--block" not in (own / f"log{number}").read_text():  # it says how to end it once it is up
                 assert time.monotonic() < until, (own / f"log{number}").read_text()
@@ -78,8 +78,10 @@ def nodes(network: None) -> Iterator[None]:
                 time.sleep(0.2)
         yield
     finally:
-        for process in started:
-            os.killpg(process.pid, signal.SIGTERM)
+        for number, process in enumerate(started):
+            there = ["ip", "netns", "pids", in_host(number)[-1]]
+            for pid in subprocess.run(there, capture_output=True, text=True, check=True).stdout.split():
+                os.kill(int(pid), signal.SIGKILL)
             process.wait(30)
         shutil.rmtree(own, ignore_errors=True)
 
@@ -87,7 +89,9 @@ def nodes(network: None) -> Iterator[None]:
 def marl_train(folder: Path, *words: str, host: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """Metrics of a run that do not depend on the clock or on processes."""
     command = [*host, sys.executable, "-m", "marl", "train", str(folder.parent / "scenario.yaml"), "--out", str(folder)]
-    done = subprocess.run([*command, *words], capture_output=True, text=True, cwd=ROOT, timeout=200, check=False)
+    done = subprocess.run(
+        [*command, *words], env=os.environ | SECRET, capture_output=True, text=True, cwd=ROOT, timeout=200, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     theirs = ("time/", "cluster/", "policy/actor/restarts")

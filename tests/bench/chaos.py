@@ -52,7 +52,7 @@ SAID = {
 }
 LIMIT_S = 1800.0
 """Longest time for a run."""
-_STORE = {"object_store_memory": 100 << 20}
+_STORE: dict[str, Any] = {"object_store_memory": 100 << 20}
 
 
 @dataclass(frozen=True, slots=True)

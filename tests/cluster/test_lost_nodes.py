@@ -24,7 +24,7 @@ from marl.types import Metrics
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
-STORE = {"object_store_memory": 100 << 20}
+STORE: dict[str, Any] = {"object_store_memory": 100 << 20}
 SIMULATOR, LEARNER = 10, 1
 """Processors of each process. Beside simulators, each machine has room for one process of a learner, which reserves the
 only GPU that the machine says it has."""

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 def after(step: int, run: Path, process: BaseProcess) -> int:
     """The number of the process, as soon as so many steps are done."""
-    until = time.monotonic() + 120
+    until = time.monotonic() + 300
     while not (run / "metrics.jsonl").exists() or len(rows(run)) < step:
         assert process.is_alive()
         assert time.monotonic() < until

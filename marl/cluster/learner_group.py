@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from marl.cluster.learner_worker import LearnerTask, LearnerWorker
 from marl.errors import Notice, RunError, Writing
+from marl.rollout.base import PartStatus
 from marl.types import Metrics, Reading, Sample, Turn
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ class Provision:
     """Longest time without a sign of life."""
     start_s: float = 600.0
     """Longest time in which the processes find room and come up."""
+    room_s: float = 60.0
+    """Longest wait for room for all, if some were lost; then those that have room go on alone until there is more."""
     losses: int = 5
     """Times that one call may be tried again after a process was lost. 0: the run ends, and no state is kept."""
 
@@ -60,8 +64,14 @@ class LearnerGroup:
         """
         self._task, self._provision = task, provision
         self._workers: list[Any] = []
+        self._waiting: dict[Any, Any] = {}
+        """Sign that a process is up -> its handle, of those for which there was no room."""
         self._state: dict[str, Any] | None = None
         """State after the newest update; None: that of a learner that was just built."""
+        self._places: list[str] = []
+        """Machine and number of each process."""
+        self._doing = ("starting", time.time())
+        """What the processes do, and since when, in seconds since 1970."""
         self._lost: LearnerLost | None = None
         """Loss after which there is no state to go on from."""
         self.changes, self.restarts = 0, 0
@@ -83,6 +93,7 @@ class LearnerGroup:
             NonFinite: as one process raises it.
             LearnerLost: if too many processes are lost; or one, if none may be.
         """
+        self._take_up()
         keeps = self._provision.losses > 0
         self.changes += not keeps
         metrics, needs, state = self._call("update", list(samples), keeps)[0]
@@ -114,9 +125,18 @@ class LearnerGroup:
 
     def close(self) -> None:
         """End the processes."""
-        for worker in self._workers:
+        self._end()
+        for worker in self._waiting.values():
             ray.kill(worker)
-        self._workers = []
+        self._waiting = {}
+
+    def status(self) -> list[PartStatus]:
+        """Return what each process does; may be called from any thread."""
+        doing, since = self._doing
+        return [
+            PartStatus(f"{self._name}, process {rank}", place, doing, since, 0, self.restarts)
+            for rank, place in enumerate(list(self._places))
+        ]
 
     @property
     def _name(self) -> str:
@@ -133,28 +153,66 @@ class LearnerGroup:
                     self._start()
                 return self._all(method, *arguments)
             except LearnerLost as lost:
-                self.close()
+                self._end()
                 if losses == self._provision.losses:
                     self._lost = None if self._provision.losses else lost
                     raise
                 losses += 1
                 self.restarts += 1
-                warnings.warn(f"{lost}; its processes are started anew", ReplacedLearner, stacklevel=2)
+                self._tell(f"{lost}; its processes are started anew")
 
     def _start(self) -> None:
-        size, provision = self._task.size, self._provision
-        reserved = {"num_cpus": provision.cpus, "num_gpus": provision.gpus}
-        options: dict[str, Any] = {**reserved, "concurrency_groups": {HEALTH: 1}}
-        actor: Any = ray.remote(**options)(LearnerWorker)
-        self._workers = [actor.remote(rank) for rank in range(size)]
-        up = [worker.alive.remote() for worker in self._workers]
-        if len(ray.wait(up, num_returns=size, timeout=provision.start_s)[0]) < size:
-            room = f"{size} processes with {provision.cpus:g} processors and {provision.gpus:g} GPUs each"
-            raise LearnerLost(f"{self._name}: {room} have not come up within {provision.start_s:g} s")
-        place = self._all("meeting_place")[0]
-        self._needs = self._all("join", self._task, place)[0]
+        """Start processes that have found room, and let them build the learner and take its state."""
+        self._hire()
+        self._places = self._all("alive")
+        task, place = replace(self._task, size=len(self._workers)), self._all("meeting_place")[0]
+        joining = [worker.join.remote(task, place, rank) for rank, worker in enumerate(self._workers)]
+        self._needs = self._results("join", joining)[0]
         if self._state is not None:
             self._needs = self._all("put_back", self._state)[0]
+
+    def _hire(self) -> None:
+        """Wait for the processes; if one was lost, go on with those for which there is room.
+
+        Raises:
+            LearnerLost: if there is no room for any, or at first for all.
+        """
+        self._doing = "waiting for room", time.time()
+        size, provision = self._task.size, self._provision
+        options: dict[str, Any] = {"num_cpus": provision.cpus, "num_gpus": provision.gpus}
+        actor: Any = ray.remote(**options, concurrency_groups={HEALTH: 1})(LearnerWorker)
+        coming = dict(self._waiting)
+        for _ in range(size - len(coming)):
+            worker = actor.remote()
+            coming[worker.alive.remote()] = worker
+        fewer = self.restarts > 0 and self._task.way == "ddp"  # of shards, each might be too large
+        up, late = ray.wait(list(coming), num_returns=size, timeout=provision.room_s if fewer else provision.start_s)
+        if fewer and not up:
+            up, late = ray.wait(late, timeout=provision.start_s)
+        self._workers, self._waiting = [coming[sign] for sign in up], {sign: coming[sign] for sign in late}
+        if not late:
+            return
+        room = f"{self._name}: {size} processes with {provision.cpus:g} processors and {provision.gpus:g} GPUs each"
+        if not (fewer and up):
+            self.close()
+            raise LearnerLost(f"{room} have not come up within {provision.start_s:g} s")
+        few = f"{len(up)} have come up within {provision.room_s:g} s"
+        self._tell(f"{room}: {few}, and go on until there is room for all")
+
+    def _take_up(self) -> None:
+        """Begin anew with more processes if there is room for one that was waited for."""
+        if self._waiting and ray.wait(list(self._waiting), timeout=0)[0]:
+            self._end()
+            self._tell(f"{self._name}: there is room for more processes again")
+
+    def _tell(self, message: str) -> None:
+        # With the number, as Python shows equal warnings once.
+        warnings.warn(f"{message} (restart {self.restarts})", ReplacedLearner, stacklevel=3)
+
+    def _end(self) -> None:
+        for worker in self._workers:
+            ray.kill(worker)
+        self._workers = []
 
     def _all(self, method: str, *arguments: Any) -> list[Any]:
         """Return what each process returns, by rank.
@@ -163,12 +221,16 @@ class LearnerGroup:
             LearnerLost: if one died, or gives no sign of life before the deadline.
         """
         stored = [ray.put(argument) for argument in arguments]  # once, however many processes read them
-        calls = [getattr(worker, method).remote(*stored) for worker in self._workers]
-        waiting = list(calls)
-        while waiting:
-            done, waiting = ray.wait(waiting, timeout=self._provision.deadline_s / 2)
+        return self._results(method, [getattr(worker, method).remote(*stored) for worker in self._workers])
+
+    def _results(self, method: str, calls: Sequence[Any]) -> list[Any]:
+        results: dict[Any, Any] = {}
+        self._doing = method, time.time()
+        while waiting := [call for call in calls if call not in results]:
+            # Half of the deadline for the call, half for a sign of life.
+            done, _ = ray.wait(waiting, timeout=self._provision.deadline_s / 2)
             try:
-                ray.get(done)
+                results.update(zip(done, ray.get(done, timeout=self._provision.deadline_s / 2), strict=True))
             except RayTaskError as error:
                 # The others fail, too, when one is lost.
                 self._expect_alive(method)
@@ -178,17 +240,18 @@ class LearnerGroup:
                 raise
             if not done:
                 self._expect_alive(method)
-        return ray.get(calls)
+        self._doing = "idle", time.time()
+        return [results[call] for call in calls]
 
     def _expect_alive(self, method: str) -> None:
         deadline_s = self._provision.deadline_s
         pings = [worker.alive.options(concurrency_group=HEALTH).remote() for worker in self._workers]
-        done, _ = ray.wait(pings, num_returns=len(pings), timeout=deadline_s)
+        done, _ = ray.wait(pings, num_returns=len(pings), timeout=deadline_s / 2)
         for rank, ping in enumerate(pings):
             doing = f"{self._name}: process {rank} of {len(pings)}"
             if ping not in done:
                 raise LearnerLost(f"{doing} has given no sign of life for {deadline_s:g} s, in {method!r}")
             try:
-                ray.get(ping)
-            except RayActorError as error:
+                ray.get(ping, timeout=deadline_s)
+            except RayError as error:
                 raise LearnerLost(f"{doing} has died, in {method!r}") from error

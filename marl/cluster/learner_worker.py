@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import struct
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,10 @@ from marl.types import Metrics, Reading, Sample, Turn
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+_GET_ADDRESS = 0x8915
+"""SIOCGIFADDR of Linux."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,32 +43,31 @@ class LearnerTask:
 class LearnerWorker:
     """Holds one process's part of a learner. All of a group's are called alike, one call after the other."""
 
-    def __init__(self, rank: int) -> None:
-        self._rank, self._membership = rank, ExitStack()
+    def __init__(self) -> None:
+        self._rank, self._membership = 0, ExitStack()
         self._learner: Learner | None = None
 
-    def alive(self) -> bool:
-        """Return True: a process that hangs does not."""
-        return True
+    def alive(self) -> str:
+        """Return the machine and the number of this process; one that hangs does not."""
+        return f"{socket.gethostname()}, process {os.getpid()}"
 
     def meeting_place(self) -> str:
         """Return an address at which other processes of the cluster can meet this one, with a port that is free now."""
-        import ray
-
-        here = ray.get_runtime_context().get_node_id()
-        host = next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here)
+        host = _own_address()
         with socket.socket() as listener:
             listener.bind((host, 0))
             return f"tcp://{host}:{listener.getsockname()[1]}"
 
-    def join(self, task: LearnerTask, place: str) -> frozenset[str]:
+    def join(self, task: LearnerTask, place: str, rank: int) -> frozenset[str]:
         """Meet the other processes and build the learner; return its needs."""
         from marl.models.process_group import Membership, joined
 
+        self._rank = rank
         use_threads(task.threads)
-        if place.startswith("tcp://127."):  # gloo looks for an interface by the machine's name
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        member = Membership(self._rank, task.size, place, task.way, task.deadline_s)
+        # By itself, gloo takes the interface that the machine's name leads to, which others may not reach.
+        if interface := _interface(_own_address()):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        member = Membership(rank, task.size, place, task.way, task.deadline_s)
         group = self._membership.enter_context(joined(member))
         self._learner = task.settings.build(replace(task.context, collective=group))
         return self._learner.needs
@@ -106,3 +111,22 @@ class LearnerWorker:
         """Put the state back; return the needs of the next update."""
         self.learner.load_state_dict(state)
         return self.learner.needs
+
+
+def _own_address() -> str:
+    """Return the address of this machine at which Ray's other machines reach it."""
+    import ray
+
+    here = ray.get_runtime_context().get_node_id()
+    return next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here)
+
+
+def _interface(address: str) -> str:
+    """Return the name of the network interface with this IPv4 address; "" if none is found."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # it has none
+                answer = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, struct.pack("256s", name.encode()))
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return ""

@@ -10,6 +10,7 @@ from typing import Any
 from marl.cluster.learner_group import LearnerGroup, Provision
 from marl.cluster.learner_worker import LearnerTask
 from marl.protocols import Learner, LearnerConfig, LearnerContext
+from marl.rollout.base import PartStatus
 from marl.scenario.cluster import ClusterConfig
 from marl.scenario.schema import Scenario
 from marl.training.placement import LocalLearners, Sources, learner_contexts
@@ -32,6 +33,10 @@ class ClusterLearners(LocalLearners):
         figures = self._together(samples, lambda policy: self[policy].update(samples[policy]))
         idle = self._idle()
         return {name: {**each, "idle": idle[name]} if name in idle else each for name, each in figures.items()}
+
+    def status(self) -> list[PartStatus]:
+        groups = [learner for learner in self.values() if isinstance(learner, LearnerGroup)]
+        return [part for group in groups for part in group.status()]
 
     def close(self) -> None:
         """End the processes."""
@@ -79,4 +84,4 @@ def _start(
     task = LearnerTask(learner, context, size, settings.data_parallel, threads, settings.start_s)
     losses = settings.tries if settings.keep_learners else 0
     reserved = settings.learner_cpus, settings.learner_gpus
-    return LearnerGroup(task, Provision(*reserved, settings.deadline_s, settings.start_s, losses))
+    return LearnerGroup(task, Provision(*reserved, settings.deadline_s, settings.start_s, settings.room_s, losses))

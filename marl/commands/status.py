@@ -32,7 +32,7 @@ def status_lines(status: RunStatus, now: float) -> Iterator[str]:
     else:
         state = f"{activity.stage or 'getting ready'} for {status.written - activity.since:.0f} s"
     yield f"step {activity.step} of {activity.steps}, {state} ({status.machine}, process {status.process})"
-    for each in activity.simulators:
+    for each in (*activity.simulators, *activity.learners):
         notes = [f"{each.open} episodes open"] if each.open else []
         notes += [f"restarted {each.restarts} times"] if each.restarts else []
         where = f" ({each.place})" if each.place else ""

@@ -35,6 +35,7 @@ class Activity:
     since: float
     """Time, in seconds since 1970, at which the stage began."""
     simulators: Annotated[tuple[PartStatus, ...], Field(max_length=100_000)] = ()
+    learners: Annotated[tuple[PartStatus, ...], Field(max_length=100_000)] = ()
 
 
 @dataclass(frozen=True, slots=True)

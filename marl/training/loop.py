@@ -96,8 +96,8 @@ class Training:
     def activity(self) -> Activity:
         """Return what the run does at this moment; may be called from any thread."""
         run, clock = self.run, self._clock
-        simulators = tuple(run.simulator.status())
-        return Activity(run.step, run.scenario.schedule.steps, clock.stage, clock.since, simulators)
+        parts = tuple(run.simulator.status()), tuple(run.learners.status())
+        return Activity(run.step, run.scenario.schedule.steps, clock.stage, clock.since, *parts)
 
     @property
     def _done(self) -> bool:

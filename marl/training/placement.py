@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from marl.protocols import Engine, GameConfig, Learner, LearnerConfig, LearnerContext, ModelConfig, ModelSource
-from marl.rollout.base import BaseSimulator
+from marl.rollout.base import BaseSimulator, PartStatus
 from marl.rollout.casting import RoleCasting
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import PolicyConfig, Scenario
@@ -32,6 +32,10 @@ class Learners(Mapping[str, Learner]):
         Raises:
             NonFinite: naming the policy whose loss or gradient is not finite.
         """
+
+    def status(self) -> list[PartStatus]:
+        """Return what each process of its own does; may be called from any thread."""
+        return []
 
 
 class LocalLearners(Learners):

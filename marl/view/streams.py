@@ -66,7 +66,7 @@ def _lasting(stream: TextIO, number: int) -> TextIO:
                 buffer,
                 stream.encoding,
                 "backslashreplace",
-                line_buffering=stream.line_buffering,
+                line_buffering=stream.line_buffering or stream.write_through,  # python -u has no buffer below
                 write_through=stream.write_through,
             )
     return stream

@@ -34,7 +34,9 @@ def cluster() -> Iterator[None]:
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))  # processes import models of these tests
-        ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+        ray.init(
+            address="local", num_cpus=8, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1"
+        )
         yield
         ray.shutdown()
     torch.set_num_threads(threads)
@@ -99,14 +101,17 @@ def test_a_run_goes_on_with_another_number_of_processes_in_another_way() -> None
     third.close()
 
 
-def test_a_process_that_dies_is_replaced_and_the_update_repeated() -> None:
-    ours, theirs = group(deadline_s=10.0), group()
-    learn(theirs, 0, 3)
-    learn(ours, 0, 2)
-    os.kill(process(ours, 1), signal.SIGKILL)
-    with pytest.warns(ReplacedLearner, match="policy 'actor': process 1 of 2 has died"):
-        learn(ours, 2, 1)
+def test_processes_that_die_or_hang_are_named_within_the_deadline_and_replaced_and_the_update_repeated() -> None:
+    ours, theirs = group(deadline_s=6.0), group()
+    learn(theirs, 0, 4)
+    learn(ours, 0, 1)
+    hangs = "has given no sign of life for 6 s, in 'update'"
+    faults = [(1, signal.SIGKILL, "has died, in 'update'"), (0, signal.SIGSTOP, hangs), (1, signal.SIGSTOP, hangs)]
+    for step, (rank, number, what) in enumerate(faults, 1):
+        os.kill(process(ours, rank), number)
+        with pytest.warns(ReplacedLearner, match=f"policy 'actor': process {rank} of 2 {what}"):
+            learn(ours, step, 1)
     assert gap(ours, theirs) == 0.0
-    assert ours.restarts == 1
+    assert ours.restarts == len(faults)
     ours.close()
     theirs.close()

@@ -11,7 +11,10 @@ from marl.rollout.base import PartStatus
 from marl.runs.status import FILE, Activity, read_status, status_written
 from marl.scenario.load import ScenarioError
 
-PLAYING = Activity(3, 50, "play", 100.0, (PartStatus("simulator 0", "node1, process 7", "idle", 90.0, 4, 2),))
+LEARNER = PartStatus("learner of policy 'actor', process 0", "node2, process 8", "idle", 80.0, 0)
+PLAYING = Activity(
+    3, 50, "play", 100.0, (PartStatus("simulator 0", "node1, process 7", "idle", 90.0, 4, 2),), (LEARNER,)
+)
 
 
 def test_a_status_is_read_while_the_run_goes_on_and_after_it_ended(tmp_path: Path) -> None:
@@ -24,10 +27,11 @@ def test_a_status_is_read_while_the_run_goes_on_and_after_it_ended(tmp_path: Pat
 def test_a_run_that_died_says_what_it_did_last(tmp_path: Path) -> None:
     with status_written(tmp_path, lambda: PLAYING):
         died = read_status(tmp_path)
-    run, simulator = status_lines(died, died.written + 60)
+    run, simulator, learner = status_lines(died, died.written + 60)
     assert run.startswith("step 3 of 50, silent for 60 s: it has died")
     assert simulator.startswith("  simulator 0 (node1, process 7): idle for ")
     assert simulator.endswith("; 4 episodes open; restarted 2 times")
+    assert learner.startswith("  learner of policy 'actor', process 0 (node2, process 8): idle for ")
 
 
 def test_a_status_that_is_missing_or_damaged_is_an_error_that_says_so(tmp_path: Path) -> None:

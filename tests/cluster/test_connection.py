@@ -1,0 +1,92 @@
+"""Connection of a run to Ray: what is refused, by which message, and who can reach the ports of a run's own cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+from command_line import run_marl
+from paths import KUHN
+
+from marl.cluster.connection import connected
+from marl.cluster.placement import placement_of
+from marl.errors import EngineError
+from marl.scenario.cluster import ClusterConfig
+from marl.scenario.load import ScenarioError, load
+
+ray = pytest.importorskip("ray")
+
+LISTENERS = """
+import json, os, psutil
+from marl.cluster.connection import connected
+from marl.scenario.cluster import ClusterConfig
+
+with connected(ClusterConfig(cpus=0.5)):
+    import ray
+
+    actor = ray.remote(num_cpus=0.5)(type("Actor", (), {"pid": lambda self: os.getpid()})).remote()
+    ray.get(actor.pid.remote())
+    me = psutil.Process()
+    sockets = [c for process in [me, *me.children(recursive=True)] for c in process.net_connections("inet")]
+    print(json.dumps([c.laddr.ip for c in sockets if c.status == psutil.CONN_LISTEN]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ray")
+def test_a_cluster_of_the_runs_own_listens_on_loopback_alone() -> None:
+    done = subprocess.run([sys.executable, "-c", LISTENERS], capture_output=True, text=True, timeout=120, check=True)
+    addresses = json.loads(done.stdout.splitlines()[-1])
+    assert len(addresses) >= 4
+    assert {address.removeprefix("::ffff:") for address in addresses} == {"127.0.0.1"}
+
+
+def test_an_address_given_on_the_command_line_is_that_of_the_cluster(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ("train", KUHN, "--address", "127.0.0.1:1", "--out", tmp_path / "run")
+    status, _, errors = run_marl(monkeypatch, capsys, *words)
+    assert status == 2
+    assert "cluster.address: 127.0.0.1:1: no Ray cluster answers there" in errors
+    assert "refused" in errors
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    for address in ("rubbish", "no.such.host.invalid:6379"):
+        with pytest.raises(ScenarioError, match=f"cluster.address: {address}: no Ray cluster answers there"):
+            connected(ClusterConfig(address=address)).__enter__()
+
+
+def test_a_start_that_takes_ray_too_long_is_tried_again_until_the_runs_own_limit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempts: list[str] = []
+
+    def slow(**options: object) -> None:
+        attempts.append(str(options["address"]))
+        raise Exception("The current node timed out during startup.")  # as Ray does
+
+    monkeypatch.setattr(ray, "init", slow)
+    with pytest.raises(EngineError, match=r"not come up within cluster\.start_s .* timed out during startup"):
+        connected(ClusterConfig(start_s=0.05)).__enter__()
+    assert attempts == ["local"] * len(attempts)
+    assert capsys.readouterr().err.count("it is tried again") == len(attempts) - 1 > 0
+
+
+def test_ray_that_is_missing_or_too_old_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    scenario = load(KUHN, ["cluster.simulators=2"])
+    for installed, message in ((missing, "which is not installed"), (lambda name: "2.9.3", "and 2.9.3 is installed")):
+        monkeypatch.setattr("marl.scenario.cluster.version", installed)
+        with (
+            pytest.raises(ScenarioError, match=rf"{message}; pip install 'marl-llm\[ray\]', or use kind: local"),
+            placement_of(scenario),
+        ):
+            pass

@@ -1,0 +1,53 @@
+"""A run on a Ray cluster of its own that is asked to stop, or killed: what it leaves, and how it goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+from real_runs import Desk, contents, ended, rows
+
+from marl.commands.status import status_lines
+from marl.runs.checkpoint import steps
+from marl.runs.status import read_status
+
+pytest.importorskip("ray")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+
+
+def after(step: int, run: Path, process: BaseProcess) -> int:
+    """The number of the process, as soon as so many steps are done."""
+    until = time.monotonic() + 300
+    while not (run / "metrics.jsonl").exists() or len(rows(run)) < step:
+        assert process.is_alive()
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    return int(process.pid or 0)
+
+
+def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_one_that_was_killed_goes_on(desk: Desk) -> None:
+    cluster = {"simulators": 2, "cpus": 0.5}
+    schedule = desk.scenario["schedule"] | {"steps": 60}
+    desk = replace(desk, scenario=desk.scenario | {"cluster": cluster, "schedule": schedule})
+    first = desk.begin()
+    os.kill(after(2, desk.run, first), signal.SIGTERM)
+    assert ended(first) == 130, desk.said()
+    done = steps(desk.run / "checkpoints")[-1]
+    assert 2 <= done == len(rows(desk.run)) < 60
+    status = read_status(desk.run)
+    assert next(status_lines(status, status.written)).startswith(f"step {done} of 60, ended 0 s ago")
+    second = desk.begin("--resume", "auto")
+    os.kill(after(done + 4, desk.run, second), signal.SIGKILL)
+    assert ended(second) == -signal.SIGKILL
+    status = read_status(desk.run)
+    run, *simulators = status_lines(status, status.written + 60)
+    assert "silent for 60 s: it has died" in run
+    assert [line.partition(" (")[0] for line in simulators] == ["  simulator 0", "  simulator 1"]
+    assert desk.train("--resume", "auto", schedule=schedule | {"steps": 60}) == 0, desk.said()
+    assert [int(line.partition('"step": ')[2].partition(",")[0]) for line in rows(desk.run)] == list(range(1, 61))
+    assert contents(desk.run, "checkpoints")

@@ -31,9 +31,15 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+# Measured by `make bench` beside made-up models if `make real` has prepared it.
+MARL_CACHE ?= $(HOME)/.cache/marl
+REAL_MODEL := $(wildcard $(MARL_CACHE)/real/SmolLM2-135M-Instruct)
+ROLLOUT_OPTIONS := $(addprefix --model ,$(REAL_MODEL))
+
 bench: $(VENV)/.dev
-	for bench in check verdicts turns sampler self_play train_vs_trl adapters credit_cost mixers packing memory learner rollout cluster exactness real_model; do \
-		echo "== $$bench"; $(BIN)/python tests/bench/$$bench.py --out tests/bench/results/$$bench.json || exit 1; \
+	for bench in check verdicts turns sampler self_play train_vs_trl adapters credit_cost mixers packing memory learner rollout weight_sync cluster overlap exactness real_model; do \
+		options=; [ $$bench != rollout ] || options="$(ROLLOUT_OPTIONS)"; \
+		echo "== $$bench"; $(BIN)/python tests/bench/$$bench.py $$options --out tests/bench/results/$$bench.json || exit 1; \
 	done
 
 learning: $(VENV)/.dev

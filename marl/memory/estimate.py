@@ -43,14 +43,15 @@ class MemoryEstimate:
     """Roles whose prompts' tokens were guessed from their length, as there is no tokenizer."""
 
     def stage_bytes(self, stage: Stage) -> float:
-        """Return the bytes of a stage beside what is always held. Engines and learners take turns; what is saved is
-        copied of all of them."""
+        """Return the bytes of a stage beside what is always held. Engines and learners take turns, though all engines
+        are awake while one of them samples; what is saved is copied of all of them."""
         by_policies: dict[tuple[str, ...], float] = {}
         for each in self.holdings:
             if each.stage == stage:
                 by_policies[each.policies] = by_policies.get(each.policies, 0.0) + each.bytes
-        together = sum if stage in ("always", "save") else max
-        return together(by_policies.values() or [0.0])
+        together = max if stage in ("play", "learn") else sum
+        awake = self.stage_bytes("awake") if stage == "play" else 0.0
+        return awake + together(by_policies.values() or [0.0])
 
     def peak(self, stages: Iterable[Stage] = ("play", "learn")) -> float:
         """Return the bytes held in the stage that takes most."""
@@ -65,6 +66,8 @@ class ScenarioSizes:
     """Policy -> sizes of its model, of those that are known."""
     work: Mapping[str, Workload]
     """Role -> its turns of a step."""
+    at_once: float
+    """Most turns of a step that can be sampled at the same time, as none of them follows from another."""
     guessed: tuple[str, ...] = ()
 
 
@@ -73,7 +76,14 @@ def sizes_of(run: DryRun) -> ScenarioSizes:
     models = {name: facts.size for name, facts in run.models.items() if facts.size}
     guessed = tuple(role for role in run.turns if role not in run.prompt_tokens and _policy(run, role) in models)
     roles = [role for role in run.turns if _policy(run, role) in models]
-    return ScenarioSizes(models, {role: _workload(run, role) for role in roles}, guessed)
+    return ScenarioSizes(models, {role: _workload(run, role) for role in roles}, _at_once(run), guessed)
+
+
+def _at_once(run: DryRun) -> float:
+    from networkx import topological_generations  # here for the reason given in `marl.graph`
+
+    widest = (max(map(len, topological_generations(episode.graph)), default=1) for episode in run.episodes)
+    return run.episodes_a_step * max(widest, default=1)
 
 
 def _policy(run: DryRun, role: str) -> str:
@@ -122,8 +132,12 @@ def _engines(scenario: Scenario, sizes: ScenarioSizes, device_bytes: float | Non
     for key, names in groups.items():
         policies, engine = tuple(names), scenario.policies[names[0]].engine
         work = Workload.together(_work(scenario, sizes, names, learning=False))
+        rows = min(work.rows, sizes.at_once)
+        work = replace(work, rows=rows, prompts=min(work.prompts, rows))
         for use in engine.memory([sizes.models[name] for name in names], work, device_bytes):
-            yield _base_key(scenario, names[0]) if use.of_base else key, policies, use
+            freed = engine.sleeps and device_bytes is not None and use.stage == "always" and not use.of_base
+            used = replace(use, stage="awake") if freed else use
+            yield _base_key(scenario, names[0]) if use.of_base else key, policies, used
 
 
 def _learners(scenario: Scenario, sizes: ScenarioSizes) -> Keyed:

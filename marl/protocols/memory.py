@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Stage = Literal["always", "play", "learn", "save"]
-"""Time at which memory is taken: `always` from the first update on, or only while a stage lasts."""
+Stage = Literal["always", "awake", "play", "learn", "save"]
+"""Time at which memory is taken: `always` from the first update on, or only while a stage lasts. `awake`: by engines
+that free it while learners work; in the stage `play` all of them hold theirs."""
 FLOAT32 = 4
 """Bytes of a number in float32."""
 

@@ -12,7 +12,13 @@ from rich.table import Table
 from marl.memory.preflight import Preflight
 
 _WIDTH = 110
-_WHEN = {"always": "", "play": "while it plays", "learn": "while it learns", "save": "while it saves"}
+_WHEN = {
+    "always": "",
+    "awake": "while it plays",
+    "play": "while it plays",
+    "learn": "while it learns",
+    "save": "while it saves",
+}
 
 
 def memory_table(checked: Preflight) -> str:
@@ -28,7 +34,7 @@ def gigabytes(size: float) -> str:
 def _table(checked: Preflight) -> Table:
     table = Table("policies", "holds", "when", box=box.SIMPLE, show_footer=False)
     table.add_column("GB", justify="right")
-    stages = ("always", *checked.stages)
+    stages = ("always", "awake", *checked.stages)
     shown = [each for each in checked.needed.holdings if each.stage in stages]
     for policies in dict.fromkeys(each.policies for each in shown):
         for each in (each for each in shown if each.policies == policies):

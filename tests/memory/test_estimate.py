@@ -66,9 +66,8 @@ def test_the_cache_is_no_longer_than_the_model_takes_and_no_wider_than_what_is_p
         "policies.actor.engine={kind: transformers, max_context: 500}",
     )
     held = sizes(played("kuhn_self_play", *small))
-    turns = played("kuhn_self_play", *small).per_episode("player") * 4
-    # The cache doubles from 64 on: 512.
-    assert held["actor", "keys and values"] == turns * 512 * 2 * 32 * 4
+    # In each of 4 episodes one turn follows from the other, so 4 are sampled at once. The cache doubles from 64: 512.
+    assert held["actor", "keys and values"] == 4 * 512 * 2 * 32 * 4
 
 
 def test_weights_in_halves_have_masters_and_gradients_in_float32() -> None:
@@ -96,6 +95,17 @@ def test_engines_and_learners_take_turns_and_what_is_saved_is_copied_of_all() ->
     assert both.stage_bytes("learn") == max(each)
     assert both.stage_bytes("save") == sum(h.bytes for h in both.holdings if h.stage == "save") > 0
     assert both.peak() == both.stage_bytes("always") + both.stage_bytes("learn")
+
+
+def test_an_engine_that_sleeps_takes_nothing_of_a_gpu_while_learners_work() -> None:
+    engine = "policies.actor.engine={kind: vllm, memory_share: 0.25, sleep: "
+    wide = "policies.actor.model.head_dim=32"
+    waking, sleeping = (played("kuhn_self_play", wide, f"{engine}{sleeps}}}") for sleeps in ("false", "true"))
+    beside, alone = (estimate(run.scenario, sizes_of(run), 80e9) for run in (waking, sleeping))
+    assert beside.peak(["learn"]) - alone.peak(["learn"]) == 20e9
+    assert beside.peak(["play"]) == alone.peak(["play"]) > 20e9
+    # On a processor vLLM frees nothing.
+    assert estimated(sleeping).peak(["learn"]) == estimated(waking).peak(["learn"])
 
 
 def test_a_micro_batch_holds_no_more_than_there_is() -> None:

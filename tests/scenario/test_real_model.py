@@ -137,8 +137,11 @@ def weights(run: Path) -> dict[str, bytes]:
 
 @needs_model
 @pytest.mark.slow
-def test_three_adapters_on_the_model_learn_and_go_on_exactly_after_a_kill(tmp_path: Path) -> None:
-    whole, killed = desk(tmp_path / "whole", team()), desk(tmp_path / "killed", team())
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_three_adapters_on_the_model_learn_and_go_on_exactly_after_a_kill(dtype: str, tmp_path: Path) -> None:
+    scenario = team()
+    scenario["policies"]["planner"]["model"]["base"]["dtype"] = dtype
+    whole, killed = desk(tmp_path / "whole", scenario), desk(tmp_path / "killed", scenario)
     assert trained(whole) == 0, whole.said()
     first, *_, last = rows(whole.run)
     assert "eval/held_out/success" in first

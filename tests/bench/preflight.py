@@ -57,7 +57,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-LOOKED_AT = ("full_float32", "full_bfloat16", "lora", "lora_bfloat16", "lora_checkpointing", "lora_long", "ppo_lora")
+LOOKED_AT = (
+    "full_float32",
+    "full_bfloat16",
+    "lora",
+    "lora_bfloat16",
+    "lora_checkpointing",
+    "lora_long",
+    "ppo_lora",
+    "three_adapters",
+)
 TINY = {"kind": "tiny", "vocabulary": "bytes", "context": 4096}
 
 

@@ -1,8 +1,7 @@
 """Attention in float32 of queries, keys and values in half precision, on processors.
 
-There the backward pass of attention in bfloat16 takes several times as long as in float32: its products are too small
-for the instructions that make large ones fast (tests/bench/results/wide_attention.json). What is kept for it remains
-in half precision.
+There attention of short texts takes up to twice as long in bfloat16, and of wide packed sequences as long
+(tests/bench/results/wide_attention.json). What is kept for the backward pass remains in half precision.
 Shape suffixes: N = sequences, H = heads of queries, K = heads of keys, Q, L = tokens of queries, keys, D = width.
 """
 
@@ -34,7 +33,7 @@ def _attend(
 ) -> tuple[Tensor, None]:
     """Return [N, Q, H, D]; what is neither plain causal attention nor attention with a mask is left to SDPA."""
     causal = attention_mask is None and query.shape[2] == key.shape[2]
-    additive = attention_mask is not None and attention_mask.is_floating_point()
+    additive = attention_mask is not None and attention_mask.is_floating_point() and attention_mask.shape[1] == 1
     plain = not more.get("dropout") and query.shape[3] == value.shape[3] and value.dtype in HALVES
     if not plain or not (causal or additive):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **more)
@@ -48,15 +47,18 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 class WideAttention(torch.autograd.Function):
-    """Attention [N, H, Q, D] with an additive mask, or causal attention; groups of heads may share keys and values."""
+    """Attention [N, H, Q, D] with an additive mask, or causal attention; groups of heads may share keys and values.
+
+    With a mask, the queries that share keys stand in the place of one head's, so that keys are not repeated.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None
     ) -> Tensor:
-        wide, mask_32 = _widened(query, key, value), None if mask is None else mask.float()
-        output, logsumexp = _ATTENTION(*wide, 0.0, mask is None, attn_mask=mask_32, scale=scale)
-        output = output.to(value.dtype)
+        wide, wide_mask = _widened(query, key, value, mask)
+        output, logsumexp = _ATTENTION(*wide, 0.0, mask is None, attn_mask=wide_mask, scale=scale)
+        output = output.to(value.dtype).reshape(query.shape)
         ctx.save_for_backward(query, key, value, output, logsumexp, mask)
         ctx.scale = scale
         return output
@@ -64,17 +66,24 @@ class WideAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, output, logsumexp, mask = ctx.saved_tensors
-        wide, mask_32 = _widened(query, key, value), None if mask is None else mask.float()
-        passed = (grads[0].float(), *wide, output.float(), logsumexp, 0.0, mask is None)
-        found = _GRADIENTS(*passed, attn_mask=mask_32, scale=ctx.scale)
-        heads = key.shape[1]
-        # Heads of queries that share keys are neighbours.
-        summed = (grad.unflatten(1, (heads, -1)).sum(2) for grad in found[1:])
-        return (found[0].to(query.dtype), *(grad.to(key.dtype) for grad in summed), None, None)
+        wide, wide_mask = _widened(query, key, value, mask)
+        grad, output = (x_NHQD.reshape(wide[0].shape).float() for x_NHQD in (grads[0], output))
+        found = _GRADIENTS(grad, *wide, output, logsumexp, 0.0, mask is None, attn_mask=wide_mask, scale=ctx.scale)
+        summed = (grad.unflatten(1, (key.shape[1], -1)).sum(2).to(key.dtype) for grad in found[1:])
+        return (found[0].reshape(query.shape).to(query.dtype), *summed, None, None)
 
 
-def _widened(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return all three in float32, shared keys and values once for each head of queries."""
-    sharing = query.shape[1] // key.shape[1]
-    key, value = (x_NKLD.float().repeat_interleave(sharing, 1) for x_NKLD in (key, value))
-    return query.float(), key, value
+def _widened(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
+    """Return all in float32, with as many heads of queries as of keys: the latter repeated where there is no mask.
+
+    Heads of queries that share keys are neighbours. Causal attention, which skips half of the pairs, knows no others.
+    """
+    rows, heads, new, width = query.shape
+    sharing = heads // key.shape[1]
+    if mask is None:
+        repeated = (x_NKLD.float().repeat_interleave(sharing, 1) for x_NKLD in (key, value))
+        return (query.float(), *repeated), None
+    query_NKMD = query.reshape(rows, key.shape[1], sharing * new, width)
+    return (query_NKMD.float(), key.float(), value.float()), mask.float().repeat(1, 1, sharing, 1)

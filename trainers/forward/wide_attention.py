@@ -68,9 +68,9 @@ class WideAttention(torch.autograd.Function):
         query, key, value, output, logsumexp, mask = ctx.saved_tensors
         wide, wide_mask = _widened(query, key, value, mask)
         grad, output = (x_NHQD.reshape(wide[0].shape).float() for x_NHQD in (grads[0], output))
-        found = _GRADIENTS(grad, *wide, output, logsumexp, 0.0, mask is None, attn_mask=wide_mask, scale=ctx.scale)
-        summed = (grad.unflatten(1, (key.shape[1], -1)).sum(2).to(key.dtype) for grad in found[1:])
-        return (found[0].reshape(query.shape).to(query.dtype), *summed, None, None)
+        gradients = _GRADIENTS(grad, *wide, output, logsumexp, 0.0, mask is None, attn_mask=wide_mask, scale=ctx.scale)
+        summed = (grad.unflatten(1, (key.shape[1], -1)).sum(2).to(key.dtype) for grad in gradients[1:])
+        return (gradients[0].reshape(query.shape).to(query.dtype), *summed, None, None)
 
 
 def _widened(

@@ -68,7 +68,7 @@ def test_a_run_goes_on_with_fewer_machines_and_takes_up_new_ones(cluster: Any, m
         learner_gpus=1,
         deadline_s=20.0,
         room_s=2.0,
-        start_s=100.0,
+        start_s=300.0,
     )
     placement, simulators, notes = RayPlacement(settings), dict[int, float](), list[str]()
 

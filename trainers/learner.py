@@ -22,7 +22,6 @@ from trainers.batching.rows import Row, distribution, totals_of, units_of
 from trainers.batching.shares import share_of
 from trainers.forward.model_inputs import prepare_layers
 from trainers.forward.token_outputs import fit_head, token_outputs
-from trainers.forward.wide_attention import attend_in_float32
 from trainers.losses.aggregation import Totals
 from trainers.objectives.objective import Objective
 from trainers.optim import diagnostics
@@ -60,7 +59,6 @@ class GradientLearner:
         if model.get_output_embeddings() is not None:
             fit_head(model)
         prepare_layers(model, settings)
-        attend_in_float32(model)
         self._collective = context.collective
         for module in (model, *objective.modules().values()):
             self._collective.shard(module)

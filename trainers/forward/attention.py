@@ -19,7 +19,6 @@ from transformers.masking_utils import sdpa_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from marl.models.sharding import is_sharded
-from trainers.forward.wide_attention import NAME as WIDE
 
 NAME = "marl_packed"
 BLOCK = 128
@@ -30,7 +29,7 @@ _UNSUPPORTED = ("chunked_attention", "dynamic", "longrope")
 _OTHER_HEADS = ("summary_", "classifier_")
 """Prefixes of settings that concern heads which a language model does not have."""
 _INPUTS = {"input_ids", "attention_mask", "position_ids", "use_cache"}
-_MASKED = {"sdpa", "eager", NAME, WIDE}
+_MASKED = {"sdpa", "eager", NAME}
 """Implementations of attention that accept a mask over pairs of tokens."""
 
 

@@ -1,6 +1,6 @@
 """Tokens per second of our sampler, of vLLM through our engine, of bare vLLM and of `generate`, on the same work.
 
-    python tests/bench/rollout.py [--out FILE] [--sizes 1.7M,15M] [--model FOLDER] [--part 1.0]
+    python tests/bench/rollout.py [--out FILE] [--sizes 1.7M,15M] [--model FOLDER] [--part 1.0] [--only WORK ...]
 
 Models have the shape of Qwen3, a byte vocabulary, float32 and made-up weights; `--model` adds a real one. All sides
 sample at temperature 1 and never stop early; all but `generate` return log-probabilities. Bare vLLM takes equal
@@ -58,9 +58,12 @@ class Scale:
     repeats: int
 
 
-SIZES = {"1.7M": Scale(0.5, 1 / 4, 8, 2), "15M": Scale(1 / 8, 1 / 8, 8, 1)}
+SIZES = {"1.7M": Scale(0.5, 1.0, 8, 2), "15M": Scale(1 / 8, 1.0, 8, 1)}
 REAL = Scale(1 / 32, 1 / 16, 4, 1)
 """Of a model of 135M parameters."""
+
+
+WORKS = ["64x8x32", "spread_16_to_128", "prompts_of_200", "five_turns"]
 
 
 class EqualCompletions(NamedTuple):
@@ -231,11 +234,12 @@ def compare(source: PretrainedSource, model: Any, work: RolloutWork, repeats: in
     return {name: round(rate, 1) for name, rate in rates.items()} | {name: round(r, 3) for name, r in ratios.items()}
 
 
-def measured(source: PretrainedSource, scale: Scale) -> dict[str, Any]:
+def measured(source: PretrainedSource, scale: Scale, only: Sequence[str]) -> dict[str, Any]:
     model = source.model()
     model.generation_config.eos_token_id = None  # nothing may end early on any side
     figures: dict[str, Any] = {"scale": asdict(scale)}
-    for name, work in works(np.random.default_rng(0), scale).items():
+    chosen = {name: work for name, work in works(np.random.default_rng(0), scale).items() if name in only}
+    for name, work in chosen.items():
         figures[name] = compare(source, model, work, scale.repeats)
         print(name, figures[name], file=sys.stderr)
     return figures
@@ -246,6 +250,7 @@ def main() -> None:
     line.add_argument("--sizes", default=",".join(SIZES))
     line.add_argument("--model", help="a Hugging Face folder")
     line.add_argument("--part", type=float, default=1.0)
+    line.add_argument("--only", nargs="+", choices=WORKS, default=WORKS, help="works to measure")
     options = line.parse_args()
     torch.set_num_threads(1)
 
@@ -257,11 +262,11 @@ def main() -> None:
         for size in filter(None, options.sizes.split(",")):
             tiny = Tiny(architecture="qwen3", vocabulary="bytes", context=2048, **SHAPES[size])
             build_tiny(tiny, Path(beside) / size, ())
-            figures[size] = measured(tiny.source("actor", Path(beside) / size), scaled(SIZES[size]))
+            figures[size] = measured(tiny.source("actor", Path(beside) / size), scaled(SIZES[size]), options.only)
     if options.model:
         source = Pretrained(path=options.model).source("actor", options.model)
-        figures[Path(options.model).name] = measured(source, scaled(REAL))
-    report(figures, options.out, seeds=[0], part=options.part)
+        figures[Path(options.model).name] = measured(source, scaled(REAL), options.only)
+    report(figures, options.out, seeds=[0], part=options.part, works=options.only)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@ with."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,9 @@ import pytest
 
 if TYPE_CHECKING:
     from real_runs import Desk
+
+# Read when a cluster is started: by default its processes give way to everything else, other tests included.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 @pytest.fixture(scope="session")

@@ -20,9 +20,10 @@ from marl.scenario.load import ScenarioError
 
 _OWN = {"address": "local", "include_dashboard": False}
 """Ray of the run's own, whichever others this machine runs, without a page."""
-_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Lets Ray name this machine 127.0.0.1 and listen there alone, as it does by default on a laptop's system. It is read
-when Ray is imported; what is given as `_node_ip_address` is not heeded."""
+_ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0"}
+"""The first lets Ray name this machine 127.0.0.1 and listen there alone, as it does by default on a laptop's system. It
+is read when Ray is imported; what is given as `_node_ip_address` is not heeded. The second: by default, simulators and
+learners would give way (niceness 15) to whatever else runs on this machine."""
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_NUM_REDIS_GET_RETRIES": "2"}
 """No report to Ray's makers; two attempts at a cluster's address, of up to 40 s each, in place of 20."""
 _ANSWER_S = 10.0
@@ -37,7 +38,7 @@ def connected(settings: ClusterConfig) -> Iterator[None]:
         ScenarioError: if there is no such cluster, or it is too small for all simulators at once.
         EngineError: if a cluster of the run's own does not come up.
     """
-    for name, value in (_ENVIRONMENT if settings.address else _ENVIRONMENT | _LOOPBACK).items():
+    for name, value in (_ENVIRONMENT if settings.address else _ENVIRONMENT | _ALONE).items():
         os.environ.setdefault(name, value)
     import ray
 
@@ -84,7 +85,7 @@ def _expect_answer(address: str) -> None:
     Raises:
         ScenarioError: if nothing does.
     """
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+    host, _, port = address.rpartition(":")
     if host and port.isdigit():
         try:
             socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()

@@ -28,7 +28,7 @@ class ClusterConfig(Config):
     simulators: PositiveInt = 1
     """Number of simulators. The episodes of a step are dealt out among them by their number alone."""
     address: str | None = None
-    """Ray cluster: `auto` for the one that was started on this machine, HOST:PORT, or ray://HOST:PORT. Null: one of the
+    """Ray cluster: `auto` for the one that was started on this machine, or HOST:PORT. Null: one of the
     run's own on this machine, which listens on loopback alone and ends with the run."""
     learners: dict[str, PositiveInt] = Field(default_factory=dict)
     """Policy -> number of processes that teach it together, each from its share of every minibatch; learners in such

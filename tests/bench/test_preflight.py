@@ -16,6 +16,6 @@ def test_a_run_takes_the_memory_that_the_check_expects(tmp_path: Path) -> None:
     shape = {"hidden": 384, "layers": 8, "heads": 6, "intermediate": 1152, "context": 2048}
     build_tiny(Tiny(vocabulary="bytes", seed=1, **shape), tmp_path / "small", ())  # 14.3M parameters
     found = preflight.compared(
-        {"kind": "pretrained", "path": str(tmp_path / "small")}, preflight.SETTINGS["full_float32"]
+        {"kind": "pretrained", "path": str(tmp_path / "small"), "device": "cpu"}, preflight.SETTINGS["full_float32"]
     )
     assert found["ratio"]["peak"] == pytest.approx(1, abs=0.2)

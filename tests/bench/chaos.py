@@ -273,7 +273,11 @@ def episodes(run: Path, steps: int) -> dict[str, int]:
 def rows_of(run: Path) -> list[dict[str, float]]:
     rows = list(RunFolder(run).rows())
     return [
-        {k: v for k, v in row.items() if not k.startswith(("time/", "cluster/")) and not k.endswith("/restarts")}
+        {
+            k: v
+            for k, v in row.items()
+            if not k.startswith(("time/", "cluster/")) and not k.endswith(("/restarts", "/idle"))
+        }
         for row in rows
     ]
 

@@ -94,7 +94,7 @@ def marl_train(folder: Path, *words: str, host: tuple[str, ...] = ()) -> list[di
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    theirs = ("time/", "cluster/", "policy/actor/restarts")
+    theirs = ("time/", "cluster/", "policy/actor/restarts", "policy/actor/idle")
     return [{name: value for name, value in row.items() if not name.startswith(theirs)} for row in rows]
 
 

@@ -58,6 +58,8 @@ def _verdict(checked: Preflight) -> Iterator[str]:
     spare = device.bytes - device.room - device.process
     for role in checked.needed.guessed:
         yield f"note: roles.{role}: the tokens of its prompts are guessed from their length: no tokenizer is here"
+    if checked.leaner.scenario.cluster:
+        yield "note: cluster: this is the memory of a run with all simulators and learners in one process"
     verdict = "fits" if checked.fits else "does not fit"
     yield (
         f"At its peak about {gigabytes(total)} GB of the {gigabytes(device.bytes)} GB of {device.name}, of which "

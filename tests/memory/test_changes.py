@@ -93,3 +93,9 @@ def test_where_nothing_helps_a_smaller_model_is_asked_for(config: Path) -> None:
     table = memory_table(checked(team(config), "1GiB"))
     assert "does not fit" in table
     assert "after all that: take a smaller model." in table.splitlines()[-1]
+
+
+def test_the_estimate_of_a_run_on_a_cluster_says_that_it_is_for_one_process(config: Path) -> None:
+    note = "note: cluster: this is the memory of a run with all simulators and learners in one process"
+    assert note not in memory_table(checked(team(config), "1GiB"))
+    assert note in memory_table(checked(team(config, "cluster.simulators=2"), "1GiB"))

@@ -179,8 +179,9 @@ class LearnerGroup:
         """
         self._doing = "waiting for room", time.time()
         size, provision = self._task.size, self._provision
-        options: dict[str, Any] = {"num_cpus": provision.cpus, "num_gpus": provision.gpus}
-        actor: Any = ray.remote(**options, concurrency_groups={HEALTH: 1})(LearnerWorker)
+        reserved = {"num_cpus": provision.cpus, "num_gpus": provision.gpus}
+        options: dict[str, Any] = {**reserved, "concurrency_groups": {HEALTH: 1}}
+        actor: Any = ray.remote(**options)(LearnerWorker)
         coming = dict(self._waiting)
         for _ in range(size - len(coming)):
             worker = actor.remote()

@@ -104,7 +104,7 @@ def main() -> None:
     line.add_argument("--steps", type=int, default=20)
     line.add_argument("--repeats", type=int, default=1)
     options = line.parse_args()
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
     runs = [measured(ahead, options.steps) for _ in range(options.repeats) for ahead in options.ahead]
     ray.shutdown()
     pace = {ahead: fmean(run["steps_per_minute"] for run in runs if run["ahead"] == ahead) for ahead in options.ahead}

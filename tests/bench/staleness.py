@@ -88,7 +88,7 @@ def main() -> None:
     line.add_argument("--steps", type=int, default=250)
     options = line.parse_args()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
     # Seed by seed: whatever else the machine does meets all alike.
     runs = [trained(ahead, seed, options.steps) for seed in options.seeds for ahead in options.ahead]
     ray.shutdown()

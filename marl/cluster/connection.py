@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from marl.errors import EngineError
-from marl.scenario.cluster import ClusterConfig
+from marl.scenario.cluster import ClusterConfig, amounts
 from marl.scenario.load import ScenarioError
 
 _OWN = {"address": "local", "include_dashboard": False}
@@ -130,22 +130,20 @@ def expect_room(settings: ClusterConfig, nodes: Sequence[Mapping[str, Any]]) -> 
     if room >= settings.simulators:
         _expect_all(settings, [resources for _, resources in machines_resources])
         return
-    machines = "; ".join(f"{name}: {_amounts(r.get('CPU', 0), r.get('GPU', 0))}" for name, r in machines_resources)
+    machines = "; ".join(f"{name}: {amounts(r.get('CPU', 0), r.get('GPU', 0))}" for name, r in machines_resources)
     raise ScenarioError(
-        f"cluster.simulators: {settings.simulators} of {_amounts(settings.cpus, settings.gpus)} each do not fit: there "
+        f"cluster.simulators: {settings.simulators} of {amounts(settings.cpus, settings.gpus)} each do not fit: there "
         f"is room for {room} ({machines}); choose fewer, or a smaller cluster.cpus or cluster.gpus, or add machines"
     )
 
 
 def _expect_all(settings: ClusterConfig, machines: Sequence[Mapping[str, float]]) -> None:
-    learners = sum(settings.learners.values())
-    cpus = settings.simulators * settings.cpus + learners * settings.learner_cpus
-    gpus = settings.simulators * settings.gpus + learners * settings.learner_gpus
+    learners, (cpus, gpus) = sum(settings.learners.values()), settings.reserved
     have = [sum(resources.get(name, 0) for resources in machines) for name in ("CPU", "GPU")]
     if learners and (cpus > have[0] + 1e-9 or gpus > have[1] + 1e-9):
         raise ScenarioError(
             f"cluster.learners: {learners} processes of learners and {settings.simulators} simulators take "
-            f"{_amounts(cpus, gpus)}, but the cluster has {_amounts(*have)}; choose fewer, or a smaller "
+            f"{amounts(cpus, gpus)}, but the cluster has {amounts(*have)}; choose fewer, or a smaller "
             "cluster.learner_cpus or cluster.cpus, or add machines"
         )
 
@@ -153,7 +151,3 @@ def _expect_all(settings: ClusterConfig, machines: Sequence[Mapping[str, float]]
 def _fitting(settings: ClusterConfig, resources: Mapping[str, float]) -> int:
     fitting = int(resources.get("CPU", 0) / settings.cpus + 1e-9)
     return min(fitting, int(resources.get("GPU", 0) / settings.gpus + 1e-9)) if settings.gpus else fitting
-
-
-def _amounts(cpus: float, gpus: float) -> str:
-    return f"{cpus:g} CPU" + (f" and {gpus:g} GPU" if gpus else "")

@@ -67,6 +67,13 @@ class ClusterConfig(Config):
             raise ValueError(f"{', '.join(useless)}: no effect on kind: local, which starts no process; use kind: ray")
         return self
 
+    @property
+    def reserved(self) -> tuple[float, float]:
+        """Return the processors and GPUs that all simulators and all processes of learners reserve."""
+        learners = sum(self.learners.values())
+        cpus = self.simulators * self.cpus + learners * self.learner_cpus
+        return cpus, self.simulators * self.gpus + learners * self.learner_gpus
+
     def missing(self) -> Iterator[str]:
         """Yield a message if Ray is needed and is not installed, or too old."""
         if self.kind != "ray":
@@ -79,3 +86,8 @@ class ClusterConfig(Config):
             return
         if tuple(int(number) for number in installed.split(".")[:2]) < LEAST_RAY:
             yield f"kind: 'ray' needs Ray {least} or later, and {installed} is installed; {how}"
+
+
+def amounts(cpus: float, gpus: float) -> str:
+    """Return processors and GPUs in words."""
+    return f"{cpus:g} CPU" + (f" and {gpus:g} GPU" if gpus else "")

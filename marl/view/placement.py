@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from marl.engines.workers.settings import RuleConfig
-from marl.scenario.cluster import ClusterConfig
+from marl.scenario.cluster import ClusterConfig, amounts
 from marl.scenario.schema import Scenario
 
 
@@ -19,11 +19,11 @@ def placement_lines(scenario: Scenario, settings: ClusterConfig) -> Iterator[str
     yield f"  {_count(settings.simulators, 'simulator', 'simulators'):<18} {_simulators(scenario, settings)}"
     for policy, size in settings.learners.items():
         copied = "; its state is kept in this process after every update" if settings.keep_learners else ""
-        reserved = _amounts(settings.learner_cpus, settings.learner_gpus)
+        reserved = amounts(settings.learner_cpus, settings.learner_gpus)
         processes = _count(size, "process", "processes")
         yield f"  {processes:<18} teach {policy} ({settings.data_parallel}), {reserved} each{copied}"
     if settings.kind == "ray":
-        yield f"  reserved in all    {_total(settings)}"
+        yield f"  reserved in all    {amounts(*settings.reserved)}"
 
 
 def _cluster(settings: ClusterConfig) -> str:
@@ -37,23 +37,13 @@ def _cluster(settings: ClusterConfig) -> str:
 def _simulators(scenario: Scenario, settings: ClusterConfig) -> str:
     engines = {name: policy.engine for name, policy in scenario.policies.items()}
     workers = {name: engine for name, engine in engines.items() if isinstance(engine, RuleConfig)}
-    each = f"{_amounts(settings.cpus, settings.gpus)} each" if settings.kind == "ray" else "in this process"
+    each = f"{amounts(settings.cpus, settings.gpus)} each" if settings.kind == "ray" else "in this process"
     sampling = [f"{name} ({engine.kind})" for name, engine in engines.items() if name not in workers]
     text = f"{each}: games and engines of {', '.join(sampling)}"
     if workers:
         processes = [f"{name} ({_count(each.workers, 'process', 'processes')})" for name, each in workers.items()]
         text += f"; beside each, workers of {', '.join(processes)}, which reserve nothing of their own"
     return text
-
-
-def _total(settings: ClusterConfig) -> str:
-    learners = sum(settings.learners.values())
-    cpus = settings.simulators * settings.cpus + learners * settings.learner_cpus
-    return _amounts(cpus, settings.simulators * settings.gpus + learners * settings.learner_gpus)
-
-
-def _amounts(cpus: float, gpus: float) -> str:
-    return f"{cpus:g} CPU" + (f" and {gpus:g} GPU" if gpus else "")
 
 
 def _count(number: int, one: str, many: str) -> str:

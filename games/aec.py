@@ -82,8 +82,7 @@ class AecGame(TextGame):
         """Return all that the agent has observed and done."""
         return "\n".join([agent, *self._past[agent], self.describe(agent)])
 
-    def legal(self) -> tuple[str, ...]:
-        agent = self._env.agent_selection
+    def legal(self, agent: str) -> tuple[str, ...]:
         observation, numbers = self._env.observe(agent), self._numbers[agent]
         mask = observation.get("action_mask") if isinstance(observation, Mapping) else None
         if mask is None and (mask := self._env.infos[agent].get("action_mask")) is None:

@@ -156,8 +156,8 @@ class TextGame(AECEnv[str, Observation, str]):
         """Return a name of the start state: equal keys, equal starts."""
         raise NotImplementedError
 
-    def legal(self) -> tuple[str, ...] | None:
-        """Return the legal moves of the agent to move (and of those asked with it); None if any text is one."""
+    def legal(self, agent: str) -> tuple[str, ...] | None:
+        """Return the legal moves of `agent`, whose observation is final; None if any text is one."""
         return self.vocabulary
 
     def hears(self, agent: str) -> tuple[str, ...]:
@@ -202,7 +202,7 @@ class TextGame(AECEnv[str, Observation, str]):
     def observe(self, agent: str) -> Observation:
         observation: Observation = {"text": self.describe(agent)}
         if self.vocabulary is not None:
-            legal = self._legal if self.infos.get(agent) else ()
+            legal = self.infos[agent]["legal"] if self.infos.get(agent) else ()
             observation["action_mask"] = _action_mask(self.vocabulary, legal or ()).copy()
         return observation
 
@@ -286,12 +286,12 @@ class TextGame(AECEnv[str, Observation, str]):
         """Make `agent` the one to move, and fill in the infos of all that are asked together with it."""
         self.agent_selection = agent
         self._attempt = attempt
-        self._legal = legal = self.legal()
+        self._legal = self.legal(agent)
         self.infos = {each: {} for each in self.agents}
         together = self.together(agent)
         for each in together:
             self.infos[each] = Info(
-                legal=legal,
+                legal=self._legal if each == agent else self.legal(each),
                 hears=self.hears(each),
                 together=together,
                 state=self.state_of(each),

@@ -188,7 +188,7 @@ class Communication(TextGame):
         known = self.evidence.known(self._held(agent), [*heard, *self.moves[agent]], self.dealt_problem.answer)
         return (self.evidence.utterance(known, self.dealt_problem.answer),)
 
-    def legal(self) -> tuple[str, ...] | None:
+    def legal(self, agent: str) -> tuple[str, ...] | None:
         return ACTIONS if self._choosing else None
 
     def together(self, agent: str) -> tuple[str, ...]:

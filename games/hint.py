@@ -55,8 +55,8 @@ class Hint(TextGame):
     def start_key(self) -> str:
         return self.symbol
 
-    def legal(self) -> tuple[str, ...]:
-        return self.symbols if self.word else self.words
+    def legal(self, agent: str) -> tuple[str, ...]:
+        return self.symbols if agent == GUESSER else self.words
 
     def hears(self, agent: str) -> tuple[str, ...]:
         return AGENTS if agent == GUESSER else (SPEAKER,)

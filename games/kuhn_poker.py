@@ -82,7 +82,7 @@ class KuhnPoker(TextGame):
     def start_key(self) -> str:
         return self.cards
 
-    def legal(self) -> tuple[str, ...]:
+    def legal(self, agent: str) -> tuple[str, ...]:
         return MOVES[self.betting]
 
     def describe(self, agent: str) -> str:

@@ -66,8 +66,8 @@ class LayeredHint(TextGame):
     def start_key(self) -> str:
         return self.symbol
 
-    def legal(self) -> tuple[str, ...]:
-        return self.symbols if self.agent_selection in self.layers[-1] else self.words
+    def legal(self, agent: str) -> tuple[str, ...]:
+        return self.symbols if agent in self.layers[-1] else self.words
 
     def hears(self, agent: str) -> tuple[str, ...]:
         return (agent, *self._heard(agent))

@@ -101,7 +101,7 @@ class Nim(TextGame):
     def start_key(self) -> str:
         return str(self.start)
 
-    def legal(self) -> tuple[str, ...]:
+    def legal(self, agent: str) -> tuple[str, ...]:
         return self.takes[: self.pile]
 
     def describe(self, agent: str) -> str:

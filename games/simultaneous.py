@@ -94,8 +94,8 @@ class SimultaneousGame(TextGame):
     def start_key(self) -> str:
         return self.name
 
-    def legal(self) -> tuple[str, ...]:
-        return self.menus[self.agent_selection]
+    def legal(self, agent: str) -> tuple[str, ...]:
+        return self.menus[agent]
 
     def hears(self, agent: str) -> tuple[str, ...]:
         return (agent,)

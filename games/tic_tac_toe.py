@@ -131,7 +131,7 @@ class TicTacToe(TextGame):
     def start_key(self) -> str:
         return f"{self.start} {MARKS[mover(self.start)]}"
 
-    def legal(self) -> tuple[str, ...]:
+    def legal(self, agent: str) -> tuple[str, ...]:
         return legal_cells(self.board)
 
     def describe(self, agent: str) -> str:

@@ -64,7 +64,7 @@ class TeamGame(TextGame):
         # a stage grows with its agents and not with their square.
         return self._speakers if self._stage_begins else (agent,)
 
-    def legal(self) -> tuple[str, ...] | None:
+    def legal(self, agent: str) -> tuple[str, ...] | None:
         return None if self._call else self.stage.legal
 
     def hears(self, agent: str) -> tuple[str, ...]:

@@ -365,7 +365,7 @@ class Gamble(TextGame):
     def start_key(self) -> str:
         return self.key
 
-    def legal(self) -> tuple[str, ...]:
+    def legal(self, agent: str) -> tuple[str, ...]:
         return (("a", "b", "c", "d"), ("safe", "risky"), ("heads", "tails"))[len(self.said)]
 
     def describe(self, agent: str) -> str:

@@ -5,6 +5,7 @@ import pytest
 from games.base import IllegalMove, TextGame
 from games.kuhn_poker import KuhnPokerConfig
 from games.nim import NimConfig
+from games.simultaneous import MatrixConfig
 
 
 def test_a_game_without_a_vocabulary_cannot_play_a_random_move() -> None:
@@ -105,3 +106,13 @@ def test_refusal_says_what_step_would_do() -> None:
     game = KuhnPokerConfig(illegal=IllegalMove(then="random")).build()
     game.reset(0)
     assert (game.refusal().payments, game.refusal().moves) == ({}, ("check", "bet"))
+
+
+def test_agents_that_are_asked_together_are_each_offered_their_own_moves() -> None:
+    game = MatrixConfig(table=[[0, 1, 2], [3, 4, 5]]).build()
+    game.reset(0)
+    assert [game.infos[agent]["legal"] for agent in game.agents] == [("a", "b"), ("a", "b", "c")]
+    assert [game.observe(agent)["action_mask"].tolist() for agent in game.agents] == [[1, 1, 0], [1, 1, 1]]
+    game.step("b")
+    game.step("c")
+    assert game.rewards == {"agent_0": 5.0, "agent_1": 5.0}

@@ -111,7 +111,7 @@ class LeducPoker(TextGame):
         return None if first == second else int(first > second)
 
     def _result(self, loser: int | None) -> Mapping[str, float]:
-        """Return the chips won: the loser loses the ante and all bets but one to which the answer is to fold."""
+        """Return the chips won: the loser pays the ante and every bet or raise that was not answered with fold."""
         if loser is None:
             return dict.fromkeys(AGENTS, 0.0)
         answered = (played.count("bet") + played.count("raise") - played.endswith("fold") for played in self.rounds)

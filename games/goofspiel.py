@@ -132,7 +132,7 @@ class Goofspiel(SimultaneousGame):
         return order
 
     def _rules(self) -> str:
-        told = {
+        shown = {
             "open": "your bid and the bid of the other (`prize1_3 mine1_2 theirs1_1`)",
             "hidden": "your bid, and whether you won or lost it, or both bid alike (`prize1_3 mine1_2 won1`)",
         }[self.config.bids]
@@ -142,7 +142,7 @@ class Goofspiel(SimultaneousGame):
             f"{self.deck[-1]} points. In each round one prize is shown, and both bid one of their cards for it at the "
             "same time. The higher card wins the prize; equal cards lose it for both. Both cards are gone then. The "
             f"last card of each is bid without a choice. {aim[self.config.pays]} You are told, for each round before, "
-            f"its prize, {told}, and the prize of this round."
+            f"its prize, {shown}, and the prize of this round."
         )
 
 

@@ -98,16 +98,14 @@ class Goofspiel(SimultaneousGame):
 
     def known(self, agent: str) -> str:
         """Return three words for each round before, with its number, and one for the prize of this round."""
-        player = self.seats.index(agent)
-        words = []
-        for number, (prize, *bids) in enumerate(zip(self.prizes, *self.bids, strict=False), 1):
-            mine, theirs = bids[player], bids[1 - player]
-            result = (
-                f"theirs{number}_{theirs}" if self.config.bids == "open" else f"{_RESULTS[_sign(mine, theirs)]}{number}"
-            )
-            words += [f"prize{number}_{prize}", f"mine{number}_{mine}", result]
-        number = len(self.bids[0])
-        return " ".join([*words, f"prize{number + 1}_{self.prizes[number]}"] if number < len(self.prizes) else words)
+        words, player = [], self.seats.index(agent)
+        for number, prize in enumerate(self.prizes[: len(self.bids[0]) + 1], 1):
+            words.append(f"prize{number}_{prize}")
+            if number <= len(self.bids[0]):
+                mine, theirs = (bids[number - 1] for bids in (self.bids[player], self.bids[1 - player]))
+                shown = f"theirs{number}_{theirs}" if self.config.bids == "open" else f"{_result(mine, theirs)}{number}"
+                words += [f"mine{number}_{mine}", shown]
+        return " ".join(words)
 
     def payoff(self, joint: tuple[str, ...]) -> Mapping[str, float] | None:
         for bids, card in zip(self.bids, joint, strict=True):
@@ -116,9 +114,9 @@ class Goofspiel(SimultaneousGame):
             return None
         for bids, agent in zip(self.bids, self.seats, strict=True):
             bids += self.legal(agent)
-        lead = sum(
-            int(prize) * _sign(mine, theirs) for prize, mine, theirs in zip(self.prizes, *self.bids, strict=True)
-        )
+        sign = {"won": 1, "tied": 0, "lost": -1}
+        rounds = zip(self.prizes, *self.bids, strict=True)
+        lead = sum(int(prize) * sign[_result(mine, theirs)] for prize, mine, theirs in rounds)
         won = lead / 2 if self.config.pays == "points" else float(lead > 0) - float(lead < 0)
         return dict(zip(self.seats, (won, -won), strict=True))
 
@@ -146,9 +144,8 @@ class Goofspiel(SimultaneousGame):
         )
 
 
-def _sign(mine: str, theirs: str) -> int:
-    """Return 1 if the first bid wins, -1 if it loses, and 0 if both are equal."""
-    return (int(mine) > int(theirs)) - (int(mine) < int(theirs))
-
-
-_RESULTS = {1: "won", 0: "tied", -1: "lost"}
+def _result(mine: str, theirs: str) -> Literal["won", "tied", "lost"]:
+    """Return what became of the first bid."""
+    if int(mine) == int(theirs):
+        return "tied"
+    return "won" if int(mine) > int(theirs) else "lost"

@@ -78,12 +78,12 @@ def test_the_module_is_the_command() -> None:
 
 
 def test_a_broken_scenario_is_a_message_and_status_2_and_no_traceback() -> None:
-    done = python("-m", "marl", "check", KUHN, "schedule.steps=-1", "game.kind=kuhn_pokr")
+    done = python("-m", "marl", "check", KUHN, "schedule.steps=-1", "game.kind=tic_tac_to")
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.split("\n") == [
         f"marl: {KUHN}: 2 problems",
-        f"  game.kind: unknown kind 'kuhn_pokr'; did you mean 'kuhn_poker'? choices: {', '.join(names('games'))}, or "
+        f"  game.kind: unknown kind 'tic_tac_to'; did you mean 'tic_tac_toe'? choices: {', '.join(names('games'))}, or "
         "an import path 'package.module:Name'",
         "  schedule.steps: must be greater than 0 (got -1)",
         "",

@@ -43,8 +43,11 @@ TYPOS = {
     "assign, baseline, kl, overlong, scale",
 }
 KINDS = {
-    "game.kind=tic_tac_to": f"game.kind: unknown kind 'tic_tac_to'; did you mean 'tic_tac_toe'? choices: {GAMES}{OR_PATH}",
-    "game=tic_tac_to": f"game.kind: unknown kind 'tic_tac_to'; did you mean 'tic_tac_toe'? choices: {GAMES}{OR_PATH}",
+    **{
+        f"{field}=tic_tac_to": f"game.kind: unknown kind 'tic_tac_to'; did you mean 'tic_tac_toe'? "
+        f"choices: {GAMES}{OR_PATH}"
+        for field in ("game.kind", "game")
+    },
     f"{LEARNER}.kind=grop": f"{LEARNER}.kind: unknown kind 'grop'; did you mean 'grpo' or 'dr_grpo' "
     f"or 'gspo'? choices: {LEARNERS}{OR_PATH}",
     "policies.actor.engine.kind=tansformers": "policies.actor.engine.kind: unknown kind 'tansformers'; did you mean "

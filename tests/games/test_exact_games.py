@@ -7,6 +7,7 @@ from string import ascii_lowercase
 from typing import Any
 
 import pytest
+from exact_play import uniform, walked
 from pettingzoo.test import api_test, seed_test
 from pydantic import ValidationError
 
@@ -14,10 +15,8 @@ from games.hint import HintConfig
 from games.layered_hint import LayeredHintConfig
 from games.simultaneous import CoalitionConfig, MatrixConfig, TwoStepConfig
 from games.stopping import StoppingConfig
-from marl.evaluation.game_tree import GameTree, Situation, grow, values
+from marl.evaluation.game_tree import values
 from marl.protocols import Game, GameConfig
-from marl.rollout.casting import RoleCasting
-from roles.answering import PlayerRole
 
 GAMES: dict[str, GameConfig] = {
     "climbing": MatrixConfig(table="climbing"),
@@ -44,21 +43,6 @@ def returns(game: GameConfig, *moves: str, **options: Any) -> dict[str, float]:
             totals[agent] += sum(parts.values())
     assert all(built.terminations.values())
     return totals
-
-
-def walk(game: GameConfig) -> GameTree:
-    return grow(
-        game,
-        RoleCasting({"player": PlayerRole(policy="actor")}, 0),
-        dict.fromkeys(game.build().possible_agents, "player"),
-    )
-
-
-def uniform(tree: GameTree) -> dict[Situation, dict[str, float]]:
-    return {
-        situation: dict.fromkeys(request.options or {}, 1 / len(request.options or {}))
-        for situation, request in tree.requests.items()
-    }
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -207,7 +191,7 @@ def test_an_illegal_move_costs_a_team_no_less_than_its_worst_joint_move() -> Non
     ],
 )
 def test_the_games_can_be_walked_whole(name: str, situations: int, value: float) -> None:
-    tree = walk(GAMES[name])
+    tree = walked(GAMES[name])
     assert len(tree.requests) == situations
     assert values(tree, uniform(tree)) == pytest.approx(dict.fromkeys(tree.agents, value))
 

@@ -1,0 +1,141 @@
+"""The board of connect four in bits: 64-bit words hold a side's discs, and shifts find four in a row.
+
+Bit `column * (rows + 1) + row` is a cell, counted from the lower left corner. The bit above each column stays empty, so
+that no line runs from one column's top to the next one's bottom (J. Tromp's layout).
+"""
+
+from __future__ import annotations
+
+from functools import cache, cached_property
+from typing import NamedTuple, Self
+
+COLUMNS = "abcdefghi"
+CONNECTED = 4
+
+
+class Position(NamedTuple):
+    """Discs on a board; immutable, so that a tree of positions shares what it can."""
+
+    own: int
+    """Discs of the player to move, a bit each."""
+    discs: int
+    """Discs of both."""
+    moves: int
+    """Number of discs."""
+
+    @property
+    def mover(self) -> int:
+        """Return the player to move: 0 for x, 1 for o."""
+        return self.moves & 1
+
+
+class Board:
+    """Rules of connect four on `rows` by `columns` cells, as functions of positions."""
+
+    empty = Position(0, 0, 0)
+
+    def __init__(self, rows: int, columns: int) -> None:
+        self.rows, self.columns = rows, columns
+        self.cells = rows * columns
+        self.height = rows + 1
+        """Distance of a cell's bit from that of its neighbour on the right."""
+        column = (1 << rows) - 1
+        self.floor = tuple(1 << self.height * index for index in range(columns))
+        """Lowest cell of each column."""
+        self.column = tuple(column * bit for bit in self.floor)
+        """All cells of each column."""
+        self.all = sum(self.column)
+        self.middle = self.column[columns // 2] | self.column[(columns - 1) // 2]
+        """Cells of the middle column, or of both of them."""
+        self._bottom = sum(self.floor)
+        self._tops = tuple(bit << rows - 1 for bit in self.floor)
+        self._steps = (1, self.height, self.height - 1, self.height + 1)
+        """Distances of neighbours: upright, level, and on the two diagonals."""
+
+    @classmethod
+    @cache
+    def of_size(cls, rows: int, columns: int) -> Self:
+        """Return the board of a size, the same one each time."""
+        return cls(rows, columns)
+
+    @cached_property
+    def central_first(self) -> tuple[int, ...]:
+        """Columns from the middle outwards: more lines cross the middle, so good moves come early."""
+        return tuple(sorted(range(self.columns), key=lambda column: abs(2 * column + 1 - self.columns)))
+
+    def open_columns(self, position: Position) -> tuple[str, ...]:
+        """Return the letters of the columns that are not full."""
+        discs = position.discs
+        return tuple([COLUMNS[index] for index, top in enumerate(self._tops) if not discs & top])
+
+    def lowest_empty(self, discs: int) -> int:
+        """Return the cells in which a disc can come to lie."""
+        return (discs + self._bottom) & self.all
+
+    def drop(self, position: Position, column: int) -> Position:
+        """Return the position after a disc of the mover has fallen into a column that is not full."""
+        # The sum carries through the column's discs to its lowest empty cell.
+        discs = position.discs | (position.discs + self.floor[column])
+        return Position(position.own ^ position.discs, discs, position.moves + 1)
+
+    def won(self, position: Position) -> bool:
+        """Return True if the player who moved last has four in a row. Nobody else can have them."""
+        return self.has_four(position.own ^ position.discs)
+
+    def has_four(self, discs: int) -> bool:
+        """Return True if four of these cells are in a row."""
+        for step in self._steps:
+            pairs = discs & (discs >> step)
+            if pairs & (pairs >> 2 * step):
+                return True
+        return False
+
+    def full(self, position: Position) -> bool:
+        """Return True if every cell holds a disc."""
+        return position.moves == self.cells
+
+    def over(self, position: Position) -> bool:
+        """Return True if the game has ended."""
+        return self.full(position) or self.won(position)
+
+    def threats(self, own: int, discs: int) -> int:
+        """Return the empty cells that would complete four in a row of `own`, whether they can be reached now or not."""
+        upright = (own << 1) & (own << 2) & (own << 3)
+        cells = upright
+        for step in self._steps[1:]:
+            ahead, behind = (own << step) & (own << 2 * step), (own >> step) & (own >> 2 * step)
+            cells |= ahead & (own << 3 * step | own >> step)
+            cells |= behind & (own >> 3 * step | own << step)
+        return cells & self.all & ~discs
+
+    def text(self, position: Position) -> str:
+        """Return the position as a string: columns divided by `/`, each from the bottom up."""
+        own, discs = position.own, position.discs
+        mark, other = "xo" if not position.mover else "ox"
+        bits = [floor << row for floor in self.floor for row in range(self.rows)]
+        signs = "".join([("." if not discs & bit else mark if own & bit else other) for bit in bits])
+        return "/".join([signs[start : start + self.rows] for start in range(0, self.cells, self.rows)])
+
+    def read(self, text: str) -> Position | None:
+        """Return the position that a string means; None if it is none: wrong size, numbers of discs, or gaps."""
+        columns = text.split("/")
+        first, second = text.count("x"), text.count("o")
+        if (
+            len(columns) != self.columns
+            or any(
+                len(column) != self.rows or set(column) - set("xo.") or ".x" in column or ".o" in column
+                for column in columns
+            )
+            or first - second not in (0, 1)
+        ):
+            return None
+        sides = [
+            sum(
+                floor << row
+                for floor, column in zip(self.floor, columns, strict=True)
+                for row, sign in enumerate(column)
+                if sign == mark
+            )
+            for mark in "xo"
+        ]
+        return Position(sides[first - second], sides[0] | sides[1], first + second)

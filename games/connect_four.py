@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import Field
 
 from games.base import TextGame, TextGameConfig
-from games.connect_four_board import COLUMNS, Board, Position
+from games.connect_four_board import COLUMNS, Board, BoardState
 from games.connect_four_players import AlphaBeta
 from marl.config import cut
 from marl.protocols import EngineConfig
@@ -65,7 +65,7 @@ class ConnectFour(TextGame):
         super().__init__(AGENTS, config.illegal, tuple(letters))
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
-        self.position = self._given(options["position"]) if "position" in options else self._opening(rng)
+        self.position = self._read_position(options["position"]) if "position" in options else self._opening(rng)
         self.start = self.position
         return AGENTS[self.position.mover]
 
@@ -100,7 +100,7 @@ class ConnectFour(TextGame):
             return {player: 1.0, other: -1.0}
         return dict.fromkeys(AGENTS, 0.0) if self.board.full(self.position) else other
 
-    def _given(self, text: Any) -> Position:
+    def _read_position(self, text: Any) -> BoardState:
         position = self.board.read(text) if isinstance(text, str) else None
         if position is None or self.board.over(position):
             raise ValueError(
@@ -110,7 +110,7 @@ class ConnectFour(TextGame):
             )
         return position
 
-    def _opening(self, rng: random.Random) -> Position:
+    def _opening(self, rng: random.Random) -> BoardState:
         position = self.board.empty
         if not self.openings or rng.random() >= self.openings:
             return position

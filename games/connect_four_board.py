@@ -6,17 +6,19 @@ that no line runs from one column's top to the next one's bottom (J. Tromp's lay
 
 from __future__ import annotations
 
+import re
 from functools import cache, cached_property
 from typing import NamedTuple, Self
 
 COLUMNS = "abcdefghi"
-CONNECTED = 4
+_COLUMN = re.compile(r"[xo]*\.*")
+"""A column from the bottom up: no disc lies above an empty cell."""
 
 
-class Position(NamedTuple):
+class BoardState(NamedTuple):
     """Discs on a board; immutable, so that a tree of positions shares what it can."""
 
-    own: int
+    mine: int
     """Discs of the player to move, a bit each."""
     discs: int
     """Discs of both."""
@@ -32,7 +34,7 @@ class Position(NamedTuple):
 class Board:
     """Rules of connect four on `rows` by `columns` cells, as functions of positions."""
 
-    empty = Position(0, 0, 0)
+    empty = BoardState(0, 0, 0)
 
     def __init__(self, rows: int, columns: int) -> None:
         self.rows, self.columns = rows, columns
@@ -49,6 +51,7 @@ class Board:
         """Cells of the middle column, or of both of them."""
         self._bottom = sum(self.floor)
         self._tops = tuple(bit << rows - 1 for bit in self.floor)
+        self._bits = tuple(floor << row for floor in self.floor for row in range(rows))
         self._steps = (1, self.height, self.height - 1, self.height + 1)
         """Distances of neighbours: upright, level, and on the two diagonals."""
 
@@ -63,7 +66,7 @@ class Board:
         """Columns from the middle outwards: more lines cross the middle, so good moves come early."""
         return tuple(sorted(range(self.columns), key=lambda column: abs(2 * column + 1 - self.columns)))
 
-    def open_columns(self, position: Position) -> tuple[str, ...]:
+    def open_columns(self, position: BoardState) -> tuple[str, ...]:
         """Return the letters of the columns that are not full."""
         discs = position.discs
         return tuple([COLUMNS[index] for index, top in enumerate(self._tops) if not discs & top])
@@ -72,15 +75,15 @@ class Board:
         """Return the cells in which a disc can come to lie."""
         return (discs + self._bottom) & self.all
 
-    def drop(self, position: Position, column: int) -> Position:
+    def drop(self, position: BoardState, column: int) -> BoardState:
         """Return the position after a disc of the mover has fallen into a column that is not full."""
         # The sum carries through the column's discs to its lowest empty cell.
         discs = position.discs | (position.discs + self.floor[column])
-        return Position(position.own ^ position.discs, discs, position.moves + 1)
+        return BoardState(position.mine ^ position.discs, discs, position.moves + 1)
 
-    def won(self, position: Position) -> bool:
+    def won(self, position: BoardState) -> bool:
         """Return True if the player who moved last has four in a row. Nobody else can have them."""
-        return self.has_four(position.own ^ position.discs)
+        return self.has_four(position.mine ^ position.discs)
 
     def has_four(self, discs: int) -> bool:
         """Return True if four of these cells are in a row."""
@@ -90,52 +93,38 @@ class Board:
                 return True
         return False
 
-    def full(self, position: Position) -> bool:
+    def full(self, position: BoardState) -> bool:
         """Return True if every cell holds a disc."""
         return position.moves == self.cells
 
-    def over(self, position: Position) -> bool:
+    def over(self, position: BoardState) -> bool:
         """Return True if the game has ended."""
         return self.full(position) or self.won(position)
 
-    def threats(self, own: int, discs: int) -> int:
-        """Return the empty cells that would complete four in a row of `own`, whether they can be reached now or not."""
-        upright = (own << 1) & (own << 2) & (own << 3)
+    def threats(self, mine: int, discs: int) -> int:
+        """Return the empty cells that would complete four in a row of `mine`, whether they can be reached now or not."""
+        upright = (mine << 1) & (mine << 2) & (mine << 3)
         cells = upright
         for step in self._steps[1:]:
-            ahead, behind = (own << step) & (own << 2 * step), (own >> step) & (own >> 2 * step)
-            cells |= ahead & (own << 3 * step | own >> step)
-            cells |= behind & (own >> 3 * step | own << step)
+            ahead, behind = (mine << step) & (mine << 2 * step), (mine >> step) & (mine >> 2 * step)
+            cells |= ahead & (mine << 3 * step | mine >> step)
+            cells |= behind & (mine >> 3 * step | mine << step)
         return cells & self.all & ~discs
 
-    def text(self, position: Position) -> str:
+    def text(self, position: BoardState) -> str:
         """Return the position as a string: columns divided by `/`, each from the bottom up."""
-        own, discs = position.own, position.discs
+        mine, discs = position.mine, position.discs
         mark, other = "xo" if not position.mover else "ox"
-        bits = [floor << row for floor in self.floor for row in range(self.rows)]
-        signs = "".join([("." if not discs & bit else mark if own & bit else other) for bit in bits])
-        return "/".join([signs[start : start + self.rows] for start in range(0, self.cells, self.rows)])
+        cells = "".join(["." if not discs & bit else mark if mine & bit else other for bit in self._bits])
+        return "/".join([cells[start : start + self.rows] for start in range(0, self.cells, self.rows)])
 
-    def read(self, text: str) -> Position | None:
+    def read(self, text: str) -> BoardState | None:
         """Return the position that a string means; None if it is none: wrong size, numbers of discs, or gaps."""
         columns = text.split("/")
-        first, second = text.count("x"), text.count("o")
-        if (
-            len(columns) != self.columns
-            or any(
-                len(column) != self.rows or set(column) - set("xo.") or ".x" in column or ".o" in column
-                for column in columns
-            )
-            or first - second not in (0, 1)
-        ):
+        filled = all(len(column) == self.rows and _COLUMN.fullmatch(column) for column in columns)
+        ahead = text.count("x") - text.count("o")
+        if len(columns) != self.columns or not filled or ahead not in (0, 1):
             return None
-        sides = [
-            sum(
-                floor << row
-                for floor, column in zip(self.floor, columns, strict=True)
-                for row, sign in enumerate(column)
-                if sign == mark
-            )
-            for mark in "xo"
-        ]
-        return Position(sides[first - second], sides[0] | sides[1], first + second)
+        cells = list(zip(self._bits, "".join(columns), strict=True))
+        first, second = (sum(bit for bit, mark in cells if mark == player) for player in "xo")
+        return BoardState(second if ahead else first, first | second, (first | second).bit_count())

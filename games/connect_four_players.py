@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from pydantic import Field
 
-from games.connect_four_board import COLUMNS, Board, Position
+from games.connect_four_board import COLUMNS, Board, BoardState
 from marl.engines.scripted import ScriptedConfig
 
 WIN = 1000
@@ -67,17 +67,17 @@ class Search:
     def __init__(self, board: Board) -> None:
         self.board = board
         self.table: dict[tuple[int, int, int], tuple[int, int]] = {}
-        """(own discs, all discs, depth) -> bounds of the value."""
+        """(mover's discs, all discs, depth) -> bounds of the value."""
 
-    def value(self, position: Position, depth: int, alpha: int, beta: int) -> int:
+    def value(self, position: BoardState, depth: int, alpha: int, beta: int) -> int:
         """Return the value to the mover, `depth` moves ahead: exact between `alpha` and `beta`, else a bound."""
-        board, (own, discs, moves) = self.board, position
+        board, (mine, discs, moves) = self.board, position
         if board.won(position):
             return moves - WIN
         depth = min(depth, board.cells - moves)
         if not depth:
-            return 0 if moves == board.cells else self._estimate(own, discs)
-        key = (own, discs, depth)
+            return 0 if moves == board.cells else self._estimate(mine, discs)
+        key = (mine, discs, depth)
         low, high = self.table.get(key, (-WIN, WIN))
         alpha, beta = max(alpha, low), min(beta, high)
         if alpha >= beta:
@@ -86,25 +86,25 @@ class Search:
         self.table[key] = (best if best > alpha else low, best if best < beta else high)
         return best
 
-    def _best(self, position: Position, depth: int, alpha: int, beta: int) -> int:
-        board, (own, discs, moves) = self.board, position
+    def _best(self, position: BoardState, depth: int, alpha: int, beta: int) -> int:
+        board, (mine, discs, moves) = self.board, position
         open_cells = board.lowest_empty(discs)
-        if open_cells & board.threats(own, discs):
+        if open_cells & board.threats(mine, discs):
             return WIN - moves - 1
         # Whoever looks two moves ahead must answer a threat.
-        answers = open_cells & board.threats(own ^ discs, discs) if depth > 1 else 0
+        answers = open_cells & board.threats(mine ^ discs, discs) if depth > 1 else 0
         candidates, best = answers or open_cells, -WIN
         for column in board.central_first:
             if cell := candidates & board.column[column]:
-                after = Position(own ^ discs, discs | cell, moves + 1)
+                after = BoardState(mine ^ discs, discs | cell, moves + 1)
                 best = max(best, -self.value(after, depth - 1, -beta, -max(alpha, best)))
                 if best >= beta:
                     break
         return best
 
-    def _estimate(self, own: int, discs: int) -> int:
+    def _estimate(self, mine: int, discs: int) -> int:
         """Return the mover's threats less the opponent's, counted twice, and likewise the discs in the middle."""
-        board, other = self.board, own ^ discs
-        threats = board.threats(own, discs).bit_count() - board.threats(other, discs).bit_count()
-        middle = (own & board.middle).bit_count() - (other & board.middle).bit_count()
+        board, other = self.board, mine ^ discs
+        threats = board.threats(mine, discs).bit_count() - board.threats(other, discs).bit_count()
+        middle = (mine & board.middle).bit_count() - (other & board.middle).bit_count()
         return 2 * threats + middle

@@ -11,7 +11,7 @@ from small_games import PAIR
 
 from games.base import replay
 from games.connect_four import ConnectFour, ConnectFourConfig
-from games.connect_four_board import COLUMNS, Board, Position
+from games.connect_four_board import COLUMNS, Board, BoardState
 from games.connect_four_players import WIN, AlphaBeta, Search, best_columns, column_values
 from marl.protocols import GameConfig
 
@@ -29,7 +29,7 @@ def picture(state: pyspiel.State, rows: int) -> str:
     return "/".join("".join(column) for column in zip(*reversed(lines), strict=True))
 
 
-def position(*drops: str, board: Board = BOARD) -> Position:
+def position(*drops: str, board: Board = BOARD) -> BoardState:
     """The position after discs in these columns."""
     result = board.empty
     for column in "".join(drops):
@@ -37,7 +37,7 @@ def position(*drops: str, board: Board = BOARD) -> Position:
     return result
 
 
-def random_position(board: Board, rng: random.Random, plies: int) -> Position:
+def random_position(board: Board, rng: random.Random, plies: int) -> BoardState:
     """A position in play after up to so many random moves."""
     result = board.empty
     for _ in range(plies):
@@ -215,7 +215,7 @@ def test_a_game_is_a_function_of_seed_and_actions() -> None:
 # --- alpha-beta ------------------------------------------------------------------------------------------------------
 
 
-def minimax(board: Board, place: Position, depth: int) -> int:
+def minimax(board: Board, place: BoardState, depth: int) -> int:
     """The value to the mover without pruning, tables or short cuts."""
     if board.won(place):
         return place.moves - WIN
@@ -245,14 +245,14 @@ def test_threats_are_the_empty_cells_that_would_win() -> None:
     rng = random.Random(0)
     for board in (BOARD, Board.of_size(5, 5)):
         for plies in range(board.cells):
-            own, discs, _ = random_position(board, rng, plies)
+            mine, discs, _ = random_position(board, rng, plies)
             cells = [1 << bit for bit in range(board.all.bit_length()) if (board.all & ~discs) >> bit & 1]
-            assert board.threats(own, discs) == sum(cell for cell in cells if board.has_four(own | cell))
+            assert board.threats(mine, discs) == sum(cell for cell in cells if board.has_four(mine | cell))
 
 
 @pytest.mark.slow
 def test_four_by_four_is_a_draw_by_exact_search_as_by_a_walk_of_openspiel() -> None:
-    """Every first move draws; the walk is of OpenSpiel's own states, with its own rules and results."""
+    """Every first move draws; the walk is of OpenSpiel's mine states, with its mine rules and results."""
     values: dict[str, float] = {}
 
     def value(state: pyspiel.State) -> float:

@@ -47,8 +47,6 @@ class Board:
         self.column = tuple(column * bit for bit in self.floor)
         """All cells of each column."""
         self.all = sum(self.column)
-        self.middle = self.column[columns // 2] | self.column[(columns - 1) // 2]
-        """Cells of the middle column, or of both of them."""
         self._bottom = sum(self.floor)
         self._tops = tuple(bit << rows - 1 for bit in self.floor)
         self._bits = tuple(floor << row for floor in self.floor for row in range(rows))
@@ -65,6 +63,15 @@ class Board:
     def central_first(self) -> tuple[int, ...]:
         """Columns from the middle outwards: more lines cross the middle, so good moves come early."""
         return tuple(sorted(range(self.columns), key=lambda column: abs(2 * column + 1 - self.columns)))
+
+    @cached_property
+    def crossed(self) -> tuple[int, ...]:
+        """Cells on at least one line of four, on at least two, and so on. A cell is in as many as there are lines."""
+        ends = [(cell, step) for cell in self._bits for step in self._steps]
+        lines = [sum(cell << distance * step for distance in range(4)) for cell, step in ends]
+        counts = {cell: sum(1 for line in lines if line & cell and not line & ~self.all) for cell in self._bits}
+        most = max(counts.values())
+        return tuple(sum(cell for cell, count in counts.items() if count >= least) for least in range(1, most + 1))
 
     def open_columns(self, position: BoardState) -> tuple[str, ...]:
         """Return the letters of the columns that are not full."""
@@ -102,7 +109,7 @@ class Board:
         return self.full(position) or self.won(position)
 
     def threats(self, mine: int, discs: int) -> int:
-        """Return the empty cells that would complete four in a row of `mine`, whether they can be reached now or not."""
+        """Return the empty cells that would complete four in a row of `mine`, also those out of reach."""
         upright = (mine << 1) & (mine << 2) & (mine << 3)
         cells = upright
         for step in self._steps[1:]:

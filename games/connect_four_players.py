@@ -17,8 +17,7 @@ WIN = 1000
 class AlphaBeta(ScriptedConfig):
     """Player of connect four that looks `depth` moves ahead: plays the best of them, with equal probability if several.
 
-    Positions at that depth are compared by their threats, empty cells that would complete four in a row, and by the
-    discs in the middle column or columns.
+    Positions at that depth are compared by their discs: a disc counts as many as there are lines of four through it.
     """
 
     kind: str = "connect_four_alpha_beta"
@@ -103,8 +102,6 @@ class Search:
         return best
 
     def _estimate(self, mine: int, discs: int) -> int:
-        """Return the mover's threats less the opponent's, counted twice, and likewise the discs in the middle."""
-        board, other = self.board, mine ^ discs
-        threats = board.threats(mine, discs).bit_count() - board.threats(other, discs).bit_count()
-        middle = (mine & board.middle).bit_count() - (other & board.middle).bit_count()
-        return 2 * threats + middle
+        """Return the number of lines through the cells of the mover's discs, less that of the opponent's."""
+        other = mine ^ discs
+        return sum([(mine & cells).bit_count() - (other & cells).bit_count() for cells in self.board.crossed])

@@ -200,6 +200,6 @@ def _rules(config: NegotiationConfig) -> str:
         f"worth {config.total} to each of you. You take turns to say what you would take of the pool; the other would "
         "get the rest. Who accepts the other's last offer ends the negotiation, and each of you gets what the items "
         f"are worth to it. Who walks away ends it with nothing for both, and so do {config.max_turns} moves without an "
-        f"agreement.{discount} {answer_form} You are told the turn, the pool, what one item of each kind is worth to you, "
-        "and what both have said."
+        f"agreement.{discount} {answer_form} You are told the turn, the pool, what one item of each kind is worth to "
+        "you, and what both have said."
     )

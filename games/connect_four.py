@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from pydantic import Field
@@ -35,8 +36,17 @@ class ConnectFourConfig(TextGameConfig):
     opening_moves: int = Field(default=8, ge=1, le=81)
     """Largest number of random moves; all numbers from 1 to it are equally likely. No random move ends the game."""
 
+    @cached_property
+    def board(self) -> Board:
+        """The board's rules."""
+        return Board.of_size(self.rows, self.columns)
+
     def build(self) -> ConnectFour:
         return ConnectFour(self)
+
+    def perfect_information(self) -> bool:
+        """Return True: both players see the whole board."""
+        return True
 
     def opponents(self) -> Mapping[str, EngineConfig]:
         return {"alpha_beta": AlphaBeta(), "alpha_beta_2": AlphaBeta(depth=2)}
@@ -51,8 +61,7 @@ class ConnectFour(TextGame):
     choices = ("position",)
 
     def __init__(self, config: ConnectFourConfig) -> None:
-        self.board = Board.of_size(config.rows, config.columns)
-        self.openings, self.opening_moves = config.openings, config.opening_moves
+        self.config = config
         letters = COLUMNS[: config.columns]
         self.rules = (
             f"This is connect four on {config.columns} columns, {', '.join(letters)}, and {config.rows} rows. The "
@@ -63,6 +72,11 @@ class ConnectFour(TextGame):
             "a column that is not full."
         )
         super().__init__(AGENTS, config.illegal, tuple(letters))
+
+    @property
+    def board(self) -> Board:
+        """Return the board's rules, which all copies of the game share."""
+        return self.config.board
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
         self.position = self._read_position(options["position"]) if "position" in options else self._opening(rng)
@@ -112,9 +126,9 @@ class ConnectFour(TextGame):
 
     def _opening(self, rng: random.Random) -> BoardState:
         position = self.board.empty
-        if not self.openings or rng.random() >= self.openings:
+        if not self.config.openings or rng.random() >= self.config.openings:
             return position
-        for _ in range(rng.randint(1, self.opening_moves)):
+        for _ in range(rng.randint(1, self.config.opening_moves)):
             columns = map(COLUMNS.index, self.board.open_columns(position))
             successors = [
                 after for column in columns if not self.board.over(after := self.board.drop(position, column))

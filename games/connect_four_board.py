@@ -30,6 +30,10 @@ class BoardState(NamedTuple):
         """Return the player to move: 0 for x, 1 for o."""
         return self.moves & 1
 
+    def __deepcopy__(self, memo: object) -> BoardState:
+        """Return itself: nothing in it changes."""
+        return self
+
 
 class Board:
     """Rules of connect four on `rows` by `columns` cells, as functions of positions."""

@@ -159,7 +159,7 @@ class GuessWho(TextGame):
     choices = ("secrets",)
 
     def __init__(self, config: GuessWhoConfig) -> None:
-        self.table = config.cast
+        self.config = config
         attributes = next(iter(self.table.values()))
         rows = "; ".join(
             f"{name}: {', '.join(f'{attribute} {value}' for attribute, value in values.items())}"
@@ -174,6 +174,11 @@ class GuessWho(TextGame):
             "knows."
         )
         super().__init__(AGENTS, config.illegal, (*attributes, *(f"{GUESS} {name}" for name in self.table)))
+
+    @property
+    def table(self) -> Table:
+        """Return the table, which all copies of the game share."""
+        return self.config.cast
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
         names = tuple(self.table)

@@ -98,8 +98,7 @@ class Negotiation(TextGame):
     choices = ("bargain",)
 
     def __init__(self, config: NegotiationConfig) -> None:
-        self.items, self.max_turns, self.discount = config.items, config.max_turns, config.discount
-        self.talk, self._bargains = config.talk, config.bargains
+        self.config, self.items = config, config.items
         self.rules = _rules(config)
         # A pool holds an item of each kind.
         largest = config.pool[1] - len(self.items) + 1
@@ -107,13 +106,14 @@ class Negotiation(TextGame):
         super().__init__(AGENTS, config.illegal, None if config.talk else (*listed, ACCEPT, WALK_AWAY))
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
-        key = options["bargain"] if "bargain" in options else rng.choice(tuple(self._bargains))
-        if key not in self._bargains:
+        known = self.config.bargains
+        key = options["bargain"] if "bargain" in options else rng.choice(tuple(known))
+        if key not in known:
             raise ValueError(
-                f"negotiation: option bargain: {cut(repr(key))} is none of this game's {len(self._bargains)}; choices: "
-                f"the pool / what one item is worth to player_0 / to player_1, such as {next(iter(self._bargains))!r}"
+                f"negotiation: option bargain: {cut(repr(key))} is none of this game's {len(known)}; choices: "
+                f"the pool / what one item is worth to player_0 / to player_1, such as {next(iter(known))!r}"
             )
-        self.bargain = self._bargains[key]
+        self.bargain = known[key]
         self.moves: tuple[str, ...] = ()
         """Moves so far, as `offer` words them."""
         self.conversation: tuple[str, ...] = ()
@@ -126,26 +126,26 @@ class Negotiation(TextGame):
         return str(self.bargain)
 
     def legal(self, agent: str) -> tuple[str, ...] | None:
-        return None if self.talk else self._moves()
+        return None if self.config.talk else self._moves()
 
     def admits(self, action: str) -> bool:
-        return (read_move(action, self.items) in self._moves()) if self.talk else super().admits(action)
+        return (read_move(action, self.items) in self._moves()) if self.config.talk else super().admits(action)
 
     def describe(self, agent: str) -> str:
         """Return what `agent` knows: the pool, its own values, and what both have said. It is the state, too."""
         me = AGENTS.index(agent)
-        turn = min(len(self.moves) + 1, self.max_turns)
+        turn = min(len(self.moves) + 1, self.config.max_turns)
         pool = " ".join(f"{count} {item}" for count, item in zip(self.bargain.pool, self.items, strict=True))
         values = " ".join(f"{item} {value}" for item, value in zip(self.items, self.bargain.values[me], strict=True))
         lines = [f"{('you', 'they')[(nth + me) % 2]} : {text}" for nth, text in enumerate(self.conversation)]
-        return "\n".join([f"turn {turn} of {self.max_turns} . pool {pool} . worth to you {values}", *lines])
+        return "\n".join([f"turn {turn} of {self.config.max_turns} . pool {pool} . worth to you {values}", *lines])
 
     def state_of(self, agent: str) -> str:
         return self.describe(agent)
 
     def examples(self, agent: str) -> tuple[str, ...]:
         """Return a few random moves with a remark before them, which says nothing of anybody's values."""
-        if not self.talk:
+        if not self.config.talk:
             return ()
         draw, moves = self.rng.choice, self._moves()
         remarks = ("", "let us be fair. ", f"I like every {draw(self.items)}. ", f"you may like a {draw(self.items)}. ")
@@ -154,14 +154,14 @@ class Negotiation(TextGame):
 
     def move(self, action: str) -> str | Mapping[str, float]:
         mover = AGENTS.index(self.agent_selection)
-        played = (read_move(action, self.items) or "") if self.talk else action
+        played = (read_move(action, self.items) or "") if self.config.talk else action
         if played == ACCEPT:
             self.reached = self.bargain.payoffs(1 - mover, quantities(self.moves[-1]))
         self.moves, self.conversation = (*self.moves, played), (*self.conversation, " ".join(action.split()))
         if self.reached:
-            factor = self.discount ** max(0, len(self.moves) - 2)
+            factor = self.config.discount ** max(0, len(self.moves) - 2)
             return {agent: value * factor for agent, value in zip(AGENTS, self.reached, strict=True)}
-        if played == WALK_AWAY or len(self.moves) == self.max_turns:
+        if played == WALK_AWAY or len(self.moves) == self.config.max_turns:
             return dict.fromkeys(AGENTS, 0.0)
         return AGENTS[1 - mover]
 

@@ -26,6 +26,10 @@ class Bargain(NamedTuple):
     pool: Quantities
     values: tuple[Quantities, Quantities]
 
+    def __deepcopy__(self, memo: object) -> Bargain:
+        """Return itself: nothing in it changes."""
+        return self
+
     def __str__(self) -> str:
         return " / ".join(" ".join(map(str, numbers)) for numbers in (self.pool, *self.values))
 

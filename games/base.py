@@ -160,6 +160,10 @@ class TextGame(AECEnv[str, Observation, str]):
         """Return the legal moves of `agent`, whose observation is final; None if any text is one."""
         return self.vocabulary
 
+    def admits(self, action: str) -> bool:
+        """Return True if `action` is a move now. A game that reads moves from any text says here which it can read."""
+        return bool(action) and (self._legal is None or action in self._legal)
+
     def hears(self, agent: str) -> tuple[str, ...]:
         """Return the agents whose turns `agent` can see, itself included: the edges of the trajectory graph."""
         return self.seats
@@ -236,8 +240,7 @@ class TextGame(AECEnv[str, Observation, str]):
             raise ValueError(f"{self.name}: step(None) for {agent}, who is alive; an illegal move is any other text")
         self.steps_taken += 1
         self._cumulative_rewards[agent] = 0.0
-        legal = self._legal
-        played = action if action and (legal is None or action in legal) else self._refuse(agent)
+        played = action if self.admits(action) else self._refuse(agent)
         if played is not None:
             outcome = self.move(played)
             if isinstance(outcome, str):

@@ -1,23 +1,42 @@
 """Reinforcement learning for teams of language models.
 
-`load` reads a scenario, `train` trains it, `register` makes a part of yours known under a name. Everything else is in
-the modules; importing this package loads neither torch nor any other heavy library.
+`load` reads a scenario, `train` trains it, `register` makes a part of yours known under a name, `env` returns a game as
+a PettingZoo environment. Everything else is in the modules; importing this package loads neither torch nor any other
+heavy library.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from marl.parts import register
-from marl.scenario.load import load
+from marl.scenario.load import game_settings, load
 
 if TYPE_CHECKING:
-    from marl.scenario.schema import Scenario
-    from marl.types import Metrics
+    from pettingzoo import AECEnv
 
-__all__ = ["load", "register", "train"]
+    from marl.scenario.schema import Scenario
+    from marl.types import Metrics, Observation
+
+__all__ = ["env", "load", "register", "train"]
+
+
+def env(kind: str, /, **settings: Any) -> AECEnv[str, Observation, str]:
+    """Return a game as a PettingZoo AEC environment, for other libraries and for loops of your own.
+
+    An observation holds `text` and, if the game has a list of moves, an `action_mask` over it; an action is the text of
+    a move. Where any text is a move, `infos[agent]["examples"]` has some. Any other text is an illegal move.
+
+    Args:
+        kind: name of the game, as in a scenario: built in, of a plug-in, registered, or an import path.
+        settings: the game's own, as in a scenario (`illegal={"then": "random"}`).
+
+    Raises:
+        ScenarioError: a ValueError that names field, value and choices.
+    """
+    return cast("AECEnv[str, Observation, str]", game_settings(kind, settings).build())
 
 
 def train(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from marl.config import Config, cut, nearest
+from marl.parts import Part
 from marl.places import Places, current, relative_to, typed
+from marl.protocols import GameConfig
 from marl.scenario.checks import absent
 from marl.scenario.schema import Scenario
 from marl.scenario.trust import gate
@@ -104,6 +106,21 @@ def load_settings(path: Path, settings: type[_Settings]) -> _Settings:
     """
     with relative_to(Places(path.parent)):
         return _validated(settings, _read(path, settings), str(path))
+
+
+class _GameAlone(Config):
+    game: Annotated[GameConfig, Part("games", GameConfig)]
+    """The game."""
+
+
+def game_settings(kind: str, settings: Mapping[str, Any]) -> GameConfig:
+    """Return the settings of a game, as in a scenario's `game`; relative paths begin at the working directory.
+
+    Raises:
+        ScenarioError: naming field, value and choices.
+    """
+    with relative_to(Places(Path.cwd())):
+        return _validated(_GameAlone, {"game": {**settings, "kind": kind}}, "env").game
 
 
 def _validated(

@@ -1,0 +1,152 @@
+"""Games as ordinary PettingZoo environments: `marl.env`, played and learned from outside by other code."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+from paths import ROOT
+from pettingzoo.test import api_test, seed_test
+from pettingzoo.utils import average_total_reward
+from small_games import PAIR
+
+import marl
+from games.base import TextGame
+from games.kuhn_poker import KuhnPokerConfig
+from marl.models.tiny import Tiny
+from marl.parts import find, names
+from marl.scenario.yaml_text import ScenarioError, read_yaml
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", names("games"))
+def test_every_game_is_an_ordinary_pettingzoo_environment(kind: str) -> None:
+    settings = read_yaml(f"{{{find('games', kind).example}}}", "example")
+    api_test(marl.env(kind, **settings), num_cycles=30)
+    seed_test(lambda: marl.env(kind, **settings), num_cycles=15)
+
+
+def test_pettingzoos_own_evaluation_plays_a_game_by_its_masks() -> None:
+    """Uniform play of Kuhn poker is worth 1/8 to the first player, and of a zero-sum game nothing to both together."""
+    total = average_total_reward(marl.env("kuhn_poker"), max_episodes=50, max_steps=10**6)
+    assert total == 0
+    env, chips = marl.env("kuhn_poker"), 0.0
+    for seed, agent in enumerate(env.possible_agents):
+        env.action_space(agent).seed(seed)
+    for seed in range(4000):
+        env.reset(seed)
+        for agent in env.agent_iter():
+            observation, reward, terminated, truncated, _ = env.last()
+            chips += reward if agent == PAIR[0] else 0.0
+            over = terminated or truncated
+            env.step(None if over else env.action_space(agent).sample(observation["action_mask"]))
+    assert chips / 4000 == pytest.approx(1 / 8, abs=0.1)  # four standard deviations
+
+
+def test_q_learning_that_knows_only_pettingzoo_learns_nim() -> None:
+    """Tabular self-play through `agent_iter`: the greedy moves are the optimal ones, multiples of four excepted."""
+    env = marl.env("nim", piles=[1, 9])
+    rng = np.random.default_rng(0)
+    values: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(3))
+    for episode in range(3000):
+        env.reset(seed=episode)
+        past: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        for agent in env.agent_iter():
+            observation, reward, terminated, _, _ = env.last()
+            if terminated:
+                for text, action in past[agent]:
+                    values[text][action] += 0.2 * (reward - values[text][action])
+                env.step(None)
+                continue
+            legal = np.flatnonzero(observation["action_mask"])
+            row = values[observation["text"]]
+            action = int(rng.choice(legal)) if rng.random() < 0.2 else int(legal[np.argmax(row[legal])])
+            past[agent].append((observation["text"], action))
+            env.step(str(action + 1))
+    for pile in (1, 2, 3, 5, 6, 7, 9):
+        env.reset(options={"pile": pile})
+        assert 1 + int(np.argmax(values[env.observe("player_0")["text"]])) == pile % 4
+
+
+def test_a_registered_game_and_an_import_path_are_known_too() -> None:
+    class OtherPoker(KuhnPokerConfig):
+        kind: str = "other_poker"
+
+    marl.register("other_poker", OtherPoker)
+    for kind in ("other_poker", "games.kuhn_poker:KuhnPokerConfig"):
+        game = marl.env(kind, illegal={"retry": 2})
+        assert isinstance(game, TextGame)
+        assert game.illegal.retry == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        ("kuhn_pokr", {}, r"game.kind: unknown kind 'kuhn_pokr'; did you mean 'kuhn_poker'.*choices: "),
+        ("nim", {"pile": [1, 2]}, r"game.pile: unknown field 'pile'; did you mean 'piles'"),
+        ("nim", {"max_take": 0}, r"game.max_take: must be at least 1 \(got 0\)"),
+        ("kuhn_poker", {"illegal": {"then": "explode"}}, r"game.illegal.then: unknown; choices: forfeit, .* 'explode'"),
+    ],
+)
+def test_errors_name_field_value_and_choices(kind: str, settings: dict, message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        marl.env(kind, **settings)
+
+
+def test_making_an_environment_imports_no_torch() -> None:
+    code = "import sys, marl; marl.env('kuhn_poker').reset(0); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_trl_learns_nim_from_the_environment_alone(tmp_path: Path) -> None:
+    """TRL's GRPO on a tiny model: its reward function plays each answer, and then a random opponent, in `marl.env`."""
+    import trl
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    env = marl.env("nim", piles=[1, 3])
+    rng = random.Random(0)
+
+    def prompt_of(pile: int) -> str:
+        env.reset(options={"pile": pile})
+        return env.observe("player_0")["text"]
+
+    def result(pile: int, answer: str) -> float:
+        """What the first move earns, if both then play at random."""
+        env.reset(options={"pile": pile})
+        paid, moves = 0.0, iter([answer.strip()])
+        for agent in env.agent_iter():
+            _, reward, terminated, _, info = env.last()
+            paid += reward if agent == "player_0" else 0.0
+            env.step(None if terminated else next(moves, None) or rng.choice(info["legal"]))
+        return paid
+
+    def rewards(completions: list[list[dict[str, str]]], pile: list[int], **_: Any) -> list[float]:
+        means.append(fmean(scores := [result(p, c[0]["content"]) for p, c in zip(pile, completions, strict=True)]))
+        return scores
+
+    piles = [rng.randint(1, 3) for _ in range(16 * 80)]
+    rows = [{"prompt": [{"role": "user", "content": prompt_of(pile)}], "pile": pile} for pile in piles]
+    folder, means = Tiny(hidden=64, heads=4, layers=2).folder({prompt_of(pile) for pile in range(1, 4)}), []
+    trl.GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(folder, dtype="float32"),
+        processing_class=AutoTokenizer.from_pretrained(folder),
+        reward_funcs=rewards,
+        train_dataset=Dataset.from_list(rows),
+        args=trl.GRPOConfig(
+            **{"output_dir": str(tmp_path), "max_steps": 80, "use_cpu": True, "bf16": False, "report_to": "none"},
+            **{"save_strategy": "no", "disable_tqdm": True, "gradient_checkpointing": False, "beta": 0.0},
+            **{"per_device_train_batch_size": 128, "num_generations": 8, "max_completion_length": 1},
+            **{"learning_rate": 2e-3, "temperature": 1.0, "seed": 0},
+        ),
+    ).train()
+    assert means[0] < 0  # most answers of random weights are no legal move
+    assert fmean(means[-20:]) > 0.5  # random legal moves earn 1/3

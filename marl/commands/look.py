@@ -25,7 +25,8 @@ _ScenarioOrRun = Annotated[Path, typer.Argument(help="A scenario (YAML) or a run
 _Measured = Annotated[
     Path,
     typer.Argument(
-        help="A scenario (YAML) or a run's folder; with --suite a model's, too, or its name on the hub.",
+        help="A scenario (YAML) or a run's folder; with --suite a model's, too, or its name on the hub. With "
+        "--cross-play or --exploitability the first of several players.",
         show_default=False,
     ),
 ]
@@ -65,7 +66,23 @@ class EvalOptions:
     suite: Annotated[Path | None, typer.Option(help="Tasks and games to measure on (YAML): pass@k, maj@k, best@k.")] = (
         None
     )
-    policy: Annotated[str | None, typer.Option(help="With --suite: who speaks in roles that the suite gives.")] = None
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Who speaks: in roles that a --suite gives; in every seat of each run that meets others."),
+    ] = None
+    cross_play: Annotated[
+        bool,
+        typer.Option(
+            "--cross-play",
+            help="Let every pair of players meet in all seats: scores, Elo, equilibrium. Players: RUN, RUN@STEP, "
+            "RUN@best, RUN@all, SCENARIO.yaml, a model's folder, random, what the game exports (nash, ...).",
+        ),
+    ] = False
+    budget: Annotated[int | None, typer.Option(min=1, help="With --cross-play: episodes of all pairs together.")] = None
+    seed: Annotated[int | None, typer.Option(min=0, help="With --cross-play: of starts and answers; default: 0.")] = (
+        None
+    )
+    game: Annotated[str | None, typer.Option(help="With --cross-play: which of a scenario's several games.")] = None
 
 
 @app.command(name="eval")
@@ -74,11 +91,15 @@ def evaluate(target: _Measured, options: EvalOptions, overrides: Overrides = Non
     """Measure a run, or a scenario's untrained policies: on held-out starts, against opponents, exactly where possible.
 
     With --suite, on the suite's tasks and games; then it may be any model's folder. Such a folder can also sit in a
-    scenario: marl eval SCENARIO policies.NAME.model=FOLDER.
+    scenario: marl eval SCENARIO policies.NAME.model=FOLDER. With --cross-play, TARGET and all words after it are
+    players.
     """
     from marl.commands.evaluate import measure_policies, prepare_file, render, trained, untrained, write_figures
 
     prepare_file(options.out)
+    if options.cross_play:
+        _cross_play([str(target), *(overrides or ())], options)
+        return
     if options.suite is not None:
         _evaluate_suite(str(target), options.suite, options, overrides or ())
         return
@@ -92,6 +113,21 @@ def evaluate(target: _Measured, options: EvalOptions, overrides: Overrides = Non
     if options.out is not None:
         write_figures(options.out, target, measured, metrics)
         echo(f"{options.out}: {len(metrics)} figures")
+
+
+def _cross_play(players: Sequence[str], options: EvalOptions) -> None:
+    """Let every pair of players meet, and print and write what came of it."""
+    from marl.commands.cross_play import CrossPlay
+    from marl.commands.entrants import roster
+    from marl.view.cross_table import draw_matrix, standings
+
+    met = roster(players, game=options.game, policy=options.policy)
+    play = CrossPlay.of(met, episodes=options.episodes, budget=options.budget, seed=options.seed or 0, out=options.out)
+    table = play()
+    echo(standings(table))
+    if options.out is not None:
+        draw_matrix(options.out.with_suffix(".png"), table)
+        echo(f"{options.out}: {len(table.meetings)} pairs; {options.out.with_suffix('.png')}: the matrix")
 
 
 def _evaluate_suite(target: str, file: Path, options: EvalOptions, overrides: Sequence[str]) -> None:

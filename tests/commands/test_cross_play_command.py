@@ -56,7 +56,7 @@ def test_pairs_that_the_file_holds_are_not_played_again(run: Any, whole: Desk, t
     assert after["meetings"] == marked["meetings"]
     assert run(*first, "--seed", 1)[0] == 0
     assert json.loads(out.read_text())["meetings"].keys() == before["meetings"].keys()
-    assert 7.0 not in sum(json.loads(out.read_text())["matrix"]["mean"], [])
+    assert 7.0 not in [mean for row in json.loads(out.read_text())["matrix"]["mean"] for mean in row]
 
 
 def test_what_was_played_before_an_interruption_is_kept(whole: Desk, tmp_path: Path) -> None:
@@ -98,3 +98,28 @@ def test_what_is_wrong_is_said_with_the_choices_before_a_weight_is_loaded(
     status, said, complaint = run("eval", "--cross-play", *[word.replace("RUN", str(whole.run)) for word in words])
     assert says in complaint
     assert (status > 0, said) == (True, "")
+
+
+def test_exploitability_of_checkpoints_is_what_their_run_measured_and_mixtures_follow(
+    run: Any, whole: Desk, tmp_path: Path
+) -> None:
+    out = tmp_path / "exact.json"
+    status, said, complaint = run("eval", "--exploitability", f"{whole.run}@all", "nash", "--out", out)
+    assert (status, complaint) == (0, "")
+    found = json.loads(out.read_text())["figures"]
+    measured = {row["step"]: row.get("eval/nashconv") for row in RunFolder(whole.run).rows()}
+    assert found[f"{whole.run}@000008"]["nashconv"] == pytest.approx(measured[8])
+    assert found["nash"]["exploitability"] == pytest.approx(0, abs=1e-9)
+    assert found["equilibrium of all"]["exploitability"] <= found[f"{whole.run}@000008"]["exploitability"]
+    assert all(name in said for name in found)
+
+
+def test_a_game_that_cannot_be_walked_has_no_exact_figures_and_options_of_one_measurement_are_refused(
+    run: Any, whole: Desk
+) -> None:
+    status, _, complaint = run("eval", "--exploitability", SCENARIOS / "taboo.yaml")
+    assert status == 2
+    assert "game 'taboo' is too large to be walked" in complaint
+    assert "marl best-response RUN" in complaint
+    status, _, complaint = run("eval", "--cross-play", whole.run, "random", "--against", "nash")
+    assert (status, complaint) == (2, "marl: --against has no effect with several players\n")

@@ -27,8 +27,9 @@ from marl.types import Metrics
 
 RESPONDER = "responder"
 """Name of the role and of the policy that learn."""
-ANCHORS = ("reference", "magnet", "proximal")
-"""Settings by which a learner stays near other weights, which a best response has no reason to."""
+ANCHORS = {"reference": None, "proximal": None, "magnet": {"coefficient": 0.1, "final": 0.0}}
+"""Anchors of a learner's weights. The only one pulls to the weights that it began with and fades to nothing at the end,
+so that the learner does not settle on a move before it has tried the others."""
 _EVALUATIONS = 10
 
 
@@ -129,9 +130,7 @@ class Response:
             "measured": self.frozen.entrants[0].name,
             "figures": finite,
             **environment(self.frozen.scenario),
-            "scenarios": {
-                seat: RunFolder(self.folder / seat).scenario().model_dump(mode="json") for seat in self.seats
-            },
+            "runs": {seat: str(self.folder / seat) for seat in self.seats},
         }
         with Writing(file):
             write_whole(file, f"{json.dumps(whole, indent=1, allow_nan=False)}\n".encode())
@@ -139,14 +138,16 @@ class Response:
 
 
 def _learner(scenario: Scenario, name: str) -> dict[str, Any]:
-    """Return the settings of a policy that learns as the frozen one did, from where that began, with nothing to hold it
-    back; or as the first policy with a model does, where the frozen one has none."""
+    """Return the settings of a policy that learns as the frozen one did, from where that began, but for its anchors.
+
+    Where the frozen one has no model, it is the first policy with one.
+    """
     known = {name: scenario.policies[name], **scenario.policies}
     policy = _first([each for each in known.values() if each.model], scenario)
     learner = next((each.learner for each in (policy, *known.values()) if each.learner), None)
     settings = learner.model_dump(mode="json") if learner else {"kind": "grpo"}
-    free = settings | {anchor: None for anchor in ANCHORS if anchor in settings}
-    return policy.model_dump(mode="json") | {"learner": free, "update_every": 1, "alternate": None}
+    settings |= {name: anchor for name, anchor in ANCHORS.items() if name in settings}
+    return policy.model_dump(mode="json") | {"learner": settings, "update_every": 1, "alternate": None}
 
 
 def _first(policies: Sequence[PolicyConfig], scenario: Scenario) -> PolicyConfig:

@@ -23,7 +23,7 @@ def normal(values: Sequence[float]) -> tuple[float, float, float]:
     return mean - half, mean, mean + half
 
 
-def wilson(hits: int, n: int) -> tuple[float, float, float]:
+def wilson(hits: float, n: int) -> tuple[float, float, float]:
     """Return lower bound, rate and upper bound of a proportion (Wilson 1927)."""
     rate = hits / n
     centre = (rate + _Z**2 / (2 * n)) / (1 + _Z**2 / n)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from marl.config import nearest
 from marl.scenario.load import ScenarioError, load
 
 if TYPE_CHECKING:
+    from marl.commands.entrants import Roster
     from marl.commands.evaluate import MeasuredPolicies
 
 app = typer.Typer()
@@ -25,7 +26,8 @@ _ScenarioOrRun = Annotated[Path, typer.Argument(help="A scenario (YAML) or a run
 _Measured = Annotated[
     Path,
     typer.Argument(
-        help="A scenario (YAML) or a run's folder; with --suite a model's, too, or its name on the hub.",
+        help="A scenario (YAML) or a run's folder; with --suite a model's, too, or its name on the hub. With "
+        "--cross-play or --exploitability the first of several players.",
         show_default=False,
     ),
 ]
@@ -65,7 +67,33 @@ class EvalOptions:
     suite: Annotated[Path | None, typer.Option(help="Tasks and games to measure on (YAML): pass@k, maj@k, best@k.")] = (
         None
     )
-    policy: Annotated[str | None, typer.Option(help="With --suite: who speaks in roles that the suite gives.")] = None
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Who speaks: in roles that a --suite gives; in every seat of each run that meets others."),
+    ] = None
+    cross_play: Annotated[
+        bool,
+        typer.Option(
+            "--cross-play",
+            help="Let every pair of players meet in all seats: scores, Elo, equilibrium. Players: RUN, RUN@STEP, "
+            "RUN@best, RUN@all, SCENARIO.yaml, a model's folder, random, what the game exports (nash, ...).",
+        ),
+    ] = False
+    exploitability: Annotated[
+        bool,
+        typer.Option(
+            "--exploitability",
+            help="What a best response gains against each player, against the average of several, and against their "
+            "equilibrium mixture, exactly. Players as with --cross-play.",
+        ),
+    ] = False
+    budget: Annotated[int | None, typer.Option(min=1, help="With --cross-play: episodes of all pairs together.")] = None
+    seed: Annotated[int | None, typer.Option(min=0, help="With --cross-play: of starts and answers; default: 0.")] = (
+        None
+    )
+    game: Annotated[
+        str | None, typer.Option(help="Of a scenario with several games: the one that players meet in.")
+    ] = None
 
 
 @app.command(name="eval")
@@ -74,11 +102,15 @@ def evaluate(target: _Measured, options: EvalOptions, overrides: Overrides = Non
     """Measure a run, or a scenario's untrained policies: on held-out starts, against opponents, exactly where possible.
 
     With --suite, on the suite's tasks and games; then it may be any model's folder. Such a folder can also sit in a
-    scenario: marl eval SCENARIO policies.NAME.model=FOLDER.
+    scenario: marl eval SCENARIO policies.NAME.model=FOLDER. With --cross-play, TARGET and all words after it are
+    players.
     """
     from marl.commands.evaluate import measure_policies, prepare_file, render, trained, untrained, write_figures
 
     prepare_file(options.out)
+    if options.cross_play or options.exploitability:
+        _compare([str(target), *(overrides or ())], options)
+        return
     if options.suite is not None:
         _evaluate_suite(str(target), options.suite, options, overrides or ())
         return
@@ -92,6 +124,46 @@ def evaluate(target: _Measured, options: EvalOptions, overrides: Overrides = Non
     if options.out is not None:
         write_figures(options.out, target, measured, metrics)
         echo(f"{options.out}: {len(metrics)} figures")
+
+
+def _compare(players: Sequence[str], options: EvalOptions) -> None:
+    """Measure several players by play against each other, or each of them exactly."""
+    from marl.commands.entrants import roster
+
+    if options.cross_play and options.exploitability:
+        raise ScenarioError("--cross-play and --exploitability: give one of them")
+    _expect_only(options, {"cross_play", "exploitability", "episodes", "budget", "seed", "game", "policy", "out"})
+    met = roster(players, game=options.game, policy=options.policy)
+    (_cross_play if options.cross_play else _exploitability)(met, options)
+
+
+def _expect_only(options: EvalOptions, meant: Collection[str]) -> None:
+    given = [name for name, value in vars(options).items() if value not in (None, False) and name not in meant]
+    if given:
+        raise ScenarioError(f"--{given[0].replace('_', '-')} has no effect with several players")
+
+
+def _exploitability(met: Roster, options: EvalOptions) -> None:
+    from marl.commands.exploitability import exploitabilities, render_exploited, write_exploited
+
+    found = exploitabilities(met)
+    echo(render_exploited(found))
+    if options.out is not None:
+        write_exploited(options.out, met, found)
+        echo(f"{options.out}: {len(found)} rows")
+
+
+def _cross_play(met: Roster, options: EvalOptions) -> None:
+    """Let every pair of players meet, and print and write what came of it."""
+    from marl.commands.cross_play import CrossPlay
+    from marl.view.cross_table import draw_matrix, standings
+
+    play = CrossPlay.of(met, episodes=options.episodes, budget=options.budget, seed=options.seed or 0, out=options.out)
+    table = play()
+    echo(standings(table))
+    if options.out is not None:
+        draw_matrix(options.out.with_suffix(".png"), table)
+        echo(f"{options.out}: {len(table.meetings)} pairs; {options.out.with_suffix('.png')}: the matrix")
 
 
 def _evaluate_suite(target: str, file: Path, options: EvalOptions, overrides: Sequence[str]) -> None:

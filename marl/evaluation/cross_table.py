@@ -1,0 +1,131 @@
+"""Figures of a tournament: what each player earns against each other one, ratings, and the equilibrium of the table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from marl.evaluation.cross_play import Meeting, Pair, Returns
+from marl.evaluation.ratings import EloRating, ratings
+from marl.evaluation.zero_sum import Mixture, nash
+from marl.statistics import normal, wilson
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Score of one player against another, over all seats, with 95 % intervals; a bound may be infinite."""
+
+    mean: float
+    """Mean return."""
+    mean_low: float
+    mean_high: float
+    win: float
+    """Share of episodes in which it was paid more than the other, or than the mean of the other's seats."""
+    win_low: float
+    win_high: float
+    draw: float
+    draw_low: float
+    draw_high: float
+    loss: float
+    loss_low: float
+    loss_high: float
+
+    @classmethod
+    def of(cls, meeting: Meeting) -> Cell:
+        """Return the figures of a pair's episodes.
+
+        Episodes from one start may go alike, so the mean's interval is the normal one over starts, and those of shares
+        are Wilson's with as many trials as there are starts.
+        """
+        played = [episodes for episodes in meeting if episodes]
+        low, mean, high = normal([fmean(own for own, _ in episodes) for episodes in played])
+        signs = [_sign(returns) for episodes in played for returns in episodes]
+        shares = [bound for sign in (1, 0, -1) for bound in _share(signs.count(sign) / len(signs), len(played))]
+        return cls(mean, low, high, *shares)
+
+
+def _sign(returns: Returns) -> int:
+    own, other = returns
+    return (own > other) - (own < other)
+
+
+def _share(share: float, trials: int) -> tuple[float, float, float]:
+    low, rate, high = wilson(share * trials, trials)
+    return rate, low, high
+
+
+@dataclass(frozen=True)
+class CrossTable:
+    """A tournament's players and what came of all their meetings."""
+
+    names: Sequence[str]
+    meetings: Mapping[Pair, Meeting]
+    zero_sum: bool
+    two_seats: bool
+
+    @cached_property
+    def cells(self) -> list[list[Cell | None]]:
+        """Return row player -> column player -> score of the row player; None for what was not played."""
+        numbers = range(len(self.names))
+        return [[self._cell(row, column) for column in numbers] for row in numbers]
+
+    def _cell(self, row: int, column: int) -> Cell | None:
+        meeting = self._meeting(row, column)
+        return Cell.of(meeting) if meeting is not None else None
+
+    def _meeting(self, row: int, column: int) -> Meeting | None:
+        if (row, column) in self.meetings or not self.two_seats or (column, row) not in self.meetings:
+            return self.meetings.get((row, column))
+        return [[(own, other) for other, own in episodes] for episodes in self.meetings[column, row]]
+
+    @property
+    def unrated(self) -> str | None:
+        """Return why there are no ratings; None if there are."""
+        if not self.two_seats:
+            return "no ratings: the game has more than two seats, so an episode does not compare two players"
+        return (
+            None if self.zero_sum else "no ratings: the game is not zero-sum, so who is paid more may not play better"
+        )
+
+    @cached_property
+    def ratings(self) -> list[EloRating]:
+        """Return each player's rating, with a drawn game added to each pair; empty if the game allows none."""
+        return [] if self.unrated else ratings(self._points())
+
+    def _points(self) -> np.ndarray:
+        """Return the points of i against j in the episodes from start s, as [s, i, j]."""
+        points = np.zeros((max(map(len, self.meetings.values())), len(self.names), len(self.names)))
+        for (first, second), meeting in self.meetings.items():
+            for start, episodes in enumerate(meeting):
+                won = math.fsum((1 + _sign(returns)) / 2 for returns in episodes)
+                points[start, first, second], points[start, second, first] = won, len(episodes) - won
+        return points
+
+    @cached_property
+    def equilibrium(self) -> Mixture | None:
+        """Return how often each player would be chosen in a Nash equilibrium of the mean scores (Balduzzi et al. 2018,
+        arXiv 1806.02643); None if the game is not zero-sum for two."""
+        if self.unrated:
+            return None
+        return nash([[cell.mean if cell else 0.0 for cell in row] for row in self.cells]).row
+
+    def figures(self) -> dict[str, Any]:
+        """Return all figures as JSON holds them; a bound that is not finite is null."""
+        names = list(Cell.__dataclass_fields__)
+        matrix = {name: [[_finite(cell, name) for cell in row] for row in self.cells] for name in names}
+        rated = {
+            "ratings": [asdict(rating) for rating in self.ratings],
+            "equilibrium": None if self.equilibrium is None else self.equilibrium.tolist(),
+        }
+        return {"players": list(self.names), "matrix": matrix, **({"unrated": self.unrated} if self.unrated else rated)}
+
+
+def _finite(cell: Cell | None, name: str) -> float | None:
+    value = asdict(cell)[name] if cell else math.nan
+    return value if math.isfinite(value) else None

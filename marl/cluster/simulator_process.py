@@ -12,7 +12,7 @@ from typing import Any
 
 from marl.rollout.parts import JobBatch, PartReport, Result, SimulatorPart
 from marl.scenario.schema import Scenario
-from marl.training.placement import Sources, build_engines, make_simulator, use_threads
+from marl.training.placement import Sources, playing_simulator, use_threads
 from marl.types import Ticket, Usage
 
 _GATHER_S = 0.1
@@ -94,8 +94,7 @@ class SimulatorProcess:
         from marl.cluster.gpu_weights import gpus_in_use
 
         use_threads(setup.threads)
-        engines = build_engines(setup.scenario.policies, setup.sources)
-        self._part = SimulatorPart(make_simulator(setup.scenario, engines))
+        self._part = SimulatorPart(playing_simulator(setup.scenario, setup.sources))
         return gpus_in_use()
 
     def work(self, orders: Sequence[Order], longest_s: float) -> Reply:

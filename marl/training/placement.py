@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from marl.protocols import Engine, GameConfig, Learner, LearnerConfig, LearnerContext, ModelConfig, ModelSource
 from marl.rollout.base import BaseSimulator, PartStatus
 from marl.rollout.casting import RoleCasting
+from marl.rollout.guests import Spare, SpareAdapters, SpareEngines
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import PolicyConfig, Scenario
 from marl.seeds import seed_of
@@ -76,7 +78,7 @@ class LocalPlacement:
     """All parts in this process."""
 
     def simulator(self, scenario: Scenario, sources: Sources) -> BaseSimulator:
-        return make_simulator(scenario, build_engines(scenario.policies, sources))
+        return playing_simulator(scenario, sources)
 
     def learners(self, scenario: Scenario, sources: Sources) -> LocalLearners:
         contexts = learner_contexts(scenario, sources)
@@ -94,12 +96,38 @@ def learner_contexts(scenario: Scenario, sources: Sources) -> dict[str, tuple[Le
     return contexts
 
 
-def make_simulator(scenario: Scenario, engines: Mapping[str, Engine], seed: int | None = None) -> RolloutSimulator:
-    """Return a simulator of the scenario's games and roles with `engines` (policy -> engine); default: its own seed."""
+def playing_simulator(scenario: Scenario, sources: Sources) -> RolloutSimulator:
+    """Return a simulator of a run, with engines of its own, and with room for weights that its policies had earlier."""
+    engines = build_engines(scenario.policies, sources)
+    return make_simulator(scenario, engines, spares=_spares(scenario.policies, sources, engines))
+
+
+def _spares(
+    policies: Mapping[str, PolicyConfig], sources: Sources, engines: Mapping[str, Engine]
+) -> dict[str, Spare]:
+    """Return policy -> room for its saved weights, which takes no memory before it is used."""
+    return {
+        name: SpareAdapters(engines[name], source) if _base(policies[name])
+        else SpareEngines(partial(policies[name].engine.build, source))
+        for name, source in sources.items()
+        if source
+    }
+
+
+def make_simulator(
+    scenario: Scenario,
+    engines: Mapping[str, Engine],
+    seed: int | None = None,
+    spares: Mapping[str, Spare] | None = None,
+) -> RolloutSimulator:
+    """Return a simulator of the scenario's games and roles with `engines` (policy -> engine); default: its own seed.
+
+    `spares`: policy -> room for its saved weights.
+    """
     schedule = scenario.schedule
     casting = RoleCasting(scenario.roles, schedule.seed if seed is None else seed)
     simulator = RolloutSimulator(
-        games_of(scenario), casting, engines, schedule.deadline_s, schedule.worker_delay, schedule.max_turns
+        games_of(scenario), casting, engines, schedule.deadline_s, schedule.worker_delay, schedule.max_turns, spares
     )
     simulator.may_drop = schedule.max_drops if schedule.on_error == "drop" else 0
     return simulator

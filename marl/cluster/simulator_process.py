@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from marl.protocols import Player
 from marl.rollout.parts import JobBatch, PartReport, Result, SimulatorPart
 from marl.scenario.schema import Scenario
 from marl.training.placement import Sources, playing_simulator, use_threads
@@ -64,7 +65,15 @@ class Sleep:
     """Order to free the memory of engines until they are needed again; an empty report says that it was done."""
 
 
-Order = JobBatch | Cancel | NewWeights | Spent | EndStep | Sleep
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """Order to let a player speak under a name from now on, or (None) no more."""
+
+    name: str
+    player: Player | None
+
+
+Order = JobBatch | Cancel | NewWeights | Spent | EndStep | Sleep | Guest
 
 
 @dataclass(slots=True)
@@ -116,6 +125,10 @@ class SimulatorProcess:
                 part.start(order)
             case Cancel(tickets):
                 part.cancel(tickets)
+            case Guest(name, None):
+                part.remove_policy(name)
+            case Guest(name, player):
+                part.add_policy(name, player)
             case Spent(spent):
                 part.restore_spent(spent)
             case EndStep():

@@ -67,6 +67,7 @@ class Snapshots:
             expect_no_link(self._run, FOLDER, policy, name)
             part = home / f".{name}.part"
             shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(parents=True)
             save(part)
             for path in [*part.rglob("*"), part]:
                 sync(path)

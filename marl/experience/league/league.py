@@ -74,12 +74,13 @@ class LeaguePlay:
         if step == 0:
             self._begin()
         starts = list(deals(step))
-        metrics = {"league/matches": float(self._fill_payoffs(list(starts[0].seats), simulator))}
-        matches = self._matches(step, list(dict.fromkeys(deal.group for deal in starts)))
-        played, loads = self._play([self._seated(deal, matches[deal.group]) for deal in starts], simulator)
+        matches = self._fill_payoffs(list(starts[0].seats), simulator)
+        plan = self._plan(step, list(dict.fromkeys(deal.group for deal in starts)))
+        played, loads = self._play([self._seated(deal, plan[deal.group]) for deal in starts], simulator)
         for trajectory in played:
-            self._record(trajectory, matches[trajectory.deal.group])
-        self._metrics = metrics | {"league/loads": float(loads)} | self._figures(list(matches.values()))
+            self._record(trajectory, plan[trajectory.deal.group])
+        metrics = {"league/matches": float(matches), "league/loads": float(loads)}
+        self._metrics = metrics | self._figures(list(plan.values()))
         return played
 
     def learnt(self, policies: Collection[str], step: int) -> None:
@@ -154,7 +155,7 @@ class LeaguePlay:
 
     # --- matches ------------------------------------------------------------------------------------------------------
 
-    def _matches(self, step: int, groups: Sequence[str]) -> dict[str, Match]:
+    def _plan(self, step: int, groups: Sequence[str]) -> dict[str, Match]:
         """Return group -> its match. Groups of a player, and of an opponent, are neighbours, so that seats rotate."""
         players = self._settings.players
         choices = [Match(role, name) for role, player in players.items() for name in player.opponents]

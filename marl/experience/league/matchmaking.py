@@ -78,7 +78,7 @@ def shared_out(choices: Sequence[_Choice], weights: Sequence[float], count: int,
 
 def entropy(chances: Sequence[float]) -> float:
     """Return the entropy of probabilities, in nats."""
-    return -fsum(chance * log(chance) for chance in chances if chance > 0)
+    return fsum(chance * log(1 / chance) for chance in chances if chance > 0)
 
 
 def _normalised(weights: Sequence[float]) -> list[float]:

@@ -191,11 +191,8 @@ class RayParts:
         self._soon(self._publish, NewWeights(policy, version, publication))
         self._published_s += time.perf_counter() - began
 
-    def add_policy(self, name: str, player: Player) -> None:
+    def set_guest(self, name: str, player: Player | None) -> None:
         self._soon(self._welcome, Guest(name, player))
-
-    def remove_policy(self, name: str) -> None:
-        self._soon(self._welcome, Guest(name, None))
 
     def restore_spent(self, spent: Mapping[str, Usage]) -> None:
         if spent:

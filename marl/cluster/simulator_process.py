@@ -125,10 +125,8 @@ class SimulatorProcess:
                 part.start(order)
             case Cancel(tickets):
                 part.cancel(tickets)
-            case Guest(name, None):
-                part.remove_policy(name)
             case Guest(name, player):
-                part.add_policy(name, player)
+                part.set_guest(name, player)
             case Spent(spent):
                 part.restore_spent(spent)
             case EndStep():

@@ -149,10 +149,10 @@ class PartitionedSimulator(BaseSimulator):
         self._ledger.parts.load_weights(policy, weights, version)
 
     def add_policy(self, name: str, player: Player) -> None:
-        self._ledger.parts.add_policy(name, player)
+        self._ledger.parts.set_guest(name, player)
 
     def remove_policy(self, name: str) -> None:
-        self._ledger.parts.remove_policy(name)
+        self._ledger.parts.set_guest(name, None)
 
     def take_failures(self) -> list[str]:
         failures, self._ledger.failures = self._ledger.failures, []

@@ -121,13 +121,12 @@ class SimulatorPart:
         """Let a policy sample with new weights from now on; what is being played goes on with them."""
         self._simulator.load_weights(policy, weights, version)
 
-    def add_policy(self, name: str, player: Player) -> None:
-        """Let a player speak in what is begun from now on, until it is removed."""
-        self._simulator.add_policy(name, player)
-
-    def remove_policy(self, name: str) -> None:
-        """Let a player go that was added."""
-        self._simulator.remove_policy(name)
+    def set_guest(self, name: str, player: Player | None) -> None:
+        """Let a player speak under a name in what is begun from now on; None: let it go that did."""
+        if player:
+            self._simulator.add_policy(name, player)
+        else:
+            self._simulator.remove_policy(name)
 
     def restore_spent(self, spent: Mapping[str, Usage]) -> None:
         """Go on from what all parts have spent."""
@@ -186,12 +185,11 @@ class Parts(Protocol):
         """Let all parts sample with new weights in what they begin from now on. They may be changed afterwards."""
         ...
 
-    def add_policy(self, name: str, player: Player) -> None:
-        """Let a player speak in all parts, in what they begin from now on, until it is removed."""
-        ...
+    def set_guest(self, name: str, player: Player | None) -> None:
+        """Let a player speak under a name in all parts, in what they begin from now on.
 
-    def remove_policy(self, name: str) -> None:
-        """Let a player go from all parts; nothing that it speaks in may be in flight."""
+        None: let it go that did; nothing in which it speaks may be in flight.
+        """
         ...
 
     def end_step(self) -> tuple[list[PartReport], Metrics]:
@@ -238,13 +236,9 @@ class LocalParts:
         for part in self._parts:
             part.load_weights(policy, held, version)
 
-    def add_policy(self, name: str, player: Player) -> None:
+    def set_guest(self, name: str, player: Player | None) -> None:
         for part in self._parts:
-            part.add_policy(name, player)
-
-    def remove_policy(self, name: str) -> None:
-        for part in self._parts:
-            part.remove_policy(name)
+            part.set_guest(name, player)
 
     def end_step(self) -> tuple[list[PartReport], Metrics]:
         return [part.end_step() for part in self._parts], {}

@@ -25,7 +25,7 @@ Deals = Callable[[int], Sequence[Deal]]
 
 @dataclass(frozen=True, slots=True)
 class SavedWeights:
-    """Weights that one of a run's policies had earlier; all else is the policy's own: model, engine and their settings."""
+    """Weights that one of a run's policies had earlier; all else about them is the policy's own."""
 
     policy: str
     folder: Path

@@ -37,7 +37,7 @@ class Spare(Protocol):
 
 
 class SpareEngines:
-    """Engines like a policy's own, whose weights are replaced again and again; one more is built when all are in use."""
+    """Engines like a policy's own, whose weights are replaced again and again; another is built when all are in use."""
 
     def __init__(self, build: Callable[[], Engine]) -> None:
         self._build = build

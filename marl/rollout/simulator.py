@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from marl.graph import Trajectory
 from marl.protocols import (
@@ -74,21 +74,25 @@ class RolloutSimulator(BaseSimulator):
         deadline_s: float = 600.0,
         worker_delay: int | None = None,
         max_turns: int = 10_000,
-        spares: Mapping[str, Spare] | None = None,
     ) -> None:
         """`game`: the one that is played, or several by the names that deals give them. `deadline_s`, which is also the
         longest time of a call of the game, and `worker_delay` are those of the `RequestRouter`; an episode that is not
-        over after `max_turns` counts as one whose game raised. `spares`: policy -> room for its saved weights."""
+        over after `max_turns` counts as one whose game raised."""
         super().__init__(game if isinstance(game, Mapping) else {"": game}, casting)
         self.engines = engines
         self._limits = PlayLimits(max_turns, deadline_s)
         self._router = RequestRouter(engines.values(), deadline_s, worker_delay)
-        self._guests = Guests(spares or {})
+        self._guests = Guests({})
         self._tickets = count()
         self._idle: dict[str, list[Game]] = {name: [] for name in self.games}
         """Game -> instances that no episode uses."""
         self._plays: dict[Ticket, _Play] = {}
         self._finished: dict[Ticket, EpisodeResult] = {}
+
+    def with_spares(self, spares: Mapping[str, Spare]) -> Self:
+        """Give it room for saved weights (policy -> room), before any player is added; return it."""
+        self._guests = Guests(spares)
+        return self
 
     def variant(self, casting: RoleCasting, engines: Players | None = None) -> RolloutSimulator:
         built = {

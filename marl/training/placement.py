@@ -99,35 +99,26 @@ def learner_contexts(scenario: Scenario, sources: Sources) -> dict[str, tuple[Le
 def playing_simulator(scenario: Scenario, sources: Sources) -> RolloutSimulator:
     """Return a simulator of a run, with engines of its own, and with room for weights that its policies had earlier."""
     engines = build_engines(scenario.policies, sources)
-    return make_simulator(scenario, engines, spares=_spares(scenario.policies, sources, engines))
+    return make_simulator(scenario, engines).with_spares(_spares(scenario.policies, sources, engines))
 
 
-def _spares(
-    policies: Mapping[str, PolicyConfig], sources: Sources, engines: Mapping[str, Engine]
-) -> dict[str, Spare]:
+def _spares(policies: Mapping[str, PolicyConfig], sources: Sources, engines: Mapping[str, Engine]) -> dict[str, Spare]:
     """Return policy -> room for its saved weights, which takes no memory before it is used."""
     return {
-        name: SpareAdapters(engines[name], source) if _base(policies[name])
+        name: SpareAdapters(engines[name], source)
+        if _base(policies[name])
         else SpareEngines(partial(policies[name].engine.build, source))
         for name, source in sources.items()
         if source
     }
 
 
-def make_simulator(
-    scenario: Scenario,
-    engines: Mapping[str, Engine],
-    seed: int | None = None,
-    spares: Mapping[str, Spare] | None = None,
-) -> RolloutSimulator:
-    """Return a simulator of the scenario's games and roles with `engines` (policy -> engine); default: its own seed.
-
-    `spares`: policy -> room for its saved weights.
-    """
+def make_simulator(scenario: Scenario, engines: Mapping[str, Engine], seed: int | None = None) -> RolloutSimulator:
+    """Return a simulator of the scenario's games and roles with `engines` (policy -> engine); default: its own seed."""
     schedule = scenario.schedule
     casting = RoleCasting(scenario.roles, schedule.seed if seed is None else seed)
     simulator = RolloutSimulator(
-        games_of(scenario), casting, engines, schedule.deadline_s, schedule.worker_delay, schedule.max_turns, spares
+        games_of(scenario), casting, engines, schedule.deadline_s, schedule.worker_delay, schedule.max_turns
     )
     simulator.may_drop = schedule.max_drops if schedule.on_error == "drop" else 0
     return simulator

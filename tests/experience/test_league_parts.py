@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -49,8 +50,8 @@ def test_a_full_pool_stays_spread_over_the_run() -> None:
         pool.add("actor", version)
     members = [member.version for member in pool.members()]
     assert len(members) == 5
-    assert members[0] == 0 and members[-1] == 990
-    gaps = [later - earlier for earlier, later in zip(members, members[1:], strict=False)]
+    assert (members[0], members[-1]) == (0, 990)
+    gaps = [later - earlier for earlier, later in pairwise(members)]
     assert max(gaps) <= 4 * min(gaps[:-1]), members
     assert pool.versions("actor", 990) == tuple(members)
     again = Pool(keep=5)

@@ -234,8 +234,8 @@ class LeaguePlay:
         deals = [self._trial(agents, role, pair, number) for pair, role in chosen for number in range(matches)]
         played, _ = self._play(deals, simulator)
         for trajectory in played:
-            policies, role = trajectory.deal.policies, next(iter(trajectory.deal.policies))
-            self._payoffs.add(*policies.values(), margin(trajectory, role, self._settings.opponent) / 2)
+            (role, row), (other, column) = trajectory.deal.policies.items()
+            self._payoffs.add(row, column, margin(trajectory, role, other) / 2)
         return len(played)
 
     def _trial(self, agents: Sequence[str], role: str, pair: tuple[str, str], number: int) -> Deal:

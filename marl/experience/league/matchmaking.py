@@ -31,7 +31,7 @@ def pfsp(win_rates: Sequence[float], power: float) -> list[float]:
 
 
 def pfsp_even(win_rates: Sequence[float]) -> list[float]:
-    """Return probabilities in proportion to win rate x (1 - win rate): opponents of about equal strength (AlphaStar)."""
+    """Return probabilities in proportion to win rate x (1 - win rate): those of its own strength (AlphaStar)."""
     return _normalised([rate * (1 - rate) for rate in win_rates])
 
 
@@ -42,9 +42,7 @@ def psro(payoffs: Sequence[Sequence[float]]) -> list[float]:
     return nash(payoffs).row.tolist()
 
 
-def probabilities(
-    player: LeaguePlayer, win_rates: Sequence[float], payoffs: Sequence[Sequence[float]]
-) -> list[float]:
+def probabilities(player: LeaguePlayer, win_rates: Sequence[float], payoffs: Sequence[Sequence[float]]) -> list[float]:
     """Return the probability with which a player meets each member of a pool that is not empty, oldest first.
 
     `payoffs`: of the members against each other; used by `psro` alone.

@@ -103,7 +103,10 @@ class League(ExperienceConfig):
         """Return the seats as they are, and for each player with it in the seats of players."""
         return [
             dict(seats),
-            *({agent: name if role in self.players else role for agent, role in seats.items()} for name in self.players),
+            *(
+                {agent: name if role in self.players else role for agent, role in seats.items()}
+                for name in self.players
+            ),
         ]
 
     def speakers(self) -> Collection[str]:

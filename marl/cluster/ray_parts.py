@@ -278,8 +278,8 @@ class RayParts:
             slot.put(weights)
 
     def _welcome(self, guest: Guest) -> None:
-        others = {name: each for name, each in self._guests.items() if name != guest.name}
-        self._guests = others | {guest.name: guest} if guest.player else others
+        staying = {name: each for name, each in self._guests.items() if name != guest.name}
+        self._guests = staying | {guest.name: guest} if guest.player else staying
         for slot in self._slots:
             slot.put(guest)
 

@@ -65,8 +65,8 @@ def _seated(scenario: Scenario, policies: Sequence[str]) -> Scenario:
     if scenario.games:
         return scenario
     roles = {name for name, role in scenario.roles.items() if role.policy in policies}
-    ways = [dict(seats) for seats in scenario.experience.seatings(scenario.seats)]
-    seats = next((seats for seats in ways if roles & {*seats.values()}), scenario.seats)
+    seatings = [dict(seats) for seats in scenario.experience.seatings(scenario.seats)]
+    seats = next((seats for seats in seatings if roles & {*seats.values()}), scenario.seats)
     return scenario if seats == scenario.seats else scenario.model_copy(update={"seats": seats})
 
 

@@ -1,6 +1,7 @@
 """Leagues: what they reach where self-play goes round in circles, whom the last policy beats, and what a pool costs.
 
-    python tests/bench/league.py cycles|tic_tac_toe|memory [--seeds 0 1 2] [--budget 1] [--out FILE] [a.b=c]
+    python tests/bench/league.py cycles|tic_tac_toe|memory [--seeds 0 1 2] [--budget 1] [--jobs 1]
+        [--out FILE] [a.b=c]
 
 `cycles`: a rock-paper-scissors by plain self-play, by fictitious play (all members of the pool alike) and by PSRO, with
 the same learner. Exact NashConv of the newest policy over the second half of the run, and at its end of the mixtures of
@@ -24,6 +25,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -246,6 +250,7 @@ def main() -> None:
     line.add_argument("task", choices=["cycles", "tic_tac_toe", "memory"])
     line.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     line.add_argument("--budget", type=float, default=1.0)
+    line.add_argument("--jobs", type=int, default=1, help="seeds at the same time")
     line.add_argument("--arm", choices=["self", "one", "all"], help="of `memory`: this process measures itself")
     line.add_argument("overrides", nargs="*")
     given = line.parse_intermixed_args()
@@ -256,7 +261,8 @@ def main() -> None:
         report(memory(given.budget), given.out, seeds=[0], pool=POOL, budget=given.budget)
     else:
         task = {"cycles": cycles, "tic_tac_toe": tic_tac_toe}[given.task]
-        runs = [task(seed, given.budget, given.overrides) for seed in given.seeds]
+        with ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:
+            runs = [*pool.map(partial(task, budget=given.budget, overrides=given.overrides), given.seeds)]
         if given.task == "cycles" and given.out:
             draw(runs, given.out.with_suffix(".png"))
         seconds = round(time.perf_counter() - started)

@@ -10,7 +10,7 @@ import pytest
 from leagues import LEAGUE, league, with_exploiter
 
 from marl.experience.league.matchmaking import entropy, latest, pfsp, pfsp_even, psro, shared_out, uniform
-from marl.experience.league.payoff import Payoffs, Results
+from marl.experience.league.payoff import Payoffs, RecentResults
 from marl.experience.league.pool import Member, Pool
 from marl.runs.snapshots import Snapshots
 from marl.scenario.load import ScenarioError, validate
@@ -69,7 +69,7 @@ def test_members_are_named_as_deals_name_policies() -> None:
 
 
 def test_win_rates_forget_what_is_long_ago() -> None:
-    results = Results(decay=0.5)
+    results = RecentResults(decay=0.5)
     assert [record.win_rate for record in results.against("actor", ["a@000001"])] == [0.5]
     for margin in (1.0, 0.0, -3.0):  # a win, a draw, a loss: (1/4 + 1/2 x 1/2) / (1/4 + 1/2 + 1)
         results.add("actor", "a@000001", margin)

@@ -13,16 +13,16 @@ from itertools import groupby
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from marl.experience.league.matchmaking import entropy, probabilities, shared_out
-from marl.experience.league.payoff import Payoffs, Results, margin
+from marl.experience.league.matchmaking import POOL, SELF, entropy, probabilities, shared_out
+from marl.experience.league.payoff import Payoffs, RecentResults, margin
 from marl.experience.league.pool import Member, Pool
-from marl.experience.league.settings import POOL, SELF, League, LeaguePlayer
 from marl.experience.league.visits import play_with_guests
 from marl.protocols import Archive, Deals, Player, Simulator
 from marl.seeds import seed_of
 from marl.types import Deal, Metrics
 
 if TYPE_CHECKING:
+    from marl.experience.league.settings import League, LeaguePlayer
     from marl.graph import Trajectory
 
 
@@ -49,7 +49,7 @@ class LeaguePlay:
 
     def __init__(self, settings: League) -> None:
         self._settings = settings
-        self._pool, self._results, self._payoffs = Pool(settings.keep), Results(settings.decay), Payoffs()
+        self._pool, self._results, self._payoffs = Pool(settings.keep), RecentResults(settings.decay), Payoffs()
         self._progress = {role: Progress() for role in settings.players}
         self._archive: Archive | None = None
         self._metrics: Metrics = {}

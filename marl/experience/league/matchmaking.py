@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 from math import fsum, log
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from marl.experience.league.settings import LeaguePlayer
+if TYPE_CHECKING:
+    from marl.experience.league.settings import LeaguePlayer
 
+SELF, POOL = "self", "pool"
+"""Opponents that are no player's names: the learner itself with its newest weights, and a member of the pool."""
 _Choice = TypeVar("_Choice")
 
 

@@ -22,7 +22,7 @@ def margin(trajectory: Trajectory, role: str, other: str) -> float:
 
 
 @dataclass(slots=True)
-class Record:
+class RecentGames:
     """Results against one opponent."""
 
     weight: float = 0.0
@@ -42,21 +42,21 @@ class Record:
         return self.points / self.weight if self.weight else 0.5
 
 
-class Results:
+class RecentResults:
     """Results of policies, as they are now, against opponents by name."""
 
     def __init__(self, decay: float) -> None:
         self._decay = decay
-        self._records: dict[str, dict[str, Record]] = {}
+        self._records: dict[str, dict[str, RecentGames]] = {}
 
     def add(self, policy: str, opponent: str, margin: float) -> None:
         """Take in a game."""
-        self._records.setdefault(policy, {}).setdefault(opponent, Record()).add(margin, self._decay)
+        self._records.setdefault(policy, {}).setdefault(opponent, RecentGames()).add(margin, self._decay)
 
-    def against(self, policy: str, opponents: Sequence[str]) -> list[Record]:
+    def against(self, policy: str, opponents: Sequence[str]) -> list[RecentGames]:
         """Return a policy's results against these opponents, in order."""
         known = self._records.get(policy, {})
-        return [known.get(name) or Record() for name in opponents]
+        return [known.get(name) or RecentGames() for name in opponents]
 
     def forget(self, policy: str) -> None:
         """Forget the results of a policy, which has begun anew."""
@@ -72,7 +72,7 @@ class Results:
         return {policy: {name: asdict(each) for name, each in of.items()} for policy, of in self._records.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._records = {p: {name: Record(**each) for name, each in of.items()} for p, of in state.items()}
+        self._records = {p: {name: RecentGames(**each) for name, each in of.items()} for p, of in state.items()}
 
 
 class Payoffs:

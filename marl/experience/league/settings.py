@@ -9,15 +9,15 @@ from typing import Literal, Self
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from marl.config import Config, nearest
+from marl.experience.league.matchmaking import POOL, SELF
 from marl.protocols import Cast, Experience, ExperienceConfig
 
-SELF, POOL = "self", "pool"
-"""Opponents that are no player's names: the learner's own newest weights, and a member of the pool."""
 Matchmaking = Literal["uniform", "latest", "pfsp", "pfsp_even", "psro"]
 
 
 class Reset(Config):
-    """When a player begins anew from its first weights, its optimizer included; what it was joins the pool."""
+    """Conditions on which a player begins anew, from its first weights and with a new optimizer; what it was joins the
+    pool."""
 
     every: PositiveInt | None = None
     """Updates since it began. None: no matter how many."""
@@ -57,7 +57,7 @@ class LeaguePlayer(Config):
     every: PositiveInt | None = 20
     """Updates between its members of the pool. Null: only what a reset leaves joins it."""
     reset: Reset | None = None
-    """When it begins anew. Null: never."""
+    """Conditions on which it begins anew. Null: it never does."""
 
     @field_validator("opponents")
     @classmethod

@@ -16,6 +16,7 @@ VOCABULARY = frozenset(
     (
         *("answer_text", "config", "data_files", "errors", "graph", "json_text", "parts", "places", "processes"),
         *("provenance", "seeds", "state", "statistics", "template_nodes", "templating", "text", "types", "watchdog"),
+        "zero_sum",
     )
 )
 ORDER = (

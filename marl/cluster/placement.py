@@ -18,9 +18,8 @@ from marl.training.placement import (
     LocalPlacement,
     Placement,
     Sources,
-    build_engines,
     games_of,
-    make_simulator,
+    playing_simulator,
 )
 
 if TYPE_CHECKING:
@@ -60,10 +59,7 @@ class PartitionedPlacement(LocalPlacement):
         self._simulators = simulators
 
     def simulator(self, scenario: Scenario, sources: Sources) -> PartitionedSimulator:
-        parts = [
-            SimulatorPart(make_simulator(scenario, build_engines(scenario.policies, sources)))
-            for _ in range(self._simulators)
-        ]
+        parts = [SimulatorPart(playing_simulator(scenario, sources)) for _ in range(self._simulators)]
         return simulator_of(scenario, LocalParts(parts))
 
 

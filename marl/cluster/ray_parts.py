@@ -23,6 +23,7 @@ from marl.cluster.gpu_weights import Lender
 from marl.cluster.simulator_process import (
     Cancel,
     EndStep,
+    Guest,
     NewWeights,
     Order,
     Reply,
@@ -33,6 +34,7 @@ from marl.cluster.simulator_process import (
 )
 from marl.cluster.weights import Publication
 from marl.errors import EngineError
+from marl.protocols import Player
 from marl.rollout.base import PartStatus
 from marl.rollout.parts import JobBatch, PartReport, Result
 from marl.scenario.cluster import ClusterConfig
@@ -147,6 +149,7 @@ class RayParts:
         self._failure: BaseException | None = None
         self._notes: list[str] = []
         self._weights: dict[str, NewWeights] = {}
+        self._guests: dict[str, Guest] = {}
         self._lender = Lender()
         self._spent: Mapping[str, Usage] = {}
         self._late: list[PartReport] = []
@@ -187,6 +190,9 @@ class RayParts:
         self._published_bytes += publication.stored_bytes
         self._soon(self._publish, NewWeights(policy, version, publication))
         self._published_s += time.perf_counter() - began
+
+    def set_guest(self, name: str, player: Player | None) -> None:
+        self._soon(self._welcome, Guest(name, player))
 
     def restore_spent(self, spent: Mapping[str, Usage]) -> None:
         if spent:
@@ -271,6 +277,12 @@ class RayParts:
         for slot in self._slots:
             slot.put(weights)
 
+    def _welcome(self, guest: Guest) -> None:
+        staying = {name: each for name, each in self._guests.items() if name != guest.name}
+        self._guests = staying | {guest.name: guest} if guest.player else staying
+        for slot in self._slots:
+            slot.put(guest)
+
     def _tell_spent(self, spent: Mapping[str, Usage]) -> None:
         self._spent = spent
         for slot in self._slots:
@@ -318,7 +330,7 @@ class RayParts:
         slot.gpus = await self._call(slot, "loading weights", built, self._settings.start_s)
         # All that was ordered before is in here, so what was not sent yet is not sent twice.
         slot.orders = [*self._weights.values(), *([Spent(self._spent)] if self._spent else [])]
-        slot.orders += [each.again() for each in slot.open]
+        slot.orders += [*self._guests.values(), *(each.again() for each in slot.open)]
         slot.answer(PartReport())
         if slot.vacant or slot.losses:
             self._notes.append(f"{_name(slot)} is there again ({slot.place})")

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from marl.protocols import Player
 from marl.rollout.parts import JobBatch, PartReport, Result, SimulatorPart
 from marl.scenario.schema import Scenario
-from marl.training.placement import Sources, build_engines, make_simulator, use_threads
+from marl.training.placement import Sources, playing_simulator, use_threads
 from marl.types import Ticket, Usage
 
 _GATHER_S = 0.1
@@ -64,7 +65,15 @@ class Sleep:
     """Order to free the memory of engines until they are needed again; an empty report says that it was done."""
 
 
-Order = JobBatch | Cancel | NewWeights | Spent | EndStep | Sleep
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """Order to let a player speak under a name from now on, or (None) no more."""
+
+    name: str
+    player: Player | None
+
+
+Order = JobBatch | Cancel | NewWeights | Spent | EndStep | Sleep | Guest
 
 
 @dataclass(slots=True)
@@ -94,8 +103,7 @@ class SimulatorProcess:
         from marl.cluster.gpu_weights import gpus_in_use
 
         use_threads(setup.threads)
-        engines = build_engines(setup.scenario.policies, setup.sources)
-        self._part = SimulatorPart(make_simulator(setup.scenario, engines))
+        self._part = SimulatorPart(playing_simulator(setup.scenario, setup.sources))
         return gpus_in_use()
 
     def work(self, orders: Sequence[Order], longest_s: float) -> Reply:
@@ -117,6 +125,8 @@ class SimulatorProcess:
                 part.start(order)
             case Cancel(tickets):
                 part.cancel(tickets)
+            case Guest(name, player):
+                part.set_guest(name, player)
             case Spent(spent):
                 part.restore_spent(spent)
             case EndStep():

@@ -292,7 +292,8 @@ def _one_start(trajectories: Sequence[Trajectory]) -> bool:
 
 
 def _openings(trajectory: Trajectory) -> Iterator[tuple[Hashable, Hashable]]:
-    """Yield, for each agent's first turn, (agent, role, texts before it) and (prompt, problem).
+    """Yield, for each agent's first turn, (agent, role, whether its prompt is in tokens, texts before it) and (prompt,
+    problem): several players may speak for a role, of whom some have no tokens.
 
     A game may answer a text without a legal move by chance, so everything after such a text is left out.
     """
@@ -301,7 +302,8 @@ def _openings(trajectory: Trajectory) -> Iterator[tuple[Hashable, Hashable]]:
     for turn in trajectory.turns:
         if turn.agent not in met:
             met.add(turn.agent)
-            yield (turn.agent, turn.role, *texts), (prompt(turn), turn.problem)
+            in_tokens = bool(turn.completion.prompt_ids)
+            yield (turn.agent, turn.role, in_tokens, *texts), (prompt(turn), turn.problem)
         if turn.action is None or len(met) == len(trajectory.deal.seats):
             return
         texts += [turn.agent, turn.completion.text]

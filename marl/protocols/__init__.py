@@ -31,7 +31,18 @@ from marl.protocols.engines import (
 from marl.protocols.games import Game, GameConfig, GameStart, Refusal, Speaker
 from marl.protocols.learning import CountsChanges, Learner, LearnerConfig, LearnerContext, LossConfig
 from marl.protocols.models import ModelConfig, ModelContext, ModelSource, SharedWeights, WarmUp
-from marl.protocols.play import Deals, Experience, ExperienceConfig, Rewards, Simulator
+from marl.protocols.play import (
+    Archive,
+    Cast,
+    Deals,
+    Experience,
+    ExperienceConfig,
+    FollowsLearning,
+    Player,
+    Rewards,
+    SavedWeights,
+    Simulator,
+)
 from marl.protocols.roles import RoleConfig, Tool, View
 from marl.protocols.tasks import Split, TaskConfig, Tasks, ToolConfig, UnjudgedError, VerifierConfig
 from marl.state import Stateful
@@ -41,10 +52,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Alone",
+    "Archive",
     "Assign",
     "AssignConfig",
     "Baseline",
     "BaselineConfig",
+    "Cast",
     "Collective",
     "CountsChanges",
     "CreditPart",
@@ -55,6 +68,7 @@ __all__ = [
     "Evidence",
     "Experience",
     "ExperienceConfig",
+    "FollowsLearning",
     "Game",
     "GameConfig",
     "GameStart",
@@ -68,9 +82,11 @@ __all__ = [
     "ModelContext",
     "ModelSource",
     "Peers",
+    "Player",
     "Refusal",
     "Rewards",
     "RoleConfig",
+    "SavedWeights",
     "Service",
     "SharedWeights",
     "Simulator",

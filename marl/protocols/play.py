@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from marl.config import Component
+from marl.protocols.engines import EngineConfig
+from marl.protocols.games import GameConfig
 from marl.state import Stateful
 from marl.types import Completion, Deal, Failure, Fork, Metrics, Purpose, Request, Ticket, Turn
 
@@ -17,6 +21,21 @@ Rewards = Callable[["Trajectory"], "Trajectory"]
 """Return the same turns with other rewards."""
 Deals = Callable[[int], Sequence[Deal]]
 """Return the starts of a step: a pure function of the step's number, so that a queue can play ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedWeights:
+    """Weights that one of a run's policies had earlier; all else about them is the policy's own."""
+
+    policy: str
+    folder: Path
+    """Folder of Hugging Face or PEFT, on a disk that every simulator reads."""
+    version: int
+    """Steps after which the policy had them."""
+
+
+Player = EngineConfig | SavedWeights
+"""Speaker beside the policies of a run: an engine without weights, by its settings, or weights on disk."""
 
 
 class Simulator(Protocol):
@@ -74,6 +93,22 @@ class Simulator(Protocol):
         """
         ...
 
+    def add_policy(self, name: str, player: Player) -> None:
+        """Let a player speak wherever `Deal.policies` or a request names it, until it is removed.
+
+        Raises:
+            ValueError: if the name is taken, or the weights do not fit.
+        """
+        ...
+
+    def remove_policy(self, name: str) -> None:
+        """Let a player go that was added.
+
+        Raises:
+            ValueError: if there is no such player, or its requests are in flight.
+        """
+        ...
+
     def greedy(self) -> Simulator:
         """Return a simulator of the same game and engines whose players always say what is most likely."""
         ...
@@ -107,6 +142,75 @@ class Experience(Stateful, Protocol):
         ...
 
 
+class Archive(Protocol):
+    """Everything that a run lends to an experience which lets its policies meet their earlier weights."""
+
+    @property
+    def seed(self) -> int:
+        """Return the seed of the run."""
+        ...
+
+    def save(self, policy: str, version: int) -> None:
+        """Write the newest weights of a policy that learns, those after `version` steps."""
+        ...
+
+    def policy_of(self, role: str) -> str:
+        """Return the policy that speaks for a role."""
+        ...
+
+    def weights(self, policy: str, version: int) -> SavedWeights:
+        """Return where weights that were saved are."""
+        ...
+
+    def keep(self, policy: str, members: Callable[[int], Collection[int]]) -> None:
+        """Remove saved weights of a policy that no state of the run needs any more.
+
+        `members`: step -> versions that were needed then. A run may go back to any of its checkpoints.
+        """
+        ...
+
+    def exported(self, name: str) -> EngineConfig | None:
+        """Return a player that the run's game exports, or `random`; None if a policy of the run has this name."""
+        ...
+
+    def note_start(self, policy: str) -> None:
+        """Note how a policy's learner is now, before it has learnt anything."""
+        ...
+
+    def begin_anew(self, policy: str, version: int) -> None:
+        """Put a policy's learner back to what was noted, and let engines sample with those weights after `version`
+        steps."""
+        ...
+
+
+@runtime_checkable
+class FollowsLearning(Protocol):
+    """Experience that is told when policies have learnt, and may keep their weights."""
+
+    def follow(self, archive: Archive) -> None:
+        """Take the archive of the run, before its first step and before a state is restored."""
+        ...
+
+    def learnt(self, policies: Collection[str], step: int) -> None:
+        """Take note that these policies have learnt, and have published weights, at the end of a step; `step` steps are
+        done then."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Everything about a scenario that an experience may have to fit."""
+
+    game: GameConfig | None
+    """None where there are several games."""
+    seats: Mapping[str, str]
+    """Agent -> role."""
+    learning: Mapping[str, str]
+    """Role whose turns are learnt from -> its policy."""
+    policies: Mapping[str, bool]
+    """Policy -> whether it has weights."""
+
+
 class ExperienceConfig(Component):
     """Settings of an experience."""
 
@@ -127,3 +231,15 @@ class ExperienceConfig(Component):
     def conflicts(self, seats: Mapping[str, str], group_size: int) -> Iterable[str]:
         """Yield a message for each setting that contradicts these seats (agent -> role) or this group size."""
         return ()
+
+    def miscast(self, cast: Cast) -> Iterable[str]:
+        """Yield a message for each setting that contradicts those who play."""
+        return ()
+
+    def speakers(self) -> Collection[str]:
+        """Return policies that speak in its episodes beside those of roles."""
+        return ()
+
+    def seatings(self, seats: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
+        """Return all ways, agent -> role, in which it fills these seats; the first is for who plays in other ways."""
+        return (seats,)

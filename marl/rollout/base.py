@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from marl.graph import Trajectory
-from marl.protocols import Engine, EngineConfig, GameConfig, Rewards, RoleConfig, View
+from marl.protocols import Engine, EngineConfig, GameConfig, Player, Rewards, RoleConfig, View
 from marl.rollout.casting import RoleCasting
 from marl.rollout.episode import GameError
 from marl.rollout.request_router import Answer
@@ -96,6 +96,12 @@ class BaseSimulator(ABC):
     @abstractmethod
     def load_weights(self, policy: str, weights: Weights, version: int) -> None:
         """Let a policy sample with new weights from now on."""
+
+    @abstractmethod
+    def add_policy(self, name: str, player: Player) -> None: ...
+
+    @abstractmethod
+    def remove_policy(self, name: str) -> None: ...
 
     @abstractmethod
     def take_failures(self) -> list[str]:

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, cast
 
 from marl.graph import Trajectory
-from marl.protocols import EngineConfig, GameConfig, Rewards
+from marl.protocols import EngineConfig, GameConfig, Player, Rewards
 from marl.rollout.base import WAIT_S, BaseSimulator, EpisodeResult, PartStatus, Players
 from marl.rollout.casting import RoleCasting
 from marl.rollout.parts import Job, JobBatch, PartReport, Parts, RequestList, Result, Table
@@ -147,6 +147,12 @@ class PartitionedSimulator(BaseSimulator):
 
     def load_weights(self, policy: str, weights: Weights, version: int) -> None:
         self._ledger.parts.load_weights(policy, weights, version)
+
+    def add_policy(self, name: str, player: Player) -> None:
+        self._ledger.parts.set_guest(name, player)
+
+    def remove_policy(self, name: str) -> None:
+        self._ledger.parts.set_guest(name, None)
 
     def take_failures(self) -> list[str]:
         failures, self._ledger.failures = self._ledger.failures, []

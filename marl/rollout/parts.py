@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from marl.protocols import EngineConfig
+from marl.protocols import EngineConfig, Player
 from marl.rollout.base import EpisodeResult, PartStatus, Start
 from marl.rollout.casting import RoleCasting
 from marl.rollout.request_router import Answer
@@ -121,6 +121,13 @@ class SimulatorPart:
         """Let a policy sample with new weights from now on; what is being played goes on with them."""
         self._simulator.load_weights(policy, weights, version)
 
+    def set_guest(self, name: str, player: Player | None) -> None:
+        """Let a player speak under a name in what is begun from now on; None: let it go that did."""
+        if player:
+            self._simulator.add_policy(name, player)
+        else:
+            self._simulator.remove_policy(name)
+
     def restore_spent(self, spent: Mapping[str, Usage]) -> None:
         """Go on from what all parts have spent."""
         self._simulator.restore_spent(spent)
@@ -178,6 +185,13 @@ class Parts(Protocol):
         """Let all parts sample with new weights in what they begin from now on. They may be changed afterwards."""
         ...
 
+    def set_guest(self, name: str, player: Player | None) -> None:
+        """Let a player speak under a name in all parts, in what they begin from now on.
+
+        None: let it go that did; nothing in which it speaks may be in flight.
+        """
+        ...
+
     def end_step(self) -> tuple[list[PartReport], Metrics]:
         """Return the reports of all parts, and figures of the parts themselves, named `cluster/...`."""
         ...
@@ -221,6 +235,10 @@ class LocalParts:
         held = weights if not isinstance(weights, Iterable) else list(weights)
         for part in self._parts:
             part.load_weights(policy, held, version)
+
+    def set_guest(self, name: str, player: Player | None) -> None:
+        for part in self._parts:
+            part.set_guest(name, player)
 
     def end_step(self) -> tuple[list[PartReport], Metrics]:
         return [part.end_step() for part in self._parts], {}

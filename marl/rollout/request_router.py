@@ -56,10 +56,11 @@ class RequestRouter:
         self._tickets = count()
         self._last_answer = self._last_pump = 0.0
 
-    def submit(self, engine: Engine, request: Request, deliver: Deliver) -> Ticket:
+    def submit(self, engine: Engine, request: Request, deliver: Deliver, policy: str | None = None) -> Ticket:
         """Put a request to an engine; `deliver` is called with the answer, from `pump`.
 
-        The policy's name may carry a version or an owner, as in `actor@000120`: the engine is asked for `actor`.
+        `policy`: name by which the engine knows the request's policy. By default that is the policy's own, which may
+        carry a version or an owner, as in `actor@000120`: the engine is asked for `actor`.
         """
         ticket, number = next(self._tickets), id(engine)
         if not self._open:
@@ -70,10 +71,20 @@ class RequestRouter:
         self._busy[number] += 1
         if self.worker_delay is not None and isinstance(engine, WorkerEngine):
             self._due[ticket] = self._round + self.worker_delay
-        if "@" in request.policy:
-            request = replace(request, policy=request.policy.partition("@")[0])
-        engine.submit(ticket, request)
+        policy = policy or request.policy.partition("@")[0]
+        engine.submit(ticket, request if policy == request.policy else replace(request, policy=policy))
         return ticket
+
+    def forget(self, engine: Engine) -> None:
+        """Step an engine no more; it comes after all others if a request is put to it later.
+
+        Raises:
+            ValueError: if its requests are in flight.
+        """
+        if many := self._busy.get(id(engine), 0):
+            raise ValueError(f"{type(engine).__name__} has {many} requests in flight; cancel them first")
+        self._engines.pop(id(engine), None)
+        self._busy.pop(id(engine), None)
 
     def pump(self, wait_s: float) -> None:
         """Deliver all answers that have come; block for at most `wait_s` if there are none yet.

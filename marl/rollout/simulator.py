@@ -6,13 +6,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from marl.graph import Trajectory
-from marl.protocols import Engine, EngineConfig, Game, GameConfig, MeteredEngine, Rewards, Service, SleepingEngine
+from marl.protocols import (
+    Engine,
+    EngineConfig,
+    Game,
+    GameConfig,
+    MeteredEngine,
+    Player,
+    Rewards,
+    Service,
+    SleepingEngine,
+)
 from marl.rollout.base import WAIT_S, BaseSimulator, EpisodeResult, Players
 from marl.rollout.casting import RoleCasting
 from marl.rollout.episode import Episode, GameError, PlayLimits
+from marl.rollout.guests import Guests, Spare
 from marl.rollout.request_router import Answer, Deliver, RequestRouter
 from marl.types import Completion, Deal, Failure, Fork, Metrics, Purpose, Request, Ticket, Usage
 
@@ -71,11 +82,17 @@ class RolloutSimulator(BaseSimulator):
         self.engines = engines
         self._limits = PlayLimits(max_turns, deadline_s)
         self._router = RequestRouter(engines.values(), deadline_s, worker_delay)
+        self._guests = Guests({})
         self._tickets = count()
         self._idle: dict[str, list[Game]] = {name: [] for name in self.games}
         """Game -> instances that no episode uses."""
         self._plays: dict[Ticket, _Play] = {}
         self._finished: dict[Ticket, EpisodeResult] = {}
+
+    def with_spares(self, spares: Mapping[str, Spare]) -> Self:
+        """Give it room for saved weights (policy -> room), before any player is added; return it."""
+        self._guests = Guests(spares)
+        return self
 
     def variant(self, casting: RoleCasting, engines: Players | None = None) -> RolloutSimulator:
         built = {
@@ -92,6 +109,7 @@ class RolloutSimulator(BaseSimulator):
     ) -> RolloutSimulator:
         other = RolloutSimulator(game, casting, engines)
         other._limits, other._router, other.tokens = self._limits, self._router, self.tokens
+        other._guests = self._guests
         return other
 
     def start(self, work: Sequence[Deal | Fork], rewards: Rewards | None = None) -> list[Ticket]:
@@ -157,16 +175,32 @@ class RolloutSimulator(BaseSimulator):
     def load_weights(self, policy: str, weights: Weights, version: int) -> None:
         self.engines[policy].load_weights(policy, weights, version)
 
+    def add_policy(self, name: str, player: Player) -> None:
+        if name in self.engines:
+            raise ValueError(f"policy {name!r} is one of the simulator's own; choose another name")
+        self._guests.add(name, player)
+
+    def remove_policy(self, name: str) -> None:
+        place = self._guests.place(name)
+        if place is None:
+            raise ValueError(f"no policy {name!r} was added here")
+        if all(place.engine is not engine for engine in self.engines.values()):
+            self._router.forget(place.engine)
+        self._guests.remove(name)
+
     def take_failures(self) -> list[str]:
         return self._router.failures.take()
 
     def end_step(self) -> Metrics:
+        for guest in self._guests.engines():
+            if isinstance(guest, MeteredEngine):
+                guest.end_step()
         metered = {id(engine): engine for engine in self.engines.values() if isinstance(engine, MeteredEngine)}
         figures = {name: each for engine in metered.values() for name, each in engine.end_step().items()}
         return {f"policy/{name}/{key}": value for name, each in figures.items() for key, value in each.items()}
 
     def sleep(self) -> None:
-        for engine in {id(engine): engine for engine in self.engines.values()}.values():
+        for engine in {id(engine): engine for engine in (*self.engines.values(), *self._guests.engines())}.values():
             if isinstance(engine, SleepingEngine):
                 engine.sleep()
 
@@ -229,6 +263,8 @@ class RolloutSimulator(BaseSimulator):
             self._advance(play, (agent, answer))
 
     def _put(self, request: Request, deliver: Deliver) -> Ticket:
+        if guest := self._guests.place(request.policy):
+            return self._router.submit(guest.engine, request, deliver, guest.policy)
         return self._router.submit(self.engines[request.policy], request, deliver)
 
     def _finish(self, play: _Play) -> None:

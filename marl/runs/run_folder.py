@@ -37,6 +37,7 @@ from marl.runs.checkpoint import (
 from marl.runs.checksums import sync
 from marl.runs.judgements import read_judgement, write_judgement
 from marl.runs.links import expect_no_link, expect_no_links, inside
+from marl.runs.snapshots import FOLDER, Snapshots
 from marl.scenario.load import ScenarioError, differences, validate
 from marl.scenario.schema import Scenario
 from marl.scenario.yaml_text import read_yaml_file
@@ -45,7 +46,7 @@ from marl.text import read_json
 _PACKAGES = ("marl-llm", "torch", "transformers", "tokenizers", "pettingzoo", "networkx", "pydantic", "numpy")
 _OURS = (
     *("scenario.yaml", "environment.json", "metrics.jsonl", "curves.png", "report.html", "status.json"),
-    *("events", "trajectories", "judgements", "checkpoints", "failed", "eval"),
+    *("events", "trajectories", "judgements", "checkpoints", "failed", "eval", FOLDER),
 )
 """Everything that a run writes; `clear` removes nothing else."""
 
@@ -57,6 +58,7 @@ class RunFolder:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.metrics = path / "metrics.jsonl"
+        self.snapshots = Snapshots(path)
         self._held: os.stat_result | None = None
         self._unsettled: set[int] = set()
         """Steps whose files were written since the newest checkpoint, and may not be on the disk yet."""
@@ -261,6 +263,7 @@ class RunFolder:
             os.truncate(self.metrics, length)
             for name in ("trajectories", "judgements"):
                 _remove_after(self.path / name, step)
+        self.snapshots.cut(step)
         return state
 
     def rows(self) -> Iterator[dict[str, Any]]:

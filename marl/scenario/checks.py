@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from marl.config import nearest
 from marl.parts import choices
-from marl.protocols import EngineConfig, LearnerConfig, Speaker
+from marl.protocols import Cast, EngineConfig, LearnerConfig, Speaker
 from marl.scenario.credit_checks import credit_problems, credit_rules, lacks_peers, zero_sum_problems
 from marl.scenario.games import HELD_OUT_SCOPES, LEAST_SHARE, shares
 
@@ -118,15 +118,16 @@ def _unknown(field: str, name: str, noun: str, choices: Iterable[str]) -> str:
 
 def _references(scenario: Scenario) -> Iterator[str]:
     seats = _all_seats(scenario)
+    seated = {*seats.values(), *(role for way in scenario.experience.seatings(seats) for role in way.values())}
     for agent, role in seats.items():
         if role not in scenario.roles:
             yield _unknown(agent, role, "role", scenario.roles)
     for name, role in scenario.roles.items():
         if role.policy not in scenario.policies:
             yield _unknown(f"roles.{name}.policy", role.policy, "policy", scenario.policies)
-        if name not in seats.values():
+        if name not in seated:
             yield f"roles.{name}: no seat uses this role; seats: {dict(scenario.seats or seats)}"
-    used = {role.policy for role in scenario.roles.values()}
+    used = {role.policy for role in scenario.roles.values()} | {*scenario.experience.speakers()}
     for name in (name for name in scenario.policies if name not in used):
         yield f"policies.{name}: no role speaks with this policy; roles: {', '.join(scenario.roles)}"
     for name in (name for name in scenario.credit.roles if name not in scenario.roles):
@@ -302,6 +303,13 @@ def _learning(scenario: Scenario) -> Iterator[str]:
             )
     conflicts = scenario.experience.conflicts(_all_seats(scenario), scenario.schedule.group_size)
     yield from (f"experience.{message}" for message in conflicts)
+    yield from (f"experience.{message}" for message in scenario.experience.miscast(_cast(scenario)))
+
+
+def _cast(scenario: Scenario) -> Cast:
+    learning = {name: role.policy for name, role, _ in scenario.learning_roles()}
+    weights = {name: policy.engine.needs_model for name, policy in scenario.policies.items()}
+    return Cast(scenario.game, _all_seats(scenario) if scenario.games else scenario.seats, learning, weights)
 
 
 def _updates(scenario: Scenario) -> Iterator[str]:

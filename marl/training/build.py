@@ -56,8 +56,18 @@ def _context(scenario: Scenario, policy: str, model: ModelConfig) -> ModelContex
     base = model.shared()
     bases = {name: other.model.shared() for name, other in scenario.policies.items() if other.model}
     policies = [name for name in scenario.policies if name == policy or (base and bases.get(name) == base)]
-    start_of = partial(_start_of, scenario)
-    return ModelContext(policy, partial(corpus, scenario, policies), partial(warm_up, scenario, policies), start_of)
+    start_of, seated = partial(_start_of, scenario), _seated(scenario, policies)
+    return ModelContext(policy, partial(corpus, seated, policies), partial(warm_up, seated, policies), start_of)
+
+
+def _seated(scenario: Scenario, policies: Sequence[str]) -> Scenario:
+    """Return the scenario, in which one of these policies has a seat, if only in some episodes of its experience."""
+    if scenario.games:
+        return scenario
+    roles = {name for name, role in scenario.roles.items() if role.policy in policies}
+    seatings = [dict(seats) for seats in scenario.experience.seatings(scenario.seats)]
+    seats = next((seats for seats in seatings if roles & {*seats.values()}), scenario.seats)
+    return scenario if seats == scenario.seats else scenario.model_copy(update={"seats": seats})
 
 
 def _start_of(scenario: Scenario, policy: str) -> ModelSource:

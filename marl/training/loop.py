@@ -16,12 +16,14 @@ from marl.graph import Trajectory
 from marl.metrics.alarms import Alarm, AlarmMonitor, Collapse
 from marl.metrics.collapse import most_common_move
 from marl.metrics.summaries import summarize, usage_metrics
+from marl.protocols import FollowsLearning
 from marl.runs import checkpoint
 from marl.runs.best_checkpoint import Best
 from marl.runs.failed_updates import keep
 from marl.runs.run_folder import RunFolder
 from marl.runs.status import Activity
 from marl.seeds import seed_of
+from marl.training.archive import RunArchive
 from marl.training.failures import divergence_advice, memory_advice, resume_advice
 from marl.training.interrupt import STEP_S, UPDATE_S, Interrupt, Stopped
 from marl.training.run import Run
@@ -61,6 +63,8 @@ class Training:
         the scenario."""
         self._unmeasured: Metrics | None = {}
         """Figures of the newest step, if it is still to be evaluated."""
+        if isinstance(run.experience, FollowsLearning):
+            run.experience.follow(RunArchive(run, folder))
 
     def __call__(self, stop: Interrupt) -> bool:
         """Train to the end; False if it was stopped before.
@@ -145,8 +149,7 @@ class Training:
             with clock("learn"), self._stop.patient(UPDATE_S):
                 metrics |= self._learn(due)
             with clock("publish"):
-                for name in due:
-                    run.publish(name, step + 1)
+                run.publish_all(due, step + 1)
         run.step += 1
         with clock("record"):
             if self._recorded(run.step):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from marl.protocols import Engine, GameConfig, Learner, LearnerConfig, LearnerContext, ModelConfig, ModelSource
 from marl.rollout.base import BaseSimulator, PartStatus
 from marl.rollout.casting import RoleCasting
+from marl.rollout.guests import Spare, SpareAdapters, SpareEngines
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import PolicyConfig, Scenario
 from marl.seeds import seed_of
@@ -76,7 +78,7 @@ class LocalPlacement:
     """All parts in this process."""
 
     def simulator(self, scenario: Scenario, sources: Sources) -> BaseSimulator:
-        return make_simulator(scenario, build_engines(scenario.policies, sources))
+        return playing_simulator(scenario, sources)
 
     def learners(self, scenario: Scenario, sources: Sources) -> LocalLearners:
         contexts = learner_contexts(scenario, sources)
@@ -92,6 +94,23 @@ def learner_contexts(scenario: Scenario, sources: Sources) -> dict[str, tuple[Le
             seed = seed_of(schedule.seed, "learner", name)
             contexts[name] = policy.learner, LearnerContext(name, source, policy.updates(schedule.steps), seed)
     return contexts
+
+
+def playing_simulator(scenario: Scenario, sources: Sources) -> RolloutSimulator:
+    """Return a simulator of a run, with engines of its own, and with room for weights that its policies had earlier."""
+    engines = build_engines(scenario.policies, sources)
+    return make_simulator(scenario, engines).with_spares(_spares(scenario.policies, sources, engines))
+
+
+def _spares(policies: Mapping[str, PolicyConfig], sources: Sources, engines: Mapping[str, Engine]) -> dict[str, Spare]:
+    """Return policy -> room for its saved weights, which takes no memory before it is used."""
+    return {
+        name: SpareAdapters(engines[name], source)
+        if _base(policies[name])
+        else SpareEngines(partial(policies[name].engine.build, source))
+        for name, source in sources.items()
+        if source
+    }
 
 
 def make_simulator(scenario: Scenario, engines: Mapping[str, Engine], seed: int | None = None) -> RolloutSimulator:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,7 +12,7 @@ from marl.graph import Trajectory
 from marl.judging.by_game import GamesJudge
 from marl.judging.judge import Judgement
 from marl.judging.records import StepRecord
-from marl.protocols import CountsChanges, Evidence, Experience, Simulator
+from marl.protocols import CountsChanges, Evidence, Experience, FollowsLearning, Simulator
 from marl.rollout.base import BaseSimulator
 from marl.scenario.schema import Scenario
 from marl.seeds import seed_of
@@ -130,6 +130,13 @@ class Run:
         self.versions[name] = version
         self.staleness.publish(name, version)
         self.simulator.load_weights(name, self.learners[name].publish(), version)
+
+    def publish_all(self, policies: Collection[str], version: int) -> None:
+        """Publish what these policies have learnt by the end of a step, and tell the experience."""
+        for name in policies:
+            self.publish(name, version)
+        if isinstance(self.experience, FollowsLearning):
+            self.experience.learnt(policies, version)
 
     def save_policies(self, folder: Path) -> None:
         """Write one Hugging Face folder per policy that learns."""

@@ -69,10 +69,13 @@ def lesson(scenario: Scenario, policies: Sequence[str], settings: WarmUp, base: 
     data = scenario.play_data()
     learner = {"kind": "sft", "lr": settings.lr, "schedule": "linear", "betas": [0.9, 0.99]}
     pupil = {"model": {"kind": "pretrained", "path": str(base)}, "learner": learner}
+    seated = {role for seats in _seats_by_name(scenario).values() for role in seats.values()}
+    data["roles"] = {name: role for name, role in data["roles"].items() if name in seated}
+    speaking = {role["policy"] for role in data["roles"].values()}
     for role in data["roles"].values():
         role["trainable"] = role["policy"] in policies
         role["policy"] = policies[0] if role["trainable"] else role["policy"]
-    engines = {name: policy.engine for name, policy in scenario.policies.items() if name not in policies}
+    engines = {name: scenario.policies[name].engine for name in scenario.policies if name in speaking - {*policies}}
     return data | {
         "policies": {name: {"engine": _seat(engine)} for name, engine in engines.items()} | {policies[0]: pupil},
         "credit": {"baseline": {"kind": "none"}},

@@ -81,6 +81,10 @@ class _Memory:
     marked: dict[TurnId, Turn] = field(default_factory=dict)
     """Its own turns, with marks for its prompts."""
 
+    def copy(self) -> _Memory:
+        """Return a memory of the same turns, which grows by itself."""
+        return _Memory(list(self.turns), dict(self.heard), list(self.read), dict(self.marked))
+
 
 @dataclass(frozen=True, slots=True)
 class _Script:
@@ -130,6 +134,21 @@ class Episode:
         earlier = len(actions) - _LAST_MOVES
         shown = f"{earlier} earlier actions, then {actions[-_LAST_MOVES:]}" if earlier > 0 else f"actions {actions}"
         return f"(episode {deal.episode}, seed {deal.seed}, options {deal.options}, {shown})"
+
+    def copy(self, game: Game, seats: Mapping[str, str] | None = None) -> Episode:
+        """Return the episode as it is now, to be gone on with by itself; what is asked now is asked anew.
+
+        `game`: one in a state that the agent to move cannot tell from this one's. `seats`: agent -> the role that
+        speaks for it from here on. Default: as before.
+        """
+        deal, other = self.trajectory.deal, Episode.__new__(Episode)
+        other.game, other.casting, other.limits = game, self.casting, self.limits
+        other.trajectory = self.trajectory.copy(replace(deal, seats=seats) if seats else deal)
+        other.over, other._script = self.over, None
+        other._open = {agent: replace(question, sent=False) for agent, question in self._open.items()}
+        other._memory = {agent: memory.copy() for agent, memory in self._memory.items()}
+        other._marked = {thoughts: dict(turns) for thoughts, turns in self._marked.items()}
+        return other
 
     def new_requests(self) -> list[tuple[str, Request]]:
         """Return new requests with their agents: the agent to move, and those whose observations are final now.
@@ -297,21 +316,15 @@ class Episode:
                     for name, value in parts.items()
                     if value
                 ]
-            self._step_done_agents()
+            self._finish_if_over()
         if not self.over and len(self.trajectory.turns) >= self.limits.max_turns:
             turns = len(self.trajectory.turns)
             raise GameError(f"{self.name} is not over after {turns} turns (schedule.max_turns) {self.place}")
 
-    def _step_done_agents(self) -> None:
-        """Step agents that are done with None, as PettingZoo asks; the episode is over when all are."""
+    def _finish_if_over(self) -> None:
         game = self.game
-        while game.agents and _done(game, game.agent_selection):
-            if all(_done(game, agent) for agent in game.agents):
-                break
-            game.step(None)
-        else:
-            if game.agents:
-                return
+        if not step_done_agents(game):
+            return
         self.over = True
         self.trajectory.findings = game.findings()
         self.trajectory.end = "terminated" if any(game.terminations.values()) or not game.agents else "truncated"
@@ -329,6 +342,15 @@ def _prompt(request: Request) -> tuple[object, ...]:
 def _marked_parts(request: Request) -> list[tuple[int, int, int]]:
     """Return the places of a request's marks, whichever turns they lead to."""
     return [(mark.message, mark.begin, mark.end) for mark in request.marks]
+
+
+def step_done_agents(game: Game) -> bool:
+    """Step agents that are done with None, as PettingZoo asks; return True if all are, so that the game is over."""
+    while game.agents and _done(game, game.agent_selection):
+        if all(_done(game, agent) for agent in game.agents):
+            return True
+        game.step(None)
+    return not game.agents
 
 
 def _done(game: Game, agent: str) -> bool:

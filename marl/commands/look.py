@@ -70,7 +70,7 @@ class EvalOptions:
     search: Annotated[
         str | None,
         typer.Option(
-            help="Choose moves by tree search: settings in YAML, such as '{simulations: 64}'. Not with --suite."
+            help="Look for moves in a tree: settings in YAML, such as '{simulations: 64}'. Not with --suite."
         ),
     ] = None
 

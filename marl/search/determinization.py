@@ -1,4 +1,4 @@
-"""States that the agent to move cannot tell from the real one: what a search plans from where a game hides something."""
+"""States that the agent to move cannot tell from the real one: a search of a game that hides something begins there."""
 
 from __future__ import annotations
 

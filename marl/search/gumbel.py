@@ -75,8 +75,7 @@ class SequentialHalving(Generic[PositionT]):
         while left > 0:
             each = max(1, simulations // (rounds * len(self.candidates)))
             for _ in range(each):
-                for move in self.candidates[:left]:
-                    yield move
+                yield from self.candidates[:left]
                 left -= min(left, len(self.candidates))
             self.candidates = _best(self._scores(), self.candidates, max(2, math.ceil(len(self.candidates) / 2)))
 

@@ -1,4 +1,4 @@
-"""Searches, many at once: each is a generator of new positions, and those of all searches are evaluated in one batch."""
+"""Searches side by side: each is a generator of new positions, and those of all are evaluated in one batch."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def search(root: SearchPosition, settings: SearchSettings, rng: random.Random) -
 
 
 def sharpened(policy: Sequence[float], temperature: float) -> list[float]:
-    """Return a policy to the power of 1 / temperature; at 0 all of it is on the most likely move, the first of equals."""
+    """Return a policy to the power of 1 / temperature; at 0 all is on the most likely move, the first of equals."""
     greatest = max(policy)
     if temperature == 0:
         chosen = policy.index(greatest)

@@ -76,25 +76,11 @@ class SearchPlayer:
     def decide(self, episodes: Sequence[Episode]) -> list[SearchResult]:
         """Return the result of a search for the agent to move in each episode."""
         decisions = [self._searches_of(episode) for episode in episodes]
-        flat = iter(search_all([each for group, _, _ in decisions for _, each in group], self._evaluate))
-        results = []
-        for group, rng, _ in decisions:
-            results.append(_averaged([(weight, next(flat)) for weight, _ in group], self._settings, rng))
+        flat = iter(search_all([each for group, _ in decisions for _, each in group], self._evaluate))
+        weighted_results = [([(weight, next(flat)) for weight, _ in group], rng) for group, rng in decisions]
+        results = [_averaged(weighted, self._settings, rng) for weighted, rng in weighted_results]
         self.results += results
         return results
-
-    def metrics(self) -> Metrics:
-        """Return figures of all decisions so far, means: entropy (nats) of the search's policy and of the prior, share
-        of decisions in which the move is the prior's most likely, and the value of the move beyond the prior's mean."""
-        if not self.results:
-            return {}
-        decided = [result for result in self.results if len(result.moves) > 1] or self.results
-        return {
-            "search/decisions": float(len(self.results)),
-            "search/entropy": fmean(_entropy(result.policy) for result in decided),
-            "search/prior_entropy": fmean(_entropy(result.prior) for result in decided),
-            "search/agreement": fmean(_favourite(result) == result.chosen for result in decided),
-        }
 
     def _searches(self, question: Question) -> bool:
         episode, agent, _ = question
@@ -119,30 +105,30 @@ class SearchPlayer:
             answer = by_move[result.chosen]
             episode.answer(agent, replace(answer, text=(request.options or {})[result.chosen]))
 
-    def _searches_of(self, episode: Episode) -> tuple[list[tuple[float, Search]], random.Random, Decision]:
+    def _searches_of(self, episode: Episode) -> tuple[list[tuple[float, Search]], random.Random]:
         """Return the searches of a decision with their weights, and its random numbers."""
-        deal, settings = episode.trajectory.deal, self._settings
-        seed = seed_of(
-            self._simulator.casting.seed,
-            "search",
-            deal.purpose,
-            deal.episode,
-            deal.branch,
-            len(episode.trajectory.turns),
-        )
-        rng = random.Random(seed)
-        seats = {**deal.seats, **self._seating.seats}
-        decision = Decision(episode.copy(episode.game, seats))
-        games = determinizations(self._simulator.games[deal.game], episode, settings.determinizations, rng)
+        deal, settings, simulator = episode.trajectory.deal, self._settings, self._simulator
+        place = deal.purpose, deal.episode, deal.branch, len(episode.trajectory.turns)
+        rng = random.Random(seed_of(simulator.casting.seed, "search", *place))
+        decision = Decision(episode.copy(episode.game, {**deal.seats, **self._seating.seats}))
+        games = determinizations(simulator.games[deal.game], episode, settings.determinizations, rng)
         each = settings.model_copy(update={"simulations": max(1, settings.simulations // len(games))})
-        return (
-            [
-                (weight, search(SearchPosition(game, decision=decision), each, random.Random(rng.getrandbits(63))))
-                for weight, game in games
-            ],
-            rng,
-            decision,
-        )
+        roots = [(weight, SearchPosition(game, decision=decision)) for weight, game in games]
+        return [(weight, search(root, each, random.Random(rng.getrandbits(63)))) for weight, root in roots], rng
+
+
+def search_metrics(results: Sequence[SearchResult]) -> Metrics:
+    """Return figures of decisions, means over those with a choice: entropy (nats) of the search's policy and of the
+    prior, and the share of them in which the move is the prior's most likely one."""
+    if not results:
+        return {}
+    decided = [result for result in results if len(result.moves) > 1] or results
+    return {
+        "search/decisions": float(len(results)),
+        "search/entropy": fmean(_entropy(result.policy) for result in decided),
+        "search/prior_entropy": fmean(_entropy(result.prior) for result in decided),
+        "search/agreement": fmean(_favourite(result) == result.chosen for result in decided),
+    }
 
 
 def _averaged(

@@ -39,8 +39,8 @@ class SearchPosition:
         move: str = "",
         decision: Decision | None = None,
     ) -> None:
-        """`paid`: what each agent was paid since the root; `move` led here from `parent`. Without a `decision` there are
-        no roles, so no policy can be asked."""
+        """`paid`: what each agent was paid since the root; `move` led here from `parent`. Without a `decision` there
+        are no roles, so no policy can be asked."""
         self.game, self.parent, self.move, self.decision = game, parent, move, decision
         self.agents = tuple(game.possible_agents)
         self.paid = paid or (0.0,) * len(self.agents)

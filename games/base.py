@@ -24,6 +24,9 @@ _API_TEST_OPTIONS = {"options": 1}
 
 
 _Value = TypeVar("_Value")
+_REPLACED = ("infos", "reward_components", "reward_causes")
+"""Attributes of a game whose values are replaced, never changed, so that a copy of it may share them."""
+_NOT_COPIED = frozenset((*_REPLACED, "_rng", "_spaces", "metadata"))
 _IMMUTABLE = frozenset((bool, int, float, str, bytes, type(None), frozenset))
 MAX_REWARD = 1e100
 """Greatest size of a reward: the squares of such numbers can still be added up."""
@@ -135,7 +138,15 @@ class TextGame(AECEnv[str, Observation, str]):
         self.illegal = illegal
         self.cost = self.foul if illegal.penalty is None else illegal.penalty
         self.render_mode = None
-        self.rng = random.Random(0)
+        self._seed: int | None = 0
+        self._rng: random.Random | None = None
+
+    @property
+    def rng(self) -> random.Random:
+        """The game's random numbers. They are made when the first is drawn, as most copies of a game draw none."""
+        if self._rng is None:
+            self._rng = random.Random(self._seed)
+        return self._rng
 
     # --- implemented by games --------------------------------------------------------------------------------------
 
@@ -214,7 +225,7 @@ class TextGame(AECEnv[str, Observation, str]):
 
         Raises ValueError if an option is unknown or its value impossible.
         """
-        self.rng.seed(seed)
+        self._seed, self._rng = seed, None
         self.steps_taken = 0
         """Number of steps so far, the one that is being played included."""
         self.agents = agents = list(self.seats)
@@ -279,11 +290,16 @@ class TextGame(AECEnv[str, Observation, str]):
         """
         other = type(self).__new__(type(self))
         memo: dict[int, Any] = {}
-        state = {name: value for name, value in vars(self).items() if name not in ("rng", "_spaces")}
-        vars(other).update({name: _copied(value, memo) for name, value in state.items()})
-        other.rng = random.Random(seed)
-        if seed is None:
-            other.rng.setstate(self.rng.getstate())
+        vars(other).update(
+            {name: _copied(value, memo) for name, value in vars(self).items() if name not in _NOT_COPIED}
+        )
+        vars(other).update({name: copy.copy(vars(self)[name]) for name in _REPLACED if name in vars(self)})
+        other.metadata, other._rng = self.metadata, None
+        if seed is not None:
+            other._seed = seed
+        elif self._rng is not None:
+            other._rng = random.Random()
+            other._rng.setstate(self._rng.getstate())
         return other
 
     def refusal(self) -> Refusal:
@@ -349,7 +365,7 @@ class TextGame(AECEnv[str, Observation, str]):
 
 
 def _copied(value: _Value, memo: dict[int, Any]) -> _Value:
-    """Return a copy of an attribute, twenty times as fast as `copy.deepcopy` where it is plain data.
+    """Return a copy of an attribute, many times as fast as `copy.deepcopy` where it is plain data.
 
     `memo`: id of a container -> its copy, so that one container under two names stays one.
     """

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 import reprlib
 from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Literal, Self, SupportsFloat
+from typing import Any, ClassVar, Literal, Self, SupportsFloat, TypeVar
 
 import numpy as np
 from gymnasium.spaces import Dict, MultiBinary, Space, Text
@@ -22,6 +23,11 @@ _API_TEST_OPTIONS = {"options": 1}
 """Options without meaning, with which PettingZoo's `api_test` resets."""
 
 
+_Value = TypeVar("_Value")
+_REPLACED = ("infos", "reward_components", "reward_causes")
+"""Attributes of a game whose values are replaced, never changed, so that a copy of it may share them."""
+_NOT_COPIED = frozenset((*_REPLACED, "_rng", "_spaces", "metadata"))
+_IMMUTABLE = frozenset((bool, int, float, str, bytes, type(None), frozenset))
 MAX_REWARD = 1e100
 """Greatest size of a reward: the squares of such numbers can still be added up."""
 
@@ -132,7 +138,15 @@ class TextGame(AECEnv[str, Observation, str]):
         self.illegal = illegal
         self.cost = self.foul if illegal.penalty is None else illegal.penalty
         self.render_mode = None
-        self.rng = random.Random(0)
+        self._seed: int | None = 0
+        self._rng: random.Random | None = None
+
+    @property
+    def rng(self) -> random.Random:
+        """The game's random numbers. They are made when the first is drawn, as most copies of a game draw none."""
+        if self._rng is None:
+            self._rng = random.Random(self._seed)
+        return self._rng
 
     # --- implemented by games --------------------------------------------------------------------------------------
 
@@ -215,7 +229,7 @@ class TextGame(AECEnv[str, Observation, str]):
 
         Raises ValueError if an option is unknown or its value impossible.
         """
-        self.rng.seed(seed)
+        self._seed, self._rng = seed, None
         self.steps_taken = 0
         """Number of steps so far, the one that is being played included."""
         self.agents = agents = list(self.seats)
@@ -267,6 +281,29 @@ class TextGame(AECEnv[str, Observation, str]):
     def findings(self) -> Findings:
         """Return the measures of the finished episode, and new starts that came up in it."""
         return Findings()
+
+    def copy(self, seed: int | None = None) -> Self:
+        """Return a game in the same state, to be played on by itself.
+
+        `seed`: of all that is left to chance in it. None: it draws what this game would draw.
+
+        Attributes are copied as deep as they are lists, sets and dicts; settings are shared, as they are frozen, and
+        other objects go through `copy.deepcopy`. A subclass whose attributes cannot be copied so has a method of its
+        own.
+        """
+        other = type(self).__new__(type(self))
+        memo: dict[int, Any] = {}
+        vars(other).update(
+            {name: _copied(value, memo) for name, value in vars(self).items() if name not in _NOT_COPIED}
+        )
+        vars(other).update({name: copy.copy(vars(self)[name]) for name in _REPLACED if name in vars(self)})
+        other.metadata, other._rng = self.metadata, None
+        if seed is not None:
+            other._seed = seed
+        elif self._rng is not None:
+            other._rng = random.Random()
+            other._rng.setstate(self._rng.getstate())
+        return other
 
     def refusal(self) -> Refusal:
         """Return what `step` would do with an illegal move now."""
@@ -328,6 +365,27 @@ class TextGame(AECEnv[str, Observation, str]):
         rest = [agent for agent in self.agents if agent != offender]
         share = self.cost / len(rest) if self.zero_sum and rest else 0.0
         return {offender: -self.cost} | dict.fromkeys(rest, share)
+
+
+def _copied(value: _Value, memo: dict[int, Any]) -> _Value:
+    """Return a copy of an attribute, many times as fast as `copy.deepcopy` where it is plain data.
+
+    `memo`: id of a container -> its copy, so that one container under two names stays one.
+    """
+    kind = type(value)
+    if kind in _IMMUTABLE or isinstance(value, Config):
+        return value
+    if kind is tuple:
+        return value if all(type(each) is str for each in value) else tuple([_copied(each, memo) for each in value])  # type: ignore[attr-defined,return-value]
+    if id(value) in memo:
+        return memo[id(value)]
+    if kind is dict:
+        memo[id(value)] = {key: _copied(each, memo) for key, each in value.items()}  # type: ignore[attr-defined]
+    elif kind is list or kind is set:
+        memo[id(value)] = kind([_copied(each, memo) for each in value])  # type: ignore[attr-defined,call-arg]
+    else:
+        return copy.deepcopy(value, memo)
+    return memo[id(value)]
 
 
 def replay(game: Game, seed: int | None, options: Mapping[str, Any] | None, actions: Iterable[str | None]) -> None:

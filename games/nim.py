@@ -55,6 +55,9 @@ class NimConfig(TextGameConfig):
             raise ValueError(f"piles: {list(piles)} is no range; choices: {bounds}")
         return piles
 
+    def perfect_information(self) -> bool:
+        return True
+
     def build(self) -> Nim:
         return Nim(self)
 

@@ -92,6 +92,9 @@ class TicTacToeConfig(TextGameConfig):
     opening_moves: int = Field(default=4, ge=1, le=8)
     """Largest number of random moves; all numbers from 1 to it are equally likely. No random move ends the game."""
 
+    def perfect_information(self) -> bool:
+        return True
+
     def build(self) -> TicTacToe:
         return TicTacToe(self)
 

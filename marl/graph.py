@@ -54,6 +54,15 @@ class Trajectory:
         """Return the episode's name, unique in a run."""
         return self.deal.episode
 
+    def copy(self, deal: Deal) -> Trajectory:
+        """Return the same episode under another deal, to be gone on with by itself."""
+        other = Trajectory(deal, self.start, self.parent)
+        other.turns, other.rewards = list(self.turns), list(self.rewards)
+        other.findings, other.end = self.findings, self.end
+        if "graph" in vars(self):
+            other.graph = self.graph.copy()
+        return other
+
     def add(
         self, turn: Turn, reads: Iterable[TurnId], kinds: Mapping[TurnId, Collection[EdgeKind]] | None = None
     ) -> None:

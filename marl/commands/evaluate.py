@@ -9,18 +9,23 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from marl.commands.simulators import untrained_policies
 from marl.errors import Writing
 from marl.evaluation.evaluate import LEGAL_MASS, Opponents, figures, match, of_game, positions
 from marl.evaluation.game_tree import grow
 from marl.evaluation.held_out import HeldOut
+from marl.evaluation.searching import exact_figures
 from marl.metrics.summaries import of_games
 from marl.protocols import GameConfig
 from marl.rollout.simulator import RolloutSimulator
 from marl.runs.checkpoint import verify_policies
 from marl.runs.run_folder import RunFolder, environment
-from marl.scenario.load import ScenarioError, load
+from marl.scenario.load import ScenarioError, explain, load, problem_list
 from marl.scenario.schema import Scenario
+from marl.scenario.yaml_text import read_yaml
+from marl.search.settings import SearchSettings
 from marl.training.restore import best_step, restore
 from marl.types import Metrics
 
@@ -75,10 +80,13 @@ def measure(run: Path, against: str | None, episodes: int, step: int | None) -> 
     return measure_policies(trained(run, (), step, best=False), against, episodes)
 
 
-def measure_policies(policies: MeasuredPolicies, against: str | None, episodes: int) -> Metrics:
+def measure_policies(
+    policies: MeasuredPolicies, against: str | None, episodes: int, search: SearchSettings | None = None
+) -> Metrics:
     """Return exact figures where the game allows them, and figures of play.
 
-    Play is on held-out starts where the game has any, and against `against` (an opponent's name or a run).
+    Play is on held-out starts where the game has any, and against `against` (an opponent's name or a run). With
+    `search`, policies look for their moves in a tree, in exact figures and against opponents.
 
     Raises:
         ScenarioError: if the game allows no exact figures and has no held-out starts, and nobody is played against.
@@ -90,11 +98,27 @@ def measure_policies(policies: MeasuredPolicies, against: str | None, episodes: 
     metrics: Metrics = {}
     for name, view in views.items():
         table = simulator.of_game(name) if name else simulator
-        metrics |= of_game(name, _measure_game(view, table, episodes))
+        exact = exact_figures(view, table, search) if search else _measure_game(view, table, episodes)
+        metrics |= of_game(name, exact)
         if against and name in opponents:
-            results = match(view, table, opponents[name], episodes=episodes, seed=0)
+            results = match(view, table, opponents[name], episodes=episodes, seed=0, search=search)
             metrics |= of_game(name, results.metrics(f"eval/{Path(against).name}"))
     return metrics
+
+
+def read_search(text: str) -> SearchSettings:
+    """Return the settings of a search, in YAML.
+
+    Raises:
+        ScenarioError: if they are faulty; names field, value and choices.
+    """
+    settings = read_yaml(text, "--search")
+    if not isinstance(settings, dict):
+        raise ScenarioError(f"--search {text}: must be settings in braces, such as '{{simulations: 64}}'")
+    try:
+        return SearchSettings.model_validate(settings)
+    except ValidationError as error:
+        raise ScenarioError(f"--search: {problem_list(explain(error)).strip()}") from error
 
 
 def _measure_game(scenario: Scenario, simulator: RolloutSimulator, episodes: int) -> Metrics:
@@ -186,7 +210,9 @@ def prepare_file(file: Path | None) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
 
 
-def write_figures(file: Path, target: Path, policies: MeasuredPolicies, metrics: Metrics) -> None:
+def write_figures(
+    file: Path, target: Path, policies: MeasuredPolicies, metrics: Metrics, search: SearchSettings | None = None
+) -> None:
     """Write figures as JSON with all that they depend on: command, checkpoint, seed, versions, machine, scenario.
 
     A bound that is not finite is null: an interval of one episode has no bounds.
@@ -194,6 +220,7 @@ def write_figures(file: Path, target: Path, policies: MeasuredPolicies, metrics:
     result = {
         "measured": str(target),
         "checkpoint": policies.checkpoint,
+        **({"search": search.model_dump(mode="json")} if search else {}),
         "figures": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
         **environment(policies.scenario),
         "scenario": policies.scenario.model_dump(mode="json"),

@@ -18,6 +18,7 @@ from marl.scenario.load import ScenarioError, load
 if TYPE_CHECKING:
     from marl.commands.entrants import Roster
     from marl.commands.evaluate import MeasuredPolicies
+    from marl.search.settings import SearchSettings
 
 app = typer.Typer()
 EPISODES = 1000
@@ -94,6 +95,12 @@ class EvalOptions:
     game: Annotated[
         str | None, typer.Option(help="Of a scenario with several games: the one that players meet in.")
     ] = None
+    search: Annotated[
+        str | None,
+        typer.Option(
+            help="Look for moves in a tree: settings in YAML, such as '{simulations: 64}'. Not with --suite."
+        ),
+    ] = None
 
 
 @app.command(name="eval")
@@ -105,24 +112,33 @@ def evaluate(target: _Measured, options: EvalOptions, overrides: Overrides = Non
     scenario: marl eval SCENARIO policies.NAME.model=FOLDER. With --cross-play, TARGET and all words after it are
     players.
     """
-    from marl.commands.evaluate import measure_policies, prepare_file, render, trained, untrained, write_figures
+    from marl.commands.evaluate import (
+        measure_policies,
+        prepare_file,
+        read_search,
+        render,
+        trained,
+        untrained,
+        write_figures,
+    )
 
     prepare_file(options.out)
     if options.cross_play or options.exploitability:
         _compare([str(target), *(overrides or ())], options)
         return
+    search = read_search(options.search) if options.search else None
     if options.suite is not None:
         _evaluate_suite(str(target), options.suite, options, overrides or ())
         return
     open_policies = trained if _is_run(target) else untrained
     measured = open_policies(target, overrides or (), options.step, best=options.best)
     if options.transfer:
-        _transfer(measured, target, options)
+        _transfer(measured, target, options, search)
         return
-    metrics = measure_policies(measured, options.against, options.episodes or EPISODES)
+    metrics = measure_policies(measured, options.against, options.episodes or EPISODES, search)
     echo(render(metrics, measured.scenario.rule_roles))
     if options.out is not None:
-        write_figures(options.out, target, measured, metrics)
+        write_figures(options.out, target, measured, metrics, search)
         echo(f"{options.out}: {len(metrics)} figures")
 
 
@@ -175,6 +191,8 @@ def _evaluate_suite(target: str, file: Path, options: EvalOptions, overrides: Se
         raise ScenarioError(
             f"--episodes {options.episodes} has no effect with --suite, which says problems and samples"
         )
+    if options.search is not None:
+        raise ScenarioError(f"--search {options.search} has no effect with --suite: its roles sample their answers")
     suite = read_suite(file)
     measured = contestant(target, suite, overrides, step=options.step, best=options.best, policy=options.policy)
     measured.tables(suite)  # so that what does not fit is said before anybody plays
@@ -187,11 +205,12 @@ def _evaluate_suite(target: str, file: Path, options: EvalOptions, overrides: Se
         echo(f"{options.out}: {len(metrics)} figures")
 
 
-def _transfer(measured: MeasuredPolicies, run: Path, options: EvalOptions) -> None:
+def _transfer(measured: MeasuredPolicies, run: Path, options: EvalOptions, search: SearchSettings | None) -> None:
     from marl.commands.evaluate import measure_policies
     from marl.commands.transfer import render_transfers, transfers, write_transfers
 
-    measure = partial(measure_policies, against=options.against, episodes=options.episodes or EPISODES)
+    episodes = options.episodes or EPISODES
+    measure = partial(measure_policies, against=options.against, episodes=episodes, search=search)
     results = transfers(measured, run, options.transfer or (), measure)
     echo(render_transfers(results))
     if options.out is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -18,6 +18,8 @@ from marl.rollout.base import BaseSimulator, Players
 from marl.rollout.casting import RoleCasting
 from marl.rollout.episode import Episode
 from marl.scenario.schema import Scenario
+from marl.search.play import SearchPlayer, Seating
+from marl.search.settings import SearchSettings
 from marl.seeds import seed_of
 from marl.statistics import normal, wilson
 from marl.types import Completion, Deal, Metrics, Request
@@ -147,19 +149,27 @@ class Position:
     optimal: tuple[str, ...]
 
 
-def positions(game: GameConfig, casting: RoleCasting, seats: Mapping[str, str]) -> list[Position]:
-    """Return every position in which some, but not all, legal moves are optimal."""
-    built, questions = game.build(), []
+def open_positions(
+    game: GameConfig, casting: RoleCasting, seats: Mapping[str, str]
+) -> Iterator[tuple[Episode, tuple[str, ...]]]:
+    """Yield every position in which some, but not all, legal moves are optimal, with those moves."""
     for options, actions in game.positions():
-        episode = Episode(built, Deal("position", "position", 0, seats, "eval", options=options), casting)
+        deal = Deal("position", "position", 0, seats, "eval", options=options)
+        episode = Episode(game.build(), deal, casting)
         for action in actions:
             episode.force(action)
-        agent = built.agent_selection
-        info = built.infos[agent]
+        info = episode.game.infos[episode.game.agent_selection]
         best = game.optimal(info["state"])
         if best and len(best) < len(info["legal"] or ()):
-            questions.append(Position(dict(episode.new_requests())[agent], best))
-    return questions
+            yield episode, best
+
+
+def positions(game: GameConfig, casting: RoleCasting, seats: Mapping[str, str]) -> list[Position]:
+    """Return the questions of every position in which some, but not all, legal moves are optimal."""
+    return [
+        Position(dict(episode.new_requests())[episode.game.agent_selection], best)
+        for episode, best in open_positions(game, casting, seats)
+    ]
 
 
 def optimality(questions: Sequence[Position], simulator: BaseSimulator) -> Metrics:
@@ -224,8 +234,24 @@ def score(returns: Sequence[float]) -> Metrics:
     return metrics
 
 
-def match(scenario: Scenario, simulator: BaseSimulator, opponents: Opponents, *, episodes: int, seed: int) -> Results:
-    """Play the scenario's policies in one seat after another, and `opponents` in all the others."""
+def seating(scenario: Scenario) -> Seating:
+    """Return the roles of a scenario that can search for their moves: those that do not answer by rule."""
+    return Seating(frozenset(scenario.seats.values()) - scenario.rule_roles, scenario.seats)
+
+
+def match(
+    scenario: Scenario,
+    simulator: BaseSimulator,
+    opponents: Opponents,
+    *,
+    episodes: int,
+    seed: int,
+    search: SearchSettings | None = None,
+) -> Results:
+    """Play the scenario's policies in one seat after another, and `opponents` in all the others.
+
+    With `search`, those policies look for their moves in a tree, in which they play all seats.
+    """
     agents = list(scenario.seats)
     # Roles and policies of an opponent may have names that ours have, too.
     roles = {f"opponent:{agent}": role for agent, role in opponents.roles.items()}
@@ -241,7 +267,8 @@ def match(scenario: Scenario, simulator: BaseSimulator, opponents: Opponents, *,
     table = simulator.variant(RoleCasting({**scenario.roles, **roles}, simulator.casting.seed), engines)
     table.tokens = Counter()  # matches have never counted among `step/eval_tokens`
     returns: dict[str, list[float]] = {agent: [] for agent in agents}
-    for i, trajectory in enumerate(table.play(deals)):
+    player = SearchPlayer(table, search, seating(scenario)) if search else table
+    for i, trajectory in enumerate(player.play(deals)):
         agent = agents[i % len(agents)]
         returns[agent].append(trajectory.returns.get(agent, 0.0))
     return Results(returns)

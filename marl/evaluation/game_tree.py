@@ -26,6 +26,10 @@ class Situation:
     attempt: int
 
 
+History = tuple[GameStart, tuple[str | None, ...]]
+"""A deal and the answers since; None stands for an illegal one."""
+
+
 @dataclass(slots=True)
 class Node:
     """One history of the game. `paid` is what the last move paid, by agent."""
@@ -48,6 +52,8 @@ class GameTree:
     roots: tuple[tuple[float, Node], ...]
     requests: Mapping[Situation, Request]
     """One question per situation: the same for every history that an agent cannot tell apart."""
+    histories: Mapping[Situation, History]
+    """One history that leads to each situation."""
 
 
 class _Grower:
@@ -60,6 +66,7 @@ class _Grower:
         self._game, self._cast, self._seats = config.build(), cast, seats
         self.agents = tuple(self._game.possible_agents)
         self.requests: dict[Situation, Request] = {}
+        self.histories: dict[Situation, History] = {}
         self._nodes = 0
 
     def grow(self, start: GameStart, actions: tuple[str | None, ...] = ()) -> Node:
@@ -79,6 +86,7 @@ class _Grower:
         node.situation = Situation(agent, info["state"], info["attempt"])
         if node.situation not in self.requests:
             self.requests[node.situation] = self._request(start, actions, agent)
+            self.histories[node.situation] = start, actions
         node.fee = refusal.payments if refusal.moves else {}
         node.moves = {move: self.grow(start, (*actions, move)) for move in info["legal"]}
         node.refused = None if refusal.moves else self.grow(start, (*actions, None))
@@ -114,7 +122,7 @@ def grow(config: GameConfig, cast: RoleCasting, seats: Mapping[str, str]) -> Gam
         raise ValueError(f"game {config.kind!r} does not export its deals, so it cannot be walked whole")
     grower = _Grower(config, cast, seats)
     roots = tuple((start.probability, grower.grow(start)) for start in starts)
-    return GameTree(grower.agents, roots, grower.requests)
+    return GameTree(grower.agents, roots, grower.requests, grower.histories)
 
 
 def values(tree: GameTree, strategy: Strategy) -> dict[str, float]:

@@ -44,6 +44,13 @@ class Game(Protocol):
     def step(self, action: str | None) -> None:
         """Play a move; any text that is not a legal move, such as "", is an illegal one."""
 
+    def copy(self, seed: int | None = None) -> Game:
+        """Return a game in the same state, to be played on by itself.
+
+        `seed`: of all that is left to chance in it. None: it draws what this game would draw.
+        """
+        ...
+
     def observe(self, agent: str) -> Observation: ...
     def start_key(self) -> str:
         """Return a name of the start state: equal keys, equal starts."""
@@ -99,6 +106,13 @@ class GameConfig(Component):
 
     def is_zero_sum(self) -> bool:
         """Return True if what all agents are paid adds up to 0 in every episode."""
+        return False
+
+    def perfect_information(self) -> bool:
+        """Return True if every agent sees all that has happened and nothing is left to chance after the deal.
+
+        Search then plans from the game's own state; else from states that the agent to move cannot tell from it.
+        """
         return False
 
     def posed_to(self) -> Collection[str]:

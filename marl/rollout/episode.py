@@ -95,6 +95,10 @@ class _Memory:
     marked: dict[TurnId, Turn] = field(default_factory=dict)
     """Its own turns, with marks for its prompts."""
 
+    def copy(self) -> _Memory:
+        """Return a memory of the same turns, which grows by itself."""
+        return _Memory(list(self.turns), dict(self.heard), list(self.read), dict(self.marked))
+
 
 @dataclass(frozen=True, slots=True)
 class _Script:
@@ -142,6 +146,21 @@ class Episode:
         earlier = len(actions) - _LAST_MOVES
         shown = f"{earlier} earlier actions, then {actions[-_LAST_MOVES:]}" if earlier > 0 else f"actions {actions}"
         return f"(episode {deal.episode}, seed {deal.seed}, options {deal.options}, {shown})"
+
+    def copy(self, game: Game, seats: Mapping[str, str] | None = None) -> Episode:
+        """Return the episode as it is now, to be gone on with by itself; what is asked now is asked anew.
+
+        `game`: one in a state that the agent to move cannot tell from this one's. `seats`: agent -> the role that
+        speaks for it from here on. Default: as before.
+        """
+        deal, other = self.trajectory.deal, Episode.__new__(Episode)
+        other.game, other.casting, other.limits = game, self.casting, self.limits
+        other.trajectory = self.trajectory.copy(replace(deal, seats=seats) if seats else deal)
+        other.over, other._script = self.over, None
+        other._open = {agent: replace(question, sent=False) for agent, question in self._open.items()}
+        other._memory = {agent: memory.copy() for agent, memory in self._memory.items()}
+        other._marked = {thoughts: dict(turns) for thoughts, turns in self._marked.items()}
+        return other
 
     def new_requests(self) -> list[tuple[str, Request]]:
         """Return new requests with their agents: the agent to move, and those whose observations are final now.

@@ -41,7 +41,7 @@ GAMES_OF = {
     **{"kuhn": "kuhn_self_play", "nim": "nim_self_play", "tic_tac_toe": "tic_tac_toe_self_play"},
     **{name: name for name in ("pspo_nim", "kuhn_frozen_opponent", "kuhn_two_policies", "taboo")},
     **{name: name for name in ("two_step_q", "tic_tac_toe_q", "biased_rps_self_play", "goofspiel_self_play")},
-    **{name: name for name in ("tic_tac_toe_league",)},
+    **{name: name for name in ("tic_tac_toe_league", "tic_tac_toe_search")},
 }
 TEAMS = (
     *("team_arithmetic", "train_solver_only", "train_solver_only_adapters", "train_solver_only_shared"),
@@ -238,11 +238,13 @@ def learn(task: str, seed: int, budget: float, overrides: list[str]) -> dict[str
     """Train one seed and measure it."""
     run = RUNS / f"{task}_{seed}"
     checked = scenario(task, seed, budget, overrides)
-    started = time.perf_counter()
+    started, computed = time.perf_counter(), time.process_time()
     whole_run(checked, run)
     figures: dict[str, Any] = {"seed": seed, "steps": checked.schedule.steps}
     figures["seconds"] = round(time.perf_counter() - started, 1)
+    figures["cpu_seconds"] = round(time.process_time() - computed, 1)
     rows = list(RunFolder(run).rows())
+    figures["tokens"] = rows[-1]["step/tokens"]
     measured = exactly(rows) | (held_out(rows) if "eval/held_out/episodes" in rows[0] else {})
     measured |= returns(rows) | learnt(rows) | practised(rows)
     figures |= {name: round(value, 4) for name, value in measured.items()}

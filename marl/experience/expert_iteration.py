@@ -1,0 +1,79 @@
+"""Expert iteration: self-play in which moves are searched for, so that policies learn to play as their search does.
+
+Expert iteration (Anthony et al. 2017), AlphaZero (1712.01815): search makes a better policy of the present one, the
+policy imitates it, and the next search begins from there. The turns are those that the search chose, with the
+log-probabilities that the policy gives them, so any learner that takes others' words learns from them: `sft` raises
+the probability of each. As moves are drawn from the search's policy (`temperature: 1`), what it minimises is the cross
+entropy to that policy.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from marl.config import nearest
+from marl.experience.rollouts import StatelessExperience
+from marl.protocols import Deals, Experience, ExperienceConfig, Simulator
+from marl.rollout.base import BaseSimulator
+from marl.search.planner import SearchResult
+from marl.search.play import SearchPlayer, Seating, search_metrics
+from marl.search.settings import RootNoise, SearchSettings
+from marl.types import Deal, Metrics
+
+if TYPE_CHECKING:
+    from marl.graph import Trajectory
+
+
+class SearchedPlay(SearchSettings, ExperienceConfig):
+    """Self-play by tree search, whose moves policies learn to choose by themselves (expert iteration, AlphaZero)."""
+
+    kind: str = "search"
+    off_policy: ClassVar[bool] = True
+    roles: tuple[str, ...] = ()
+    """Roles that search for their moves; default: all. The others sample their answers."""
+    temperature: float = Field(default=1.0, ge=0)
+    """A move is drawn from the search's policy to the power of 1 / temperature: 1 lets imitation learn that policy."""
+    noise: RootNoise | None = RootNoise()
+    """`puct`: noise in the prior at the root. None: there is none."""
+
+    def conflicts(self, seats: Mapping[str, str], group_size: int) -> Iterable[str]:
+        for role in self.roles:
+            if role not in seats.values():
+                yield f"roles: no seat has the role {role!r}; {nearest(role, set(seats.values()))}"
+
+    def build(self) -> Experience:
+        return ExpertIteration(self)
+
+
+class ExpertIteration(StatelessExperience):
+    """Plays every step's deals with search, all of them side by side."""
+
+    def __init__(self, settings: SearchedPlay) -> None:
+        self._settings = settings
+        self._metrics: Metrics = {}
+
+    def gather(self, step: int, deals: Deals, simulator: Simulator) -> list[Trajectory]:
+        """Return the step's episodes, in the order of its deals."""
+        assert isinstance(simulator, BaseSimulator)
+        # Deals of several games, and those whose seats are rotated, are tables of their own.
+        tables: dict[tuple[str, tuple[tuple[str, str], ...]], list[Deal]] = defaultdict(list)
+        starts = deals(step)
+        for deal in starts:
+            tables[deal.game, tuple(deal.seats.items())].append(deal)
+        played: dict[str, Trajectory] = {}
+        results: list[SearchResult] = []
+        for (_, seats), group in tables.items():
+            seating = Seating(self._settings.roles or frozenset(role for _, role in seats), dict(seats))
+            player = SearchPlayer(simulator, self._settings, seating, purpose="train")
+            played |= {trajectory.id: trajectory for trajectory in player.play(group)}
+            results += player.results
+        self._metrics = search_metrics(results)
+        return [played[deal.episode] for deal in starts]
+
+    def metrics(self) -> Metrics:
+        """Return `search/...` of the last step."""
+        return dict(self._metrics)

@@ -1,0 +1,161 @@
+"""Play with search: episodes in which some roles do not sample their moves but look for them in a tree."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from marl.graph import Trajectory
+from marl.rollout.base import BaseSimulator
+from marl.rollout.episode import Episode
+from marl.search.determinization import determinizations
+from marl.search.evaluators import PolicyPrior, RolloutEvaluator
+from marl.search.planner import Evaluate, Search, SearchResult, draw, search, search_all
+from marl.search.positions import Decision, SearchPosition
+from marl.search.settings import SearchSettings
+from marl.seeds import seed_of
+from marl.types import Deal, Metrics, Purpose, Request
+
+Question = tuple[Episode, str, Request]
+"""An episode, the agent that is asked there, and its request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seating:
+    """Roles whose moves are searched for, and whom a search takes to sit in all seats."""
+
+    searching: Collection[str]
+    seats: Mapping[str, str]
+    """Agent -> role: it plans as if these played on, whoever the opponents really are."""
+
+
+class SearchPlayer:
+    """Plays episodes of one game with search, all at once: new positions of all their trees are one batch.
+
+    Weights must not change in its life. Its turns are those of any episode: the request is the role's own, and the
+    completion says the move that the search chose, with the log-probabilities that the policy gives it.
+    """
+
+    def __init__(
+        self,
+        simulator: BaseSimulator,
+        settings: SearchSettings,
+        seating: Seating,
+        *,
+        purpose: Purpose = "eval",
+        evaluate: Evaluate | None = None,
+    ) -> None:
+        """`evaluate` values positions in place of policies and rollouts."""
+        self._simulator, self._settings, self._seating, self._purpose = simulator, settings, seating, purpose
+        self._prior = PolicyPrior(simulator, purpose)
+        self._evaluate = evaluate or RolloutEvaluator(settings, self._prior)
+        self.results: list[SearchResult] = []
+        """All decisions so far."""
+
+    def play(self, deals: Sequence[Deal]) -> list[Trajectory]:
+        """Return the episodes of `deals`, in order.
+
+        Raises:
+            ValueError: if a role that searches may say any text, or moves together with others.
+            GameError: if a game raises.
+        """
+        games = self._simulator.games
+        episodes = [Episode(games[deal.game].build(), deal, self._simulator.casting) for deal in deals]
+        going = episodes
+        while going := [episode for episode in going if not episode.over]:
+            questions = [(e, agent, request) for e in going for agent, request in e.new_requests()]
+            searched = [question for question in questions if self._searches(question)]
+            sampled = [question for question in questions if not self._searches(question)]
+            self._sample(sampled)
+            self._search(searched)
+        return [episode.trajectory for episode in episodes]
+
+    def decide(self, episodes: Sequence[Episode]) -> list[SearchResult]:
+        """Return the result of a search for the agent to move in each episode."""
+        decisions = [self._searches_of(episode) for episode in episodes]
+        flat = iter(search_all([each for group, _ in decisions for _, each in group], self._evaluate))
+        weighted_results = [([(weight, next(flat)) for weight, _ in group], rng) for group, rng in decisions]
+        results = [_averaged(weighted, self._settings, rng) for weighted, rng in weighted_results]
+        self.results += results
+        return results
+
+    def _searches(self, question: Question) -> bool:
+        episode, agent, _ = question
+        return episode.trajectory.deal.seats[agent] in self._seating.searching
+
+    def _sample(self, questions: Sequence[Question]) -> None:
+        answers = self._simulator.ask([request for _, _, request in questions], self._purpose)
+        for (episode, agent, _), answer in zip(questions, answers, strict=True):
+            if not episode.over:
+                episode.answer(agent, answer)
+
+    def _search(self, questions: Sequence[Question]) -> None:
+        for episode, agent, _ in questions:
+            if agent != episode.game.agent_selection:
+                raise ValueError(
+                    f"search: {agent} is asked together with {episode.game.agent_selection}; a search needs a game in "
+                    "which agents move one after the other"
+                )
+        results = self.decide([episode for episode, _, _ in questions])
+        said = self._prior.answers([request for _, _, request in questions])
+        for (episode, agent, request), result, by_move in zip(questions, results, said, strict=True):
+            answer = by_move[result.chosen]
+            episode.answer(agent, replace(answer, text=(request.options or {})[result.chosen]))
+
+    def _searches_of(self, episode: Episode) -> tuple[list[tuple[float, Search]], random.Random]:
+        """Return the searches of a decision with their weights, and its random numbers."""
+        deal, settings, simulator = episode.trajectory.deal, self._settings, self._simulator
+        place = deal.purpose, deal.episode, deal.branch, len(episode.trajectory.turns)
+        rng = random.Random(seed_of(simulator.casting.seed, "search", *place))
+        decision = Decision(episode.copy(episode.game, {**deal.seats, **self._seating.seats}))
+        games = determinizations(simulator.games[deal.game], episode, settings.determinizations, rng)
+        each = settings.model_copy(update={"simulations": max(1, settings.simulations // len(games))})
+        roots = [(weight, SearchPosition(game, decision=decision)) for weight, game in games]
+        return [(weight, search(root, each, random.Random(rng.getrandbits(63)))) for weight, root in roots], rng
+
+
+def search_metrics(results: Sequence[SearchResult]) -> Metrics:
+    """Return figures of decisions, means over those with a choice: entropy (nats) of the search's policy and of the
+    prior, and the share of them in which the move is the prior's most likely one."""
+    if not results:
+        return {}
+    decided = [result for result in results if len(result.moves) > 1] or results
+    return {
+        "search/decisions": float(len(results)),
+        "search/entropy": fmean(_entropy(result.policy) for result in decided),
+        "search/prior_entropy": fmean(_entropy(result.prior) for result in decided),
+        "search/agreement": fmean(_favourite(result) == result.chosen for result in decided),
+    }
+
+
+def _averaged(
+    results: Sequence[tuple[float, SearchResult]], settings: SearchSettings, rng: random.Random
+) -> SearchResult:
+    """Return the result of a decision: that of its only search, or the weighted mean of several."""
+    if len(results) == 1:
+        return results[0][1]
+    first = results[0][1]
+    columns = zip(*(result.policy for _, result in results), strict=True)
+    weights = [weight for weight, _ in results]
+    policy = tuple(math.fsum(w * p for w, p in zip(weights, column, strict=True)) for column in columns)
+    visits = tuple(map(sum, zip(*(result.visits for _, result in results), strict=True)))
+    values = tuple(_mean_of_known([(w, result.values[i]) for w, result in results]) for i in range(len(first.moves)))
+    chosen = first.moves[draw(policy, settings.temperature, rng)]
+    return SearchResult(first.moves, policy, values, visits, chosen, first.prior)
+
+
+def _mean_of_known(values: Iterable[tuple[float, float | None]]) -> float | None:
+    known = [(weight, value) for weight, value in values if value is not None]
+    total = math.fsum(weight for weight, _ in known)
+    return math.fsum(weight * value for weight, value in known) / total if total else None
+
+
+def _entropy(policy: Sequence[float]) -> float:
+    return -math.fsum(p * math.log(p) for p in policy if p > 0)
+
+
+def _favourite(result: SearchResult) -> str:
+    return result.moves[max(range(len(result.prior)), key=result.prior.__getitem__)]

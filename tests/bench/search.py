@@ -1,0 +1,187 @@
+"""Tree search: what a simulation costs, beside OpenSpiel's own, and what search at play time adds to a policy.
+
+    python tests/bench/search.py [--games 100] [--run RUN] [--out FILE]
+
+Cost: tic-tac-toe from the empty board, PUCT, the same Python evaluator (uniform prior, value 0) in our search and in
+OpenSpiel's Python MCTS, in turns in one process. `driver_us` is the CPU time of a simulation without the evaluator.
+Then with the scenario's tiny model as the prior, for 1, 8 and 32 games side by side. Play: draws against minimax. Hidden
+information: exact NashConv in Kuhn poker of a random and of an equilibrium policy, without search and with it. `--run`:
+a run of tic_tac_toe_self_play whose policy is to be measured, too.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyspiel
+from _bench import ROOT, parser, report, silent, spread
+from open_spiel.python.algorithms.mcts import Evaluator, MCTSBot
+
+import marl
+from games.kuhn_poker import Equilibrium
+from games.tic_tac_toe import EMPTY, TicTacToeConfig
+from marl.commands.evaluate import MeasuredPolicies, measure_policies, trained
+from marl.commands.simulators import untrained_policies
+from marl.engines.scripted import Random, ScriptedConfig
+from marl.evaluation.evaluate import exact
+from marl.evaluation.game_tree import grow
+from marl.evaluation.searching import exact_figures
+from marl.rollout.episode import Episode
+from marl.rollout.simulator import RolloutSimulator
+from marl.scenario.schema import Scenario
+from marl.search.planner import Evaluation, Leaf, search, search_all
+from marl.search.play import SearchPlayer, Seating
+from marl.search.positions import SearchPosition
+from marl.search.settings import SearchSettings
+from marl.training.placement import make_simulator
+from marl.types import Deal
+
+SCENARIOS = ROOT / "scenarios"
+SIMULATIONS = 1000
+PLAY = SearchSettings(simulations=400, repeats=4, prior="uniform")
+BY_POLICY = PLAY.model_copy(update={"prior": "policy"})
+HIDDEN = SearchSettings(simulations=200, temperature=1.0)
+
+
+class Stopwatch(Evaluator):
+    """The evaluator of both searches, and the CPU seconds and calls that it took."""
+
+    def __init__(self) -> None:
+        self.seconds, self.calls = 0.0, 0
+
+    def __call__(self, leaves: Sequence[Leaf]) -> list[Evaluation]:
+        began = time.process_time()
+        evaluations = [Evaluation(self._prior(len(leaf.position.moves)), (0.0, 0.0)) for leaf in leaves]
+        self.seconds, self.calls = self.seconds + time.process_time() - began, self.calls + len(leaves)
+        return evaluations
+
+    def evaluate(self, state: Any) -> Any:
+        self.calls += 1
+        return np.zeros(2)
+
+    def prior(self, state: Any) -> Any:
+        began = time.process_time()
+        actions = state.legal_actions()
+        answer = list(zip(actions, self._prior(len(actions)), strict=True))
+        self.seconds += time.process_time() - began
+        return answer
+
+    def _prior(self, many: int) -> list[float]:
+        return [1 / many] * many
+
+
+def ours(watch: Stopwatch) -> None:
+    game = TicTacToeConfig().build()
+    game.reset(0, {"board": EMPTY})
+    settings = SearchSettings(simulations=SIMULATIONS, prior="uniform")
+    search_all([search(SearchPosition(game.copy(0)), settings, random.Random(0))], watch)
+
+
+def theirs(watch: Stopwatch) -> None:
+    game = pyspiel.load_game("tic_tac_toe")
+    generator = np.random.RandomState(0)
+    bot = MCTSBot(game, 1.25, SIMULATIONS, watch, solve=False, random_state=generator, child_selection_fn=_puct)
+    bot.mcts_search(game.new_initial_state())
+
+
+def _puct(node: Any, parent_visits: int, exploration: float) -> float:
+    return node.puct_value(parent_visits, exploration)
+
+
+def cost(repeats: int) -> dict[str, Any]:
+    """Return CPU microseconds of a simulation, in turns, so that other work on the machine is the same for both."""
+    driver: dict[str, list[float]] = {"ours": [], "open_spiel": []}
+    for _ in range(repeats):
+        for name, run in (("ours", ours), ("open_spiel", theirs)):
+            driver[name].append(_driver_us(run))
+    ratios = [a / b for a, b in zip(driver["ours"], driver["open_spiel"], strict=True)]
+    return {
+        "driver_us": {name: spread(values, 1) for name, values in driver.items()},
+        "ours_over_open_spiel": spread(ratios, 2),
+    }
+
+
+def _driver_us(run: Callable[[Stopwatch], None]) -> float:
+    watch, began = Stopwatch(), time.process_time()
+    run(watch)
+    return (time.process_time() - began - watch.seconds) / SIMULATIONS * 1e6
+
+
+def with_a_model(simulator: RolloutSimulator, scenario: Scenario, games: int, repeats: int) -> dict[str, float]:
+    """Return simulations a CPU second with the tiny model's prior, new positions of all games in one batch."""
+    settings, rates, fresh = SearchSettings(simulations=64), [], []
+    for repeat in range(repeats):
+        deals = [Deal(f"{repeat}.{i}", "g", i, scenario.seats, "eval", options={"board": EMPTY}) for i in range(games)]
+        episodes = [Episode(scenario.game.build(), deal, simulator.casting) for deal in deals]
+        for episode in episodes:
+            episode.new_requests()
+        player = SearchPlayer(simulator, settings, Seating(["player"], scenario.seats))
+        before, began = simulator.tokens["eval"], time.process_time()
+        player.decide(episodes)
+        rates.append(games * settings.simulations / (time.process_time() - began))
+        fresh.append((simulator.tokens["eval"] - before) / (games * settings.simulations))
+    return {"simulations_per_cpu_s": round(statistics.median(rates)), "tokens_per_simulation": round(fresh[-1], 2)}
+
+
+def draws(policies: MeasuredPolicies, games: int, settings: SearchSettings | None) -> dict[str, float]:
+    """Return how often a policy draws against minimax and loses to it, with 95 % intervals."""
+    figures = measure_policies(policies, "minimax", games, settings) if settings else _sampled(policies, games)
+    wanted = [f"eval/minimax/{kind}{bound}" for kind in ("draw", "loss") for bound in ("", "_low", "_high")]
+    exactly = {"eval/optimal": figures["eval/optimal"]}
+    return {name.removeprefix("eval/"): round(figures[name], 4) for name in wanted} | {
+        name.removeprefix("eval/"): round(value, 4) for name, value in exactly.items()
+    }
+
+
+def _sampled(policies: MeasuredPolicies, games: int) -> dict[str, float]:
+    return measure_policies(policies, "minimax", games)
+
+
+def hidden(policy: ScriptedConfig, seeds: Sequence[int]) -> dict[str, Any]:
+    """Return the exact NashConv of a policy in Kuhn poker, without search and with it, by the seed of the search."""
+    figures: dict[str, Any] = {"with_search": []}
+    for seed in seeds:
+        scenario = marl.load(SCENARIOS / "kuhn_self_play.yaml", [f"schedule.seed={seed}"])
+        simulator = make_simulator(scenario, {"actor": policy.build(None)})
+        figures["with_search"].append(round(exact_figures(scenario, simulator, HIDDEN)["eval/nashconv"], 4))
+        tree = grow(scenario.game, simulator.casting, scenario.seats)
+        figures["without"] = round(exact(tree, simulator)["eval/nashconv"], 4)
+    return figures
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--games", type=int, default=100)
+    options.add_argument("--repeats", type=int, default=7)
+    options.add_argument("--run", type=Path)
+    chosen = options.parse_args()
+    scenario = marl.load(SCENARIOS / "tic_tac_toe_self_play.yaml", ["game.openings=0"])
+    with silent():
+        simulator = untrained_policies(scenario)
+        start = MeasuredPolicies(scenario, None, lambda: simulator)
+        play = {
+            "untrained": draws(start, chosen.games, None),
+            "untrained_search_uniform_prior": draws(start, chosen.games, PLAY),
+            "untrained_search": draws(start, chosen.games, BY_POLICY),
+        }
+        if chosen.run:
+            run = trained(chosen.run, (), None, best=False)
+            play |= {"trained": draws(run, chosen.games, None), "trained_search": draws(run, chosen.games, BY_POLICY)}
+        figures = {
+            **cost(chosen.repeats),
+            "with_a_model": {n: with_a_model(simulator, scenario, n, 3) for n in (1, 8, 32)},
+            "play": play,
+            "kuhn_poker": {"random": hidden(Random(), range(5)), "equilibrium": hidden(Equilibrium(), range(5))},
+        }
+    settings = {"play": PLAY.model_dump(mode="json"), "hidden": HIDDEN.model_dump(mode="json"), "games": chosen.games}
+    report(figures, chosen.out, seeds=[0], simulations=SIMULATIONS, **settings)
+
+
+if __name__ == "__main__":
+    main()

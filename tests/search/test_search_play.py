@@ -1,0 +1,268 @@
+"""Play with search: prompts, determinization, matches and exact figures, expert iteration."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from small_games import CircleConfig, FunctionEngine, Listener, PenniesConfig, deal, random_move, table
+
+from games.base import TextGame
+from games.kuhn_poker import KuhnPokerConfig
+from games.nim import NimConfig
+from games.tic_tac_toe import TicTacToeConfig, best_moves
+from marl.commands.evaluate import measure_policies, read_search, untrained
+from marl.engines.scripted import Random
+from marl.evaluation.evaluate import Opponents, match
+from marl.evaluation.searching import exact_figures
+from marl.experience.expert_iteration import SearchedPlay
+from marl.graph import Trajectory
+from marl.protocols import GameConfig
+from marl.rollout.episode import Episode
+from marl.rollout.simulator import RolloutSimulator
+from marl.scenario.load import ScenarioError, validate
+from marl.scenario.schema import Scenario
+from marl.search.determinization import determinizations
+from marl.search.play import SearchPlayer, Seating
+from marl.search.settings import SearchSettings
+from marl.types import Completion, Deal, Request
+
+SEATS = {"player_0": "player", "player_1": "player"}
+SEARCHED = SearchSettings(simulations=20)
+
+
+class Scored(FunctionEngine):
+    """Says a random move; the log-probability of a forced text is that of one in five."""
+
+    def __init__(self) -> None:
+        super().__init__(random_move)
+
+    def _answer(self, request: Request) -> Completion:
+        text = random_move(request) if request.forced is None else request.forced
+        return Completion(text, (1, 2), tuple(text.encode()), (math.log(0.2), *[0.0] * (len(text) - 1)), "stop")
+
+
+def scenario(kind: str, **game: object) -> Scenario:
+    return validate(
+        {
+            "game": {"kind": kind, **game},
+            "seats": SEATS,
+            "roles": {"player": {"kind": "player", "policy": "actor"}},
+            "policies": {"actor": {"engine": {"kind": "random"}}},
+            "schedule": {"steps": 1, "groups": 2, "group_size": 1},
+        },
+        "test",
+        to_train=False,
+    )
+
+
+def searcher(simulator: RolloutSimulator, settings: SearchSettings = SEARCHED) -> SearchPlayer:
+    return SearchPlayer(simulator, settings, Seating(["player"], {}))
+
+
+def moves(trajectories: Sequence[Trajectory]) -> list[list[str | None]]:
+    return [[turn.action for turn in trajectory.turns] for trajectory in trajectories]
+
+
+# --- copies of games -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "config",
+    [KuhnPokerConfig(), NimConfig(), TicTacToeConfig(), CircleConfig(), PenniesConfig(rounds=3)],
+    ids=lambda config: config.kind,
+)
+def test_a_copy_goes_on_as_the_game_would_and_leaves_it_alone(config: GameConfig) -> None:
+    game, rng = config.build(), random.Random(0)
+    assert isinstance(game, TextGame)
+    game.reset(3)
+    while not any(game.terminations.values()):
+        before = _state(game)
+        other = game.copy()
+        assert _state(other) == before
+        legal = game.infos[game.agent_selection]["legal"] or ("x",)
+        move = rng.choice(legal)
+        other.step(move)
+        assert _state(game) == before
+        game.step(move)
+        assert _state(other) == _state(game)
+
+
+def _state(game: TextGame) -> str:
+    names = sorted(vars(game).keys() - {"_rng", "_spaces"})
+    return repr([(name, vars(game)[name]) for name in names if name not in ("config", "metadata")]) + str(
+        hash(game.rng.getstate())
+    )
+
+
+# --- episodes --------------------------------------------------------------------------------------------------------
+
+
+def test_episodes_with_search_are_ordinary_ones_whose_texts_the_policy_scored() -> None:
+    game, engine = TicTacToeConfig(), Scored()
+    player = searcher(table(game, engine))
+    (episode,) = player.play([deal("e", game)])
+    assert episode.end == "terminated"
+    assert [turn.completion.text for turn in episode.turns] == [f"[{turn.action}]" for turn in episode.turns]
+    assert {turn.completion.logprobs[0] for turn in episode.turns} == {math.log(0.2)}
+    assert {turn.request.forced for turn in episode.turns} == {None}
+    assert [result.chosen for result in player.results] == [turn.action for turn in episode.turns]
+
+
+def test_policies_are_asked_what_their_roles_would_ask_had_the_moves_really_been_played() -> None:
+    game, engine = KuhnPokerConfig(), Scored()
+    simulator = table(game, engine, player=Listener(policy="actor"))
+    searcher(simulator, SearchSettings(simulations=60)).play([deal("e", game, cards="KJ"), deal("f", game, cards="JQ")])
+    asked = {request.messages for request in engine.requests.values() if request.forced}
+    real = set()
+    for cards in ("KJ", "KQ", "JQ", "JK", "QJ", "QK"):
+        for path in ((), ("check",), ("bet",), ("check", "bet")):
+            episode = Episode(game.build(), deal("r", game, cards=cards), simulator.casting)
+            for move in path:
+                episode.force(move)
+            real |= {request.messages for _, request in episode.new_requests()}
+    assert len(asked) > 6
+    assert asked <= real
+
+
+def test_equal_seeds_play_equal_episodes_whoever_plays_beside() -> None:
+    game = TicTacToeConfig(openings=0.5)
+    deals = [deal(f"e{seed}", game, seed) for seed in range(3)]
+    settings = SearchSettings(simulations=5, rollouts="policy", temperature=1.0)
+
+    def played(some: Sequence[Deal]) -> list[list[str | None]]:
+        return moves(searcher(table(game, Scored()), settings).play(some))
+
+    together = played(deals)
+    assert together == played(deals)
+    assert [course for each in deals for course in played([each])] == together
+    assert len({tuple(course) for course in together}) > 1
+
+
+def test_agents_that_move_together_cannot_search() -> None:
+    game = PenniesConfig()
+    with pytest.raises(ValueError, match="is asked together with player_0"):
+        searcher(table(game, Scored())).play([deal("e", game)])
+
+
+# --- hidden information ----------------------------------------------------------------------------------------------
+
+
+def test_states_that_an_agent_cannot_tell_apart_are_planned_from_alike() -> None:
+    game = KuhnPokerConfig()
+    simulator = table(game, Scored())
+    episode = Episode(game.build(), deal("e", game, cards="JQ"), simulator.casting)
+    episode.force("bet")
+    drawn = determinizations(game, episode, 8, random.Random(0))
+    assert sorted((weight, copy.cards) for weight, copy in drawn) == [(0.5, "JQ"), (0.5, "KQ")]
+    (single,) = determinizations(game, episode, 1, random.Random(0))
+    assert single[0] == 1.0
+
+
+def test_a_game_that_exports_no_deals_is_dealt_again_until_the_agent_cannot_tell() -> None:
+    class Unknown(KuhnPokerConfig):
+        kind: str = "unknown_deals"
+
+        def starts(self) -> None:  # type: ignore[override]
+            return None
+
+    game = Unknown()
+    episode = Episode(game.build(), deal("e", game, seed=5), table(game, Scored()).casting)
+    card = episode.game.infos["player_0"]["state"]
+    drawn = [copy.cards for _, copy in determinizations(game, episode, 40, random.Random(0))]
+    assert {cards[0] for cards in drawn} == {card}
+    assert len(set(drawn)) == 2
+    moved = Episode(game.build(), deal("e", game, cards="KQ"), table(game, Scored()).casting)
+    moved.game.infos["player_0"]["state"] = "an ace"
+    with pytest.raises(ValueError, match="none of 1000 random deals of game 'unknown_deals' leads to what player_0"):
+        determinizations(game, moved, 1, random.Random(0))
+
+
+def test_search_in_kuhn_poker_has_an_exact_nashconv() -> None:
+    setting = scenario("kuhn_poker")
+    simulator = table(setting.game, Random().build(None))
+    uniform = exact_figures(setting, simulator, SearchSettings(simulations=1, prior="uniform", temperature=1e6))
+    # Visits of one simulation are all on one move, whatever the temperature: a deterministic policy.
+    assert 0 < uniform["eval/nashconv"] <= 4
+    searched = exact_figures(setting, simulator, SearchSettings(simulations=200, temperature=1.0))
+    assert searched["eval/nashconv"] < 11 / 12  # that of the random policy without search
+    assert searched["eval/value/player_0"] == -searched["eval/value/player_1"]
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+
+def test_search_plays_nim_perfectly_though_its_policy_knows_nothing() -> None:
+    setting = scenario("nim", piles=[3, 5])
+    simulator = table(setting.game, Random().build(None))
+    settings = SearchSettings(simulations=80)
+    assert exact_figures(setting, simulator, settings)["eval/optimal"] == 1.0
+    results = match(setting, simulator, Opponents.scripted(setting, "random"), episodes=10, seed=0, search=settings)
+    without = match(setting, simulator, Opponents.scripted(setting, "random"), episodes=10, seed=0)
+    assert sum(map(sum, results.returns.values())) > sum(map(sum, without.returns.values()))
+
+
+@pytest.mark.slow
+def test_search_draws_against_minimax_in_tic_tac_toe() -> None:
+    setting = scenario("tic_tac_toe")
+    simulator = table(setting.game, Random().build(None))
+    opponents = Opponents.scripted(setting, "minimax")
+    settings = SearchSettings(simulations=300, repeats=4, prior="uniform")
+    figures = match(setting, simulator, opponents, episodes=40, seed=0, search=settings).metrics("m")
+    assert figures["m/draw"] >= 0.9
+
+
+def test_eval_takes_the_settings_of_a_search(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"--search: simulation: unknown field 'simulation'; did you mean"):
+        read_search("{simulation: 3}")
+    with pytest.raises(ScenarioError, match="must be settings in braces"):
+        read_search("64")
+    file = tmp_path / "nim.yaml"
+    file.write_text(json.dumps(scenario("nim", piles=[3, 5]).model_dump(mode="json", exclude_defaults=True)))
+    measured = untrained(file, [], None, best=False)
+    figures = measure_policies(measured, "minimax", 8, read_search("{simulations: 100}"))
+    assert figures["eval/optimal"] > 0.9
+    assert figures["eval/minimax/episodes"] == 8
+
+
+# --- expert iteration ------------------------------------------------------------------------------------------------
+
+
+def test_expert_iteration_returns_episodes_in_deal_order_and_says_how_search_differs_from_policy() -> None:
+    game = TicTacToeConfig()
+    deals = [deal(f"e{seed}", game, seed) for seed in range(4)]
+    experience = SearchedPlay(simulations=16).build()
+    played = experience.gather(0, lambda _: deals, table(game, Scored()))
+    assert [trajectory.id for trajectory in played] == ["e0", "e1", "e2", "e3"]
+    figures = experience.metrics()
+    assert figures["search/decisions"] == sum(len(trajectory.turns) for trajectory in played)
+    assert figures["search/entropy"] < figures["search/prior_entropy"]
+    assert 0 <= figures["search/agreement"] <= 1
+
+
+def test_roles_that_do_not_search_sample_their_answers() -> None:
+    game, engine = TicTacToeConfig(), Scored()
+    roles = {"player": Listener(policy="actor"), "guest": Listener(policy="actor")}
+    seats = {"player_0": "player", "player_1": "guest"}
+    experience = SearchedPlay(simulations=4, roles=("player",)).build()
+    start = Deal("e", "e", 0, seats)
+    (episode,) = experience.gather(0, lambda _: [start], table(game, engine, **roles))
+    sampled = [request for request in engine.requests.values() if request.forced is None]
+    assert len(sampled) == sum(turn.role == "guest" for turn in episode.turns)
+    assert list(SearchedPlay(roles=("guess",)).conflicts(seats, 1)) == [
+        "roles: no seat has the role 'guess'; did you mean 'guest'? choices: guest, player"
+    ]
+
+
+def test_what_search_chooses_is_better_than_what_its_policy_says() -> None:
+    game = TicTacToeConfig(openings=1.0, opening_moves=6)
+    simulator = table(game, Random().build(None))
+    deals = [deal(f"e{seed}", game, seed) for seed in range(6)]
+    played = SearchedPlay(simulations=80, temperature=0.0, noise=None).build().gather(0, lambda _: deals, simulator)
+    boards = [(turn.request.state, turn.action) for trajectory in played for turn in trajectory.turns]
+    good = [action in best_moves(board) for board, action in boards if len(best_moves(board)) < board.count(".")]
+    assert sum(good) / len(good) > 0.8

@@ -130,23 +130,34 @@ def best_response(tree: GameTree, strategy: Strategy, agent: str) -> float:
     it, each weighted with the chance that deal and opponents lead there. An illegal answer that is not replaced by a
     legal move is one of its choices. Assumes perfect recall.
     """
-    reached: dict[Situation, list[tuple[float, Node]]] = defaultdict(list)
-    for chance, node in tree.roots:
-        _reach(node, chance, strategy, agent, reached)
-    response = _Response(strategy, agent, reached)
+    response = _Response(strategy, agent, _reached(tree, strategy, [other for other in tree.agents if other != agent]))
     return math.fsum(chance * response.value(node) for chance, node in tree.roots)
 
 
-def _reach(
-    node: Node, chance: float, strategy: Strategy, agent: str, into: dict[Situation, list[tuple[float, Node]]]
-) -> None:
-    if node.situation is None:
-        return
-    mine = node.situation.agent == agent
-    if mine:
-        into[node.situation].append((chance, node))
-    for probability, child, _ in _branches(node, None if mine else strategy):
-        _reach(child, chance * probability, strategy, agent, into)
+def own_reach(tree: GameTree, strategy: Strategy) -> dict[Situation, float]:
+    """Return situation -> a multiple of the probability with which its agent's own moves allow it.
+
+    The factor, in how many ways and how likely chance and others lead there, is the same for every strategy.
+    """
+    by_agent = {agent: _reached(tree, strategy, [agent]) for agent in tree.agents}
+    return {s: math.fsum(weight for weight, _ in by_agent[s.agent][s]) for s in tree.requests}
+
+
+def _reached(tree: GameTree, strategy: Strategy, followers: Sequence[str]) -> dict[Situation, list[tuple[float, Node]]]:
+    """Return the histories in each situation, with the probability of each if every choice of all but the `followers`
+    of the strategy had probability 1."""
+    reached: dict[Situation, list[tuple[float, Node]]] = defaultdict(list)
+
+    def walk(node: Node, weight: float) -> None:
+        if node.situation is None:
+            return
+        reached[node.situation].append((weight, node))
+        for probability, child, _ in _branches(node, strategy if node.situation.agent in followers else None):
+            walk(child, weight * probability)
+
+    for chance, node in tree.roots:
+        walk(node, chance)
+    return reached
 
 
 class _Response:

@@ -1,0 +1,96 @@
+"""Mixtures of strategies: worth what their parts are worth, and the same as OpenSpiel's."""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyspiel
+import pytest
+from open_spiel.python import policy as spiel_policy
+from open_spiel.python.algorithms.policy_aggregator import PolicyAggregator
+from small_games import table
+
+from games.kuhn_poker import KuhnPokerConfig
+from marl.engines.scripted import Random
+from marl.evaluation.game_tree import GameTree, Strategy, grow, values
+from marl.evaluation.mixtures import RunningMixture, mixture
+
+
+def kuhn(**illegal: Any) -> GameTree:
+    game = KuhnPokerConfig.model_validate({"illegal": illegal})
+    return grow(game, table(game, Random().build(None)).casting, dict.fromkeys(("player_0", "player_1"), "player"))
+
+
+def drawn(tree: GameTree, rng: random.Random, legal: float = 1.0) -> Strategy:
+    """Any strategy, in a third of the situations a pure one, with this probability of a legal move."""
+    rows = {}
+    for situation, request in tree.requests.items():
+        first = rng.choice([0.0, 1.0, rng.random(), rng.random(), rng.random(), rng.random()])
+        rows[situation] = dict(zip(request.options or (), (legal * first, legal * (1 - first)), strict=True))
+    return rows
+
+
+def facing(own: Strategy, opponent: Strategy, agent: str) -> Strategy:
+    return {situation: (own if situation.agent == agent else opponent)[situation] for situation in own}
+
+
+@pytest.mark.parametrize(
+    ("illegal", "legal"),
+    [({}, 1.0), ({}, 0.8), ({"then": "penalty"}, 0.8), ({"then": "random"}, 0.7), ({"retry": 2, "penalty": 1.5}, 0.6)],
+    ids=str,
+)
+def test_a_mixture_is_worth_the_weighted_mean_of_its_parts_against_any_opponent(
+    illegal: Mapping[str, Any], legal: float
+) -> None:
+    tree, rng, weights = kuhn(**illegal), random.Random(3), (0.5, 2.0, 0.0, 1.5)
+    parts = [drawn(tree, rng, legal) for _ in weights]
+    mixed = mixture(tree, parts, weights)
+    for opponent in (drawn(tree, rng, legal) for _ in range(5)):
+        for agent in tree.agents:
+            each = [values(tree, facing(part, opponent, agent))[agent] for part in parts]
+            expected = np.dot(weights, each) / sum(weights)
+            assert values(tree, facing(mixed, opponent, agent))[agent] == pytest.approx(expected, abs=1e-12)
+
+
+def spiel_key(state: str) -> str:
+    """`K check bet` -> OpenSpiel's `2pb`."""
+    card, *betting = state.split(" ")
+    return str("JQK".index(card)) + "".join(move[0].replace("c", "p") for move in betting)
+
+
+def spiel_rows(strategies: Sequence[Strategy]) -> list[spiel_policy.TabularPolicy]:
+    tables = []
+    for strategy in strategies:
+        player = spiel_policy.TabularPolicy(pyspiel.load_game("kuhn_poker"))
+        for situation, moves in strategy.items():
+            player.action_probability_array[player.state_lookup[spiel_key(situation.state)]] = list(moves.values())
+        tables.append(player)
+    return tables
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_mixture_is_openspiels(seed: int) -> None:
+    tree, rng, weights = kuhn(), random.Random(seed), [0.2, 0.5, 0.3]
+    parts = [{s: {m: 0.9 * p + 0.05 for m, p in row.items()} for s, row in drawn(tree, rng).items()} for _ in weights]
+    rows = spiel_rows(parts)
+    theirs = PolicyAggregator(pyspiel.load_game("kuhn_poker")).aggregate([0, 1], [rows, rows], [weights, weights])
+    for situation, moves in mixture(tree, parts, weights).items():
+        expected = theirs.policy[tree.agents.index(situation.agent)][spiel_key(situation.state)]
+        assert list(moves.values()) == pytest.approx([expected[0], expected[1]], abs=1e-12)
+
+
+def test_where_no_part_leads_its_moves_are_averaged_by_weight() -> None:
+    tree = kuhn()
+    bold = {s: {m: float(m in ("bet", "call")) for m in r.options or ()} for s, r in tree.requests.items()}
+    bluff = {s: bold[s] if s.state[1:] != " check bet" else {"fold": 1.0, "call": 0.0} for s in bold}
+    mixed = mixture(tree, [bold, bluff], [3, 1])
+    assert {s.state: row for s, row in mixed.items()}["K check bet"] == {"fold": 0.25, "call": 0.75}
+
+
+def test_a_mixture_of_nothing_and_negative_weights_are_refused() -> None:
+    tree = kuhn()
+    with pytest.raises(ValueError, match="needs a strategy whose weight is above 0"):
+        mixture(tree, [drawn(tree, random.Random(0))], [0.0])
+    with pytest.raises(ValueError, match=r"weight -1\.0: a strategy's weight in a mixture is a number of at least 0"):
+        RunningMixture(tree).add(drawn(tree, random.Random(0)), -1.0)

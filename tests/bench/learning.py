@@ -96,7 +96,7 @@ def whole_run(checked: Scenario, run: Path) -> None:
 
 
 def exact(name: str, rows: list[dict[str, Any]]) -> dict[str, float]:
-    """An exact figure before training, and the mean of its evaluations from 90 % of the steps on."""
+    """An exact figure when it is first measured, and the mean of its evaluations from 90 % of the steps on."""
     curve = [(row["step"], row[name]) for row in rows if name in row]
     last = rows[-1]["step"]
     mass = fmean(row["eval/legal_mass"] for row in rows if "eval/legal_mass" in row and row["step"] >= 0.9 * last)
@@ -104,8 +104,8 @@ def exact(name: str, rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def exactly(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Return `exact` of all exact figures that were measured."""
-    return {f"{name}/{key}": value for name in EXACT if name in rows[0] for key, value in exact(name, rows).items()}
+    """Return `exact` of all exact figures that were measured to the end."""
+    return {f"{name}/{key}": value for name in EXACT if name in rows[-1] for key, value in exact(name, rows).items()}
 
 
 def played(run: Path, task: str) -> dict[str, float]:

@@ -57,8 +57,8 @@ class LeducPoker(TextGame):
         "a raise, of which there is one in a round, with fold or call. A bet or raise adds two chips in the first "
         "round and four in the second. Between the rounds a card is laid on the board, which both see. Who folds "
         "loses the chips put in. If nobody folds, a player whose card has the rank of the board wins, otherwise the "
-        "higher card, and equal cards share. You are told your card (`hand_K`), the board (`board_Q`), what was done "
-        "in the first and the second round, in order (`first_bet_call second_check`), and the moves that you have."
+        "higher card, and equal cards share. You are told your card (`hand_K`), the board (`board_Q`), and what was "
+        "done in the first and the second round, in order (`first_bet_call second_check`)."
     )
 
     def __init__(self, illegal: IllegalMove) -> None:
@@ -79,11 +79,12 @@ class LeducPoker(TextGame):
         return MOVES[self.rounds[-1]]
 
     def describe(self, agent: str) -> str:
-        """Return a word for each fact, which says what the fact is about, always in the same place."""
-        menu = MOVES.get(self.rounds[-1])
-        moves = " ".join(["moves", *(f"[{move}]" for move in menu)]) if menu else "over"
+        """Return a word for each fact, which says what the fact is about, always in the same place.
+
+        The legal moves follow from them. Listed, they would be three of four tokens that a small model reads.
+        """
         hand, board, first, second = self._facts(agent)
-        return f"hand_{hand} board_{board} first_{first} second_{second} . {moves}"
+        return f"hand_{hand} board_{board} first_{first} second_{second}"
 
     def state_of(self, agent: str) -> str:
         return " ".join(self._facts(agent))
@@ -111,7 +112,7 @@ class LeducPoker(TextGame):
         return None if first == second else int(first > second)
 
     def _result(self, loser: int | None) -> Mapping[str, float]:
-        """Return the chips won: the loser loses the ante and all bets but one to which the answer is to fold."""
+        """Return the chips won: the loser pays the ante and every bet or raise that was not answered with fold."""
         if loser is None:
             return dict.fromkeys(AGENTS, 0.0)
         answered = (played.count("bet") + played.count("raise") - played.endswith("fold") for played in self.rounds)

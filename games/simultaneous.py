@@ -1,11 +1,11 @@
-"""Team games with simultaneous moves and a common reward: matrix games, QMIX's two-step game, coalitions."""
+"""Games with simultaneous moves, and those with a common reward: matrix games, QMIX's two-step game, coalitions."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
 from string import ascii_lowercase
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
@@ -60,7 +60,7 @@ class SimultaneousConfig(TextGameConfig):
 
 
 class SimultaneousGame(TextGame):
-    """Base of team games with one or more rounds, in each of which all agents move at once.
+    """Base of games with one or more rounds, in each of which all agents move at once; of team games as it is.
 
     An agent hears its own turns only, so that no move depends on another one of the same round.
     """
@@ -71,19 +71,22 @@ class SimultaneousGame(TextGame):
         "the others. All get the same payoff, which depends on all their moves. Choose so that it is high."
     )
 
-    def __init__(self, illegal: IllegalMove, menus: list[tuple[str, ...]], worst_payoff: float = 0.0) -> None:
-        """`menus` holds the moves of `agent_0`, `agent_1`, ..., the same in every round."""
-        self.menus = {f"agent_{index}": menu for index, menu in enumerate(menus)}
+    seat: ClassVar[str] = "agent"
+    """Agents are called so, with their number."""
+
+    def __init__(self, illegal: IllegalMove, menus: Sequence[tuple[str, ...]], worst_payoff: float = 0.0) -> None:
+        """`menus` holds the moves of each agent, `worst_payoff` the least that one can be paid in all rounds."""
+        self.menus = {f"{self.seat}_{index}": menu for index, menu in enumerate(menus)}
         super().__init__(tuple(self.menus), illegal, tuple(dict.fromkeys(move for menu in menus for move in menu)))
         if illegal.penalty is None:
             self.cost = max(self.foul, -worst_payoff)
 
-    def payoff(self, joint: tuple[str, ...]) -> float | None:
-        """Return what the joint move (in seat order) pays every agent at the end; None if another round follows."""
+    def payoff(self, joint: tuple[str, ...]) -> float | Mapping[str, float] | None:
+        """Return what the joint move (in seat order) pays each agent at the end, or all; None if a round follows."""
         raise NotImplementedError
 
-    def public_state(self) -> str:
-        """Return what all agents can see, in words; "" if nothing."""
+    def known(self, agent: str) -> str:
+        """Return all that `agent` has seen of the rounds before, in words; "" if nothing."""
         return ""
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
@@ -104,11 +107,11 @@ class SimultaneousGame(TextGame):
         return self.seats[self.seats.index(agent) :]
 
     def describe(self, agent: str) -> str:
-        menu = " ".join(f"[{move}]" for move in self.menus[agent])
-        return " . ".join(filter(None, (agent, self.public_state(), f"choose {menu}")))
+        menu = " ".join(f"[{move}]" for move in self.legal(agent))
+        return " . ".join(filter(None, (agent, self.known(agent), f"choose {menu}")))
 
     def state_of(self, agent: str) -> str:
-        return " ".join(filter(None, (agent, self.public_state())))
+        return " ".join(filter(None, (agent, self.known(agent))))
 
     def move(self, action: str) -> str | Mapping[str, float]:
         joint = (*self.joint, action)
@@ -117,7 +120,9 @@ class SimultaneousGame(TextGame):
             return self.seats[len(joint)]
         payoff = self.payoff(joint)
         self.joint = ()
-        return self.seats[0] if payoff is None else dict.fromkeys(self.seats, payoff)
+        if payoff is None:
+            return self.seats[0]
+        return payoff if isinstance(payoff, Mapping) else dict.fromkeys(self.seats, payoff)
 
 
 class MatrixConfig(SimultaneousConfig):
@@ -193,7 +198,7 @@ class TwoStep(SimultaneousGame):
         self.state_name = "1"
         return super().deal(rng, options)
 
-    def public_state(self) -> str:
+    def known(self, agent: str) -> str:
         return f"state {self.state_name}"
 
     def payoff(self, joint: tuple[str, ...]) -> float | None:

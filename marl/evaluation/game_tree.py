@@ -10,7 +10,7 @@ from statistics import fmean
 
 from marl.protocols import GameConfig, GameStart
 from marl.rollout.casting import RoleCasting
-from marl.rollout.episode import Episode
+from marl.rollout.episode import Episode, Guard, step_done_agents
 from marl.types import Deal, Request
 
 Strategy = Mapping["Situation", Mapping[str, float]]
@@ -52,7 +52,10 @@ class GameTree:
 
 
 class _Grower:
-    """Walks a game by playing it, so that its own rules and the roles' own prompts are what is measured."""
+    """Walks a game by playing it, so that its own rules and the roles' own prompts are what is measured.
+
+    Every history is played, and only where it leads to a new situation is it an episode, whose prompt is asked for.
+    """
 
     def __init__(self, config: GameConfig, cast: RoleCasting, seats: Mapping[str, str]) -> None:
         self._game, self._cast, self._seats = config.build(), cast, seats
@@ -65,9 +68,10 @@ class _Grower:
         self._nodes += 1
         if self._nodes > _LIMIT:
             raise ValueError(f"the game has more than {_LIMIT} histories: too many to be walked")
-        episode = self._at(start, actions)
-        node = Node(_paid(episode))
-        if episode.over:
+        with Guard(self._game, lambda: f"(options {start.options}, actions {list(actions)})"):
+            paid, over = self._play(start, actions)
+        node = Node(paid)
+        if over:
             return node
         agent = self._game.agent_selection
         info, refusal = self._game.infos[agent], self._game.refusal()
@@ -75,26 +79,29 @@ class _Grower:
             raise ValueError(f"{agent} may say any text: too many moves to be walked")
         node.situation = Situation(agent, info["state"], info["attempt"])
         if node.situation not in self.requests:
-            self.requests[node.situation] = dict(episode.new_requests())[agent]
+            self.requests[node.situation] = self._request(start, actions, agent)
         node.fee = refusal.payments if refusal.moves else {}
         node.moves = {move: self.grow(start, (*actions, move)) for move in info["legal"]}
         node.refused = None if refusal.moves else self.grow(start, (*actions, None))
         return node
 
-    def _at(self, start: GameStart, actions: Sequence[str | None]) -> Episode:
+    def _play(self, start: GameStart, actions: Sequence[str | None]) -> tuple[dict[str, float], bool]:
+        """Return agent -> reward of the last move, and True if the game is over."""
+        game, over = self._game, False
+        paid: dict[str, float] = {}
+        game.reset(seed=0, options=start.options)
+        for action in actions:
+            game.step(action or "")
+            paid = {agent: float(sum(parts.values())) for agent, parts in game.reward_components.items()}
+            over = step_done_agents(game)
+        return paid, over
+
+    def _request(self, start: GameStart, actions: Sequence[str | None], agent: str) -> Request:
+        """Return what `agent` is asked after `actions`."""
         episode = Episode(self._game, Deal("tree", "tree", 0, self._seats, "eval", options=start.options), self._cast)
         for action in actions:
             episode.force(action)
-        return episode
-
-
-def _paid(episode: Episode) -> dict[str, float]:
-    """Return agent -> reward of the last move."""
-    paid: dict[str, float] = defaultdict(float)
-    for reward in episode.trajectory.rewards:
-        if reward.turn == episode.trajectory.turns[-1].id:
-            paid[reward.agent] += reward.value
-    return paid
+        return dict(episode.new_requests())[agent]
 
 
 def grow(config: GameConfig, cast: RoleCasting, seats: Mapping[str, str]) -> GameTree:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import TracebackType
@@ -39,14 +39,15 @@ _LAST_MOVES = 20
 """Moves that the message about a long episode shows."""
 
 
-class _Guard:
-    """Turns whatever a game raises into a `GameError` that names the episode; a call that hangs into a `HangError`."""
+class Guard:
+    """Turns whatever a game raises into a `GameError` that says where; a call that hangs into a `HangError`."""
 
-    __slots__ = ("_episode", "_watch")
+    __slots__ = ("_game", "_place", "_watch")
 
-    def __init__(self, episode: Episode) -> None:
-        self._episode = episode
-        self._watch = Watch(lambda: f"{episode.name} {episode.place}", episode.limits.deadline_s)
+    def __init__(self, game: Game, place: Callable[[], str], deadline_s: float = _USUAL.deadline_s) -> None:
+        """`place` returns all that it takes to come there again, for messages."""
+        self._game, self._place = game, place
+        self._watch = Watch(lambda: f"{name_of(game)} {place()}", deadline_s)
 
     def __enter__(self) -> None:
         self._watch.__enter__()
@@ -54,8 +55,21 @@ class _Guard:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._watch.__exit__(kind, error, tb)
         if kind is not None and issubclass(kind, Exception):
-            episode = self._episode
-            raise GameError(f"{episode.name} raised {kind.__name__}: {error} {episode.place}") from error
+            raise GameError(f"{name_of(self._game)} raised {kind.__name__}: {error} {self._place()}") from error
+
+
+def name_of(game: Game) -> str:
+    """Return a game's name in messages."""
+    return f"game {type(game).__name__}"
+
+
+def step_done_agents(game: Game) -> bool:
+    """Step agents that are done with None, as PettingZoo asks; return True if all are done: the episode is over."""
+    while game.agents and _done(game, game.agent_selection):
+        if all(_done(game, agent) for agent in game.agents):
+            return True
+        game.step(None)
+    return not game.agents
 
 
 @dataclass(slots=True)
@@ -112,16 +126,14 @@ class Episode:
         """Turns with marks for the prompts of others: as most hear them, and (True) with thoughts that are hidden."""
         self._script: _Script | None = None
         self.trajectory = Trajectory(deal, "")
-        with _Guard(self):
+        with self._guard():
             game.reset(seed=deal.seed, options=deal.options)
             # Of several games, starts of different ones are never the same.
             self.trajectory.start = f"{deal.game}/{game.start_key()}" if deal.game else game.start_key()
         self.over = False
 
-    @property
-    def name(self) -> str:
-        """Return the game's name in messages."""
-        return f"game {type(self.game).__name__}"
+    def _guard(self) -> Guard:
+        return Guard(self.game, lambda: self.place, self.limits.deadline_s)
 
     @property
     def place(self) -> str:
@@ -209,7 +221,7 @@ class Episode:
                 self._open[who] = self._question(who)
 
     def _question(self, agent: str) -> _Question:
-        with _Guard(self):
+        with self._guard():
             observation = self.game.observe(agent)
         info, memory, deal = self.game.infos[agent], self._memory[agent], self.trajectory.deal
         unread = self._unread(agent, info["hears"])
@@ -288,7 +300,7 @@ class Episode:
         game = self.game
         self.trajectory.add(turn, reads, reads)
         self._memory[turn.agent].turns.append(turn)
-        with _Guard(self):
+        with self._guard():
             game.step(turn.action or "")
             if game.reward_components:
                 self.trajectory.rewards += [
@@ -297,21 +309,14 @@ class Episode:
                     for name, value in parts.items()
                     if value
                 ]
-            self._step_done_agents()
+            if step_done_agents(game):
+                self._finish()
         if not self.over and len(self.trajectory.turns) >= self.limits.max_turns:
             turns = len(self.trajectory.turns)
-            raise GameError(f"{self.name} is not over after {turns} turns (schedule.max_turns) {self.place}")
+            raise GameError(f"{name_of(self.game)} is not over after {turns} turns (schedule.max_turns) {self.place}")
 
-    def _step_done_agents(self) -> None:
-        """Step agents that are done with None, as PettingZoo asks; the episode is over when all are."""
+    def _finish(self) -> None:
         game = self.game
-        while game.agents and _done(game, game.agent_selection):
-            if all(_done(game, agent) for agent in game.agents):
-                break
-            game.step(None)
-        else:
-            if game.agents:
-                return
         self.over = True
         self.trajectory.findings = game.findings()
         self.trajectory.end = "terminated" if any(game.terminations.values()) or not game.agents else "truncated"

@@ -20,6 +20,7 @@ from marl.engines.scripted import Random, ScriptedConfig, Tabular
 from marl.evaluation.evaluate import exact
 from marl.evaluation.game_tree import GameTree, Strategy, best_response, grow, legal_mass, nash_conv, values
 from marl.protocols import GameConfig
+from marl.rollout.episode import GameError
 from marl.types import Metrics, Request
 from roles.answering import PlayerRole
 
@@ -150,6 +151,21 @@ def test_a_game_of_free_text_is_refused() -> None:
 
     with pytest.raises(ValueError, match="player_0 may say any text"):
         grow(FreeConfig(), table(FreeConfig(), Random().build(None)).casting, seats(FreeConfig()))
+
+
+def test_a_game_that_raises_while_it_is_walked_is_named_with_the_moves_that_led_there() -> None:
+    class Torn(Pennies):
+        def move(self, action: str) -> str | Mapping[str, float]:
+            if action == "tails" and self.shown == ["heads"]:
+                raise ZeroDivisionError("the coin is gone")
+            return super().move(action)
+
+    class TornConfig(PenniesConfig):
+        def build(self) -> Torn:
+            return Torn(self)
+
+    with pytest.raises(GameError, match=r"game Torn raised ZeroDivisionError: .* actions \['heads', 'tails'\]"):
+        grown(TornConfig())
 
 
 # --- illegal answers -------------------------------------------------------------------------------------------------

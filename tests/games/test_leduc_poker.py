@@ -100,15 +100,9 @@ def test_who_folds_or_loses_pays_what_was_put_in(cards: str, moves: str, chips: 
 
 
 def test_a_player_sees_its_own_card_the_board_and_the_betting() -> None:
-    assert (
-        game_after("QKJ").observe("player_0")["text"]
-        == "hand_Q board_none first_none second_none . moves [check] [bet]"
-    )
+    assert game_after("QKJ").observe("player_0")["text"] == "hand_Q board_none first_none second_none"
     game = game_after("QKJ", "check", "bet", "raise", "call", "check")
-    assert (
-        game.observe("player_1")["text"]
-        == "hand_K board_J first_check_bet_raise_call second_check . moves [check] [bet]"
-    )
+    assert game.observe("player_1")["text"] == "hand_K board_J first_check_bet_raise_call second_check"
     assert game.infos["player_1"]["state"] == "K J check_bet_raise_call check"
 
 

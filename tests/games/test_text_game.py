@@ -18,13 +18,16 @@ from pettingzoo.test import api_test, seed_test
 
 import games
 from games.base import IllegalMove, TextGame, replay
+from games.goofspiel import GoofspielConfig
 from games.kuhn_poker import KuhnPokerConfig
+from games.leduc_poker import LeducPokerConfig
+from games.liars_dice import LiarsDiceConfig
 from games.nim import NimConfig
 from games.tic_tac_toe import TicTacToeConfig
 from marl.protocols import Game, GameConfig
 from marl.types import Observation
 
-CONFIGS = [KuhnPokerConfig, NimConfig, TicTacToeConfig]
+CONFIGS = [KuhnPokerConfig, LeducPokerConfig, LiarsDiceConfig, GoofspielConfig, NimConfig, TicTacToeConfig]
 POLICIES = [
     {},
     {"retry": 2},
@@ -142,8 +145,10 @@ def test_instances_with_one_seed_share_no_random_state(config: type[GameConfig])
     other.reset(7)
     while not any(one.terminations.values()):
         one.step("")
-        other.step("")
-        other.step("") if not any(other.terminations.values()) else other.reset(99)
+        for _ in range(2):
+            if any(other.terminations.values()):
+                other.reset(99)
+            other.step("")
     assert snapshot(one) == snapshot(alone)
     assert one.action_space("player_0") is not other.action_space("player_0")
     assert one.action_space("player_0") is not one.action_space("player_1")
@@ -195,7 +200,7 @@ def test_prompts_are_short_and_made_of_words(config: type[GameConfig]) -> None:
             assert all(re.fullmatch(r"\w+|\[\w+\]|\.", word) for word in words)
             legal = game.infos[agent]["legal"]
             assert seen["action_mask"].sum() == len(legal)
-            waiting = [other for other in game.agents if other != agent]
+            waiting = [other for other in game.agents if other not in game.infos[agent]["together"]]
             assert not any(game.observe(other)["action_mask"].any() for other in waiting)
             game.step(random.Random(seed).choice(legal))
 

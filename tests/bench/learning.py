@@ -16,9 +16,11 @@ Runs go to runs/learning/. `--budget 0.1` does a tenth of the steps (CI does tha
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import time
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -41,6 +43,7 @@ GAMES_OF = {
     **{"kuhn": "kuhn_self_play", "nim": "nim_self_play", "tic_tac_toe": "tic_tac_toe_self_play"},
     **{name: name for name in ("pspo_nim", "kuhn_frozen_opponent", "kuhn_two_policies", "taboo")},
     **{name: name for name in ("two_step_q", "tic_tac_toe_q", "biased_rps_self_play", "goofspiel_self_play")},
+    **{"leduc": "leduc_self_play", "liars_dice": "liars_dice_self_play"},
 }
 TEAMS = (
     *("team_arithmetic", "train_solver_only", "train_solver_only_adapters", "train_solver_only_shared"),
@@ -237,10 +240,11 @@ def learn(task: str, seed: int, budget: float, overrides: list[str]) -> dict[str
     """Train one seed and measure it."""
     run = RUNS / f"{task}_{seed}"
     checked = scenario(task, seed, budget, overrides)
-    started = time.perf_counter()
+    started, worked = time.perf_counter(), time.process_time()
     whole_run(checked, run)
     figures: dict[str, Any] = {"seed": seed, "steps": checked.schedule.steps}
     figures["seconds"] = round(time.perf_counter() - started, 1)
+    figures["cpu_seconds"] = round(time.process_time() - worked, 1)
     rows = list(RunFolder(run).rows())
     measured = exactly(rows) | (held_out(rows) if "eval/held_out/episodes" in rows[0] else {})
     measured |= returns(rows) | learnt(rows) | practised(rows)
@@ -257,12 +261,16 @@ def main() -> None:
     line.add_argument("task", choices=[*TASKS, *OTHERS])
     line.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     line.add_argument("--budget", type=float, default=1.0)
+    line.add_argument("--add", action="store_true", help="keep the runs of other seeds that the result file has")
     line.add_argument("overrides", nargs="*")
     given = line.parse_intermixed_args()
     how = OTHERS.get(given.task) or partial(learn, given.task)
     runs = [how(seed, given.budget, given.overrides) for seed in given.seeds]
+    if given.add and given.out.exists():
+        runs += [run for run in json.loads(given.out.read_text())["figures"]["runs"] if run["seed"] not in given.seeds]
+    runs.sort(key=itemgetter("seed"))
     named = TASKS.get(given.task, given.task)
-    report({"runs": runs}, given.out, seeds=given.seeds, scenario=named, budget=given.budget)
+    report({"runs": runs}, given.out, seeds=[run["seed"] for run in runs], scenario=named, budget=given.budget)
 
 
 if __name__ == "__main__":

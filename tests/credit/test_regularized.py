@@ -6,10 +6,12 @@ from math import log
 import numpy as np
 import pytest
 from by_hand import episode, worths
+from real_runs import kuhn
 
 from credit.assign.regularized import Rnad
 from marl.graph import Trajectory
 from marl.protocols import Evidence
+from marl.scenario.load import ScenarioError, validate
 from marl.types import Reading, TurnId
 
 
@@ -71,3 +73,9 @@ def test_nothing_is_to_be_gained_in_the_equilibrium_of_the_transformed_game(eta:
 def test_it_wants_a_reference_read_and_is_known_to_judge_turns_apart() -> None:
     assert Rnad().needs == {"logprobs", "reference"}
     assert Rnad().by_turn
+
+
+def test_a_learner_without_a_reference_is_told_to_have_one() -> None:
+    told = r"credit: .*Rnad' and 'group' need reference .* give policies\.actor\.learner a `reference`"
+    with pytest.raises(ScenarioError, match=told):
+        validate(kuhn(credit={"assign": {"kind": "credit.assign.regularized:Rnad"}}))

@@ -14,8 +14,11 @@ the mixture of the evaluations in the last half.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,7 @@ import marl
 from marl.evaluation.game_tree import GameTree, Node, Strategy, grow, nash_conv
 from marl.evaluation.mixtures import RunningMixture
 from marl.rollout.casting import RoleCasting
+from marl.view.curves import Point, draw
 
 SCALES = {"kuhn": 0.5, "leduc": 0.15, "liars_dice": 1.0}
 """Game -> factor of its rewards."""
@@ -193,6 +197,16 @@ def learn(table: Table, method: Method, scale: float, seed: int, steps: int) -> 
     return {"curve": curve, "last": round(last, 4), "average": round(nash_conv(table.tree, average.strategy()), 4)}
 
 
+def curves(methods: Mapping[str, Sequence[Mapping[str, Any]]], steps: int) -> dict[str, list[Point]]:
+    """Return method -> NashConv at each evaluation: mean, least and greatest of the seeds."""
+    drawn: dict[str, list[Point]] = {}
+    for name, runs in methods.items():
+        by_time = zip(*([value for _, value in run["curve"]] for run in runs), strict=True)
+        every = steps // EVALUATIONS
+        drawn[name] = [Point(every * nth, fmean(v), min(v), max(v)) for nth, v in enumerate(by_time, 1)]
+    return drawn
+
+
 def tabulated(game: str) -> Table:
     """Return the game of a scenario."""
     scenario = marl.load(ROOT / "scenarios" / f"{game}_self_play.yaml")
@@ -203,6 +217,7 @@ def main() -> None:
     line = parser(__doc__)
     line.add_argument("--games", nargs="+", choices=SCALES, default=list(SCALES))
     line.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    line.add_argument("--picture", type=Path, help="draw the curves, means over seeds, as a PNG")
     line.add_argument("--steps", type=int, default=1000, help=f"updates of {EPISODES} episodes each")
     given = line.parse_args()
     figures: dict[str, Any] = {}
@@ -213,6 +228,9 @@ def main() -> None:
             name: [learn(table, m, scale, seed, given.steps) for seed in given.seeds] for name, m in METHODS.items()
         }
         figures[game] = {"uniform": round(uniform, 4), "methods": runs}
+    if given.picture:
+        panels = {f"{game}: NashConv": curves(found["methods"], given.steps) for game, found in figures.items()}
+        draw(given.picture, panels)
     report(figures, given.out, seeds=given.seeds, steps=given.steps, episodes=EPISODES)
 
 

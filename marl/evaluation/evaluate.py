@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
 from marl.engines.scripted import Random
-from marl.evaluation.game_tree import GameTree, Strategy, grow, nash_conv, values
+from marl.evaluation.average import AveragePolicy
+from marl.evaluation.game_tree import GameTree, Situation, Strategy, grow, legal_mass, nash_conv, values
 from marl.evaluation.held_out import HeldOut
 from marl.graph import Trajectory
 from marl.metrics.summaries import of_games
@@ -17,6 +18,7 @@ from marl.protocols import EngineConfig, GameConfig, RoleConfig
 from marl.rollout.base import BaseSimulator, Players
 from marl.rollout.casting import RoleCasting
 from marl.rollout.episode import Episode
+from marl.runs.strategies import StrategyRow
 from marl.scenario.schema import Scenario
 from marl.search.play import SearchPlayer, Seating
 from marl.search.settings import SearchSettings
@@ -26,7 +28,7 @@ from marl.types import Completion, Deal, Metrics, Request
 
 LEGAL_MASS = 0.98
 """Exact figures count only if the policy puts at least this much probability on canonical legal moves."""
-EXACT = ("eval/nashconv", "eval/optimal")
+EXACT = ("eval/nashconv", "eval/average/nashconv", "eval/optimal")
 """Figures worked out from move probabilities."""
 
 
@@ -72,6 +74,28 @@ class Evaluator:
         """Return the episodes of the last evaluation on held-out starts; empty if there were none."""
         return [trajectory for game in self._games.values() for trajectory in game.played]
 
+    def strategy_rows(self) -> list[StrategyRow]:
+        """Return the move probabilities of the last evaluation, of the games whose average policy is measured."""
+        return [
+            StrategyRow(name, situation.agent, situation.state, situation.attempt, dict(moves))
+            for name, game in self._games.items()
+            for situation, moves in game.strategy.items()
+            if game.average
+        ]
+
+    def take(self, step: int, rows: Iterable[StrategyRow]) -> None:
+        """Take the strategies of an earlier evaluation into the average, as if it had been made here.
+
+        Raises:
+            ValueError: if they are those of another game.
+        """
+        strategies: dict[str, dict[Situation, dict[str, float]]] = defaultdict(dict)
+        for row in rows:
+            strategies[row.game][Situation(row.agent, row.state, row.attempt)] = row.moves
+        for name, game in self._games.items():
+            if game.average and name in strategies:
+                game.average.take(step, strategies[name])
+
     def __call__(self, step: int) -> Metrics:
         figures = (of_game(name, game(step)) for name, game in self._games.items())
         return {name: value for of_one in figures for name, value in of_one.items()}
@@ -89,6 +113,13 @@ class GameEvaluator:
         self._scenario, self._simulator, self._settings = scenario, simulator, scenario.evaluate
         game, casting, seats = scenario.game, simulator.casting, scenario.seats
         self._tree = grow(game, casting, seats) if self._settings.nashconv else None
+        averaging = self._settings.average
+        self.average = (
+            AveragePolicy(self._tree, averaging, scenario.schedule.steps) if self._tree and averaging else None
+        )
+        """The average policy so far; None if it is not measured."""
+        self.strategy: Strategy = {}
+        """Move probabilities of the last evaluation; empty if the game is not walked."""
         self._positions = positions(game, casting, seats) if self._settings.optimal else []
         many, greedy = self._settings.held_out, self._settings.greedy
         self._held_out = HeldOut(scenario, simulator, many, greedy=greedy) if many else None
@@ -104,7 +135,12 @@ class GameEvaluator:
         return self._held_out.played if self._held_out else ()
 
     def __call__(self, step: int) -> Metrics:
-        metrics = figures(self._tree, self._positions, self._simulator)
+        self.strategy = strategy_of(self._tree, self._simulator) if self._tree else {}
+        parts = [exact_figures(self._tree, self.strategy)] if self._tree else []
+        metrics = merged([*parts, *([optimality(self._positions, self._simulator)] if self._positions else [])])
+        if self.average:
+            self.average.take(step, self.strategy)
+            metrics |= self.average.metrics()
         for opponent, episodes in self._settings.against.items():
             metrics |= self._against(opponent, episodes, step)
         return metrics | (self._held_out() if self._held_out else {})
@@ -116,29 +152,36 @@ class GameEvaluator:
 
 
 def figures(tree: GameTree | None, questions: Sequence[Position], simulator: BaseSimulator) -> Metrics:
-    """Return all that can be measured without playing; the legal mass is the smaller one where both report it."""
+    """Return all that can be measured without playing."""
     parts = [exact(tree, simulator)] if tree else []
-    parts += [optimality(questions, simulator)] if questions else []
+    return merged([*parts, *([optimality(questions, simulator)] if questions else [])])
+
+
+def merged(parts: Sequence[Metrics]) -> Metrics:
+    """Return all figures of these parts; the legal mass is the smallest one."""
     masses = [part["eval/legal_mass"] for part in parts]
-    merged = {name: value for part in parts for name, value in part.items()}
-    return merged | ({"eval/legal_mass": min(masses)} if masses else {})
+    together = {name: value for part in parts for name, value in part.items()}
+    return together | ({"eval/legal_mass": min(masses)} if masses else {})
 
 
 def exact(tree: GameTree, simulator: BaseSimulator) -> Metrics:
-    """Return NashConv, values and the mean legal mass, over every situation of the game."""
-    situations = list(tree.requests)
-    strategy = dict(zip(situations, move_probabilities(simulator, list(tree.requests.values())), strict=True))
+    """Return NashConv, values and the mean legal mass of the simulator's players."""
+    return exact_figures(tree, strategy_of(tree, simulator))
+
+
+def strategy_of(tree: GameTree, simulator: BaseSimulator) -> Strategy:
+    """Return what the simulator's players do in every situation of the game."""
+    return dict(zip(tree.requests, move_probabilities(simulator, list(tree.requests.values())), strict=True))
+
+
+def exact_figures(tree: GameTree, strategy: Strategy) -> Metrics:
+    """Return NashConv, values and the mean legal mass of a strategy, over every situation of the game."""
     returns = values(tree, strategy)
     return {
         "eval/nashconv": nash_conv(tree, strategy),
         "eval/legal_mass": legal_mass(strategy),
         **{f"eval/value/{agent}": value for agent, value in returns.items()},
     }
-
-
-def legal_mass(strategy: Strategy) -> float:
-    """Return the mean over situations of the probability (not normalised) of a legal move in its canonical text."""
-    return fmean(math.fsum(moves.values()) for moves in strategy.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from marl.protocols import GameConfig, GameStart
 from marl.rollout.casting import RoleCasting
@@ -136,6 +137,11 @@ def nash_conv(tree: GameTree, strategy: Strategy) -> float:
     """Return the sum over agents of (best response value - value): 0 at an equilibrium, twice the exploitability."""
     expected = values(tree, strategy)
     return math.fsum(best_response(tree, strategy, agent) - expected[agent] for agent in tree.agents)
+
+
+def legal_mass(strategy: Strategy) -> float:
+    """Return the mean over situations of the probability (not normalised) of a legal move in its canonical text."""
+    return fmean(math.fsum(moves.values()) for moves in strategy.values())
 
 
 def best_response(tree: GameTree, strategy: Strategy, agent: str) -> float:

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from marl.graph import Trajectory
 from marl.metrics.collapse import collapse_figures, standard_deviation
-from marl.scenario.games import HELD_OUT_SCOPES
+from marl.scenario.games import HELD_OUT_SCOPES, SCOPES
 from marl.types import Metrics, Turn, Usage
 
 
@@ -115,6 +115,6 @@ def of_games(figures: Iterable[str], names: Iterable[str]) -> list[str]:
         scope, _, rest = name.partition("/")
         game, _, figure = rest.partition("/")
         whole[name].append(name)
-        if figure and game not in HELD_OUT_SCOPES:
+        if figure and game not in SCOPES:
             whole[f"{scope}/{figure}"].append(name)
     return [name for figure in figures for name in whole.get(figure, ())]

@@ -38,6 +38,7 @@ from marl.runs.checksums import sync
 from marl.runs.judgements import read_judgement, write_judgement
 from marl.runs.links import expect_no_link, expect_no_links, inside
 from marl.runs.snapshots import FOLDER, Snapshots
+from marl.runs.strategies import StrategyRow, read_strategies, write_strategies
 from marl.scenario.load import ScenarioError, differences, validate
 from marl.scenario.schema import Scenario
 from marl.scenario.yaml_text import read_yaml_file
@@ -46,7 +47,7 @@ from marl.text import read_json
 _PACKAGES = ("marl-llm", "torch", "transformers", "tokenizers", "pettingzoo", "networkx", "pydantic", "numpy")
 _OURS = (
     *("scenario.yaml", "environment.json", "metrics.jsonl", "curves.png", "report.html", "status.json"),
-    *("events", "trajectories", "judgements", "checkpoints", "failed", "eval", FOLDER),
+    *("events", "trajectories", "judgements", "strategies", "checkpoints", "failed", "eval", FOLDER),
 )
 """Everything that a run writes; `clear` removes nothing else."""
 
@@ -178,6 +179,12 @@ class RunFolder:
         with Writing(file):
             write_judgement(file, record)
 
+    def record_strategies(self, step: int, rows: Sequence[StrategyRow]) -> None:
+        """Write the strategies that the evaluation of one step measured."""
+        file = self._new_file(step, *_strategies(step))
+        with Writing(file):
+            write_strategies(file, rows)
+
     def _new_file(self, step: int, folder: str, name: str) -> Path:
         """Return the path of a file of one step that is to be written."""
         self._expect_there()
@@ -209,6 +216,16 @@ class RunFolder:
             ValueError: if their file is damaged.
         """
         return list(read_trajectories(inside(self.path, *_episodes(step))))
+
+    def strategies(self) -> Iterator[tuple[int, list[StrategyRow]]]:
+        """Yield (step, its strategies) of the evaluations whose strategies were written, oldest first.
+
+        Raises:
+            FolderError: if a file is a symbolic link that leads out of the run's folder.
+            ValueError: if a file is damaged.
+        """
+        for step in sorted(_numbered(self.path / "strategies")):
+            yield step, read_strategies(inside(self.path, *_strategies(step)))
 
     def policies(self, step: int) -> Path:
         """Return the folder in which checkpoint `step` saved its policies.
@@ -261,7 +278,7 @@ class RunFolder:
         with Writing(self.path):
             set_aside(self.checkpoints, step)
             os.truncate(self.metrics, length)
-            for name in ("trajectories", "judgements"):
+            for name in ("trajectories", "judgements", "strategies"):
                 _remove_after(self.path / name, step)
         self.snapshots.cut(step)
         return state
@@ -285,7 +302,7 @@ class RunFolder:
             raise FolderError(f"{file}, line {done + 1}: no row of metrics: {error}") from error
 
     def settled_rows(self) -> int:
-        """Bring metrics.jsonl, trajectories and judgements to the disk, so that no checkpoint outlives what it follows.
+        """Bring metrics.jsonl and the files of steps to the disk, so that no checkpoint outlives what it follows.
 
         Returns:
             The length of metrics.jsonl in bytes.
@@ -294,7 +311,8 @@ class RunFolder:
             FolderError: if that cannot be done.
         """
         self._expect_there()
-        names = [place for step in self._unsettled for place in (_episodes(step), _judgement(step))]
+        places = (_episodes, _judgement, _strategies)
+        names = [place(step) for step in self._unsettled for place in places]
         files = [self.path.joinpath(*place) for place in names]
         with Writing(self.path):
             for path in filter(Path.exists, [self.metrics, *files, *{file.parent for file in files}]):
@@ -309,6 +327,10 @@ def _episodes(step: int) -> tuple[str, str]:
 
 def _judgement(step: int) -> tuple[str, str]:
     return "judgements", f"{step:06d}.jsonl.zst"
+
+
+def _strategies(step: int) -> tuple[str, str]:
+    return "strategies", f"{step:06d}.jsonl.zst"
 
 
 def _numbered(folder: Path) -> dict[int, Path]:

@@ -13,7 +13,7 @@ from marl.config import nearest
 from marl.parts import choices
 from marl.protocols import Cast, EngineConfig, LearnerConfig, Speaker
 from marl.scenario.credit_checks import credit_problems, credit_rules, lacks_peers, zero_sum_problems
-from marl.scenario.games import HELD_OUT_SCOPES, LEAST_SHARE, shares
+from marl.scenario.games import LEAST_SHARE, SCOPES, shares
 
 if TYPE_CHECKING:
     from marl.config import Component
@@ -166,7 +166,7 @@ def _mix(scenario: Scenario) -> Iterator[str]:
         yield f"schedule.mix: {mix.by!r} divides starts among several games; give `games`, or leave it out"
     for name in (name for name, share in shares(games).items() if share < LEAST_SHARE):
         yield f"games.{name}.weight: {games[name].weight:g} is less than {LEAST_SHARE:g} of all weights; give more"
-    for name in (name for name in games if name in HELD_OUT_SCOPES):
+    for name in (name for name in games if name in SCOPES):
         yield f"games.{name}: {name!r} is a part of metrics' names (eval/{name}/...); choose another"
     for name, played in games.items() if mix.by == "learning_progress" else ():
         field, figure = f"games.{name}.progress", played.progress
@@ -400,6 +400,8 @@ def _measured(scenario: Scenario) -> Iterator[str]:
         yield "eval/optimal"
     if evaluate.nashconv:
         yield from ("eval/nashconv", *(f"eval/value/{agent}" for agent in agents))
+    if evaluate.average:
+        yield "eval/average/nashconv"
     if evaluate.optimal or evaluate.nashconv:
         yield "eval/legal_mass"
     for opponent in evaluate.against:

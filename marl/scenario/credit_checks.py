@@ -168,17 +168,17 @@ def _unreadable(scenario: Scenario, field: str, rule: CreditRule) -> Iterator[st
         if not field.startswith("credit.compare.") and _rule_of(scenario, role)[1] is not rule:
             continue
         reads = f"its learner {learner.kind!r} reads {', '.join(sorted(learner.readable))}"
+        remedy = (
+            f"; give policies.{scenario.roles[role].policy}.learner a `reference` ({{coefficient: 0}} keeps it out of "
+            "the loss)"
+        )
         if lacks := sorted((rule.assign.needs | rule.baseline.needs) - learner.readable):
             yield (
                 f"{field}: {rule.assign.kind!r} and {rule.baseline.kind!r} need {', '.join(lacks)} of what role "
-                f"{role!r} says, but {reads}"
+                f"{role!r} says, but {reads}{remedy if lacks == ['reference'] else ''}"
             )
         if rule.kl and (lacks := sorted(rule.kl.needs - learner.readable)):
-            yield (
-                f"{field}.kl: needs {', '.join(lacks)} of what role {role!r} says, but {reads}; give "
-                f"policies.{scenario.roles[role].policy}.learner a `reference` ({{coefficient: 0}} keeps it out of the "
-                "loss)"
-            )
+            yield f"{field}.kl: needs {', '.join(lacks)} of what role {role!r} says, but {reads}{remedy}"
 
 
 def _read_by_nobody(scenario: Scenario) -> Iterator[str]:

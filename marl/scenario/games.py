@@ -16,7 +16,9 @@ MAX_EPISODES = 10**6
 """Of one step or one evaluation, which are held in memory."""
 Episodes = Annotated[int, Field(gt=0, le=MAX_EPISODES)]
 HELD_OUT_SCOPES = ("held_out", "held_out_greedy")
-"""Parts of metrics' names, `eval/held_out/...`, which are no names of games in `eval/NAME/...`."""
+"""Parts of the names of metrics on held-out starts, `eval/held_out/...`."""
+SCOPES = (*HELD_OUT_SCOPES, "average")
+"""Parts of metrics' names which are no names of games in `eval/NAME/...`."""
 
 LEAST_SHARE = 1e-4
 """Of a game in a run's starts."""
@@ -28,11 +30,25 @@ def with_default_seats(seats: dict[str, str], info: ValidationInfo) -> dict[str,
     return {**game.default_seats(), **seats} if game else seats
 
 
+class Averaging(Config):
+    """The average policy of a run, which may be near an equilibrium where the newest policy circles around it. It plays
+    like drawing one of the evaluated policies before every episode."""
+
+    last: float = Field(default=0.5, gt=0, le=1)
+    """Share of the run's steps, its last ones, whose evaluations are averaged."""
+    weights: Literal["uniform", "linear"] = "uniform"
+    """Weights of the evaluations: `uniform`, or `linear`, their step + 1 (as in CFR+, Tammelin 2014,
+    arXiv 1407.5042)."""
+
+
 class Measures(Config):
     """Figures of a game that an evaluation measures."""
 
     nashconv: bool = False
     """Measure NashConv: exact, from the policy's own move probabilities; the game must export its deals."""
+    average: Averaging | None = None
+    """Measure NashConv of the average policy, too, as `eval/average/nashconv`; its move probabilities are kept in the
+    run's folder."""
     optimal: bool = False
     """Measure the mean probability of an optimal move over all positions that have one; the game must know them."""
     against: dict[str, Episodes] = Field(default_factory=dict)
@@ -41,6 +57,12 @@ class Measures(Config):
     """Episodes on starts that training never deals: the same ones with the same seeds every time."""
     greedy: bool = False
     """Play the held-out starts at temperature 0, too."""
+
+    @model_validator(mode="after")
+    def _averages_what_is_measured(self) -> Self:
+        if self.average and not self.nashconv:
+            raise ValueError("average: NashConv of the average policy needs the policies' own; set nashconv: true")
+        return self
 
 
 class PlayedGame(Config):

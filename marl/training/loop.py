@@ -179,6 +179,8 @@ class Training:
         if due := self._due:
             with self._rescued(clock, save_unmeasured), clock("evaluate"), self._stop.patient(STEP_S):
                 measured = self._evaluator(run.step)
+                if rows := self._evaluator.strategy_rows():
+                    self.folder.record_strategies(run.step, rows)
             self._best.expect(measured)
             self._best.take(run.step, measured)
         log()
@@ -264,7 +266,9 @@ class Training:
                 ) from error
             self.run.step = self._saved = self._resumed = step
             self._unmeasured = self.folder.unmeasured(step)
-        # None has a state of its own: what they know is in the rows.
+        # None has a state of its own: what they know is in the rows, and in the files of strategies.
+        for evaluated, strategies in self.folder.strategies():
+            self._evaluator.take(evaluated, strategies)
         for row in self.folder.rows():
             self._best.take(row["step"], row)
             self._alarms(row)

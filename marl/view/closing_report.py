@@ -17,6 +17,7 @@ from marl.view.curves import Curve, chart
 
 _TITLES = {
     "eval/nashconv": "NashConv",
+    "eval/average/nashconv": "NashConv of the average policy",
     "eval/optimal": "Probability of an optimal move",
     "eval/random/win": "Wins against random",
     "eval/minimax/draw": "Draws against minimax",

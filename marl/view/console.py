@@ -23,7 +23,8 @@ from marl.text import for_terminal
 from marl.types import Metrics
 from marl.view.curves import spark
 
-_SHOWN = ("eval/nashconv", "eval/legal_mass", "eval/optimal", "eval/random/win", "eval/minimax/draw")
+_EXACT = ("eval/nashconv", "eval/average/nashconv", "eval/legal_mass", "eval/optimal")
+_SHOWN = (*_EXACT, "eval/random/win", "eval/minimax/draw")
 _QUIET_S = 5.0
 _WARM_UP_S = 10.0
 """Seconds between two lines of a warm-up."""

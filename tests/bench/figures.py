@@ -117,6 +117,12 @@ def with_interval(name: str, key: str, when: str) -> str:
     return ", ".join(f"{plain(value)} [{plain(low)}, {plain(high)}]" for value, low, high in parts)
 
 
+def converged(game: str, method: str) -> str:
+    """Return NashConv of the last policy and of the average one, means over seeds, such as `.045 / .031`."""
+    runs = figures("convergence")[game]["methods"][method]
+    return " / ".join(plain(fmean(run[key] for run in runs), 3) for key in ("last", "average"))
+
+
 def quoted(text: str) -> str:
     """Return what a model said as a cell of a table: on one line, as code, so that nothing of it is Markdown."""
     line = re.sub("``+", lambda ticks: " ".join(ticks[0]), " ".join(text.split()).replace("|", "\\|"))
@@ -125,7 +131,7 @@ def quoted(text: str) -> str:
 
 HELPERS: tuple[Callable[..., Any], ...] = (
     *(figures, values, plain, seeds, mean, before_and_after, span, effort, percent, thousands, credit_rules, min, max),
-    *(with_interval, quoted, result),
+    *(with_interval, quoted, result, converged),
 )
 
 

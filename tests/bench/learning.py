@@ -16,9 +16,11 @@ Runs go to runs/learning/. `--budget 0.1` does a tenth of the steps (CI does tha
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import time
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -42,6 +44,7 @@ GAMES_OF = {
     **{name: name for name in ("pspo_nim", "kuhn_frozen_opponent", "kuhn_two_policies", "taboo")},
     **{name: name for name in ("two_step_q", "tic_tac_toe_q", "biased_rps_self_play", "goofspiel_self_play")},
     **{name: name for name in ("tic_tac_toe_league", "tic_tac_toe_search")},
+    **{"leduc": "leduc_self_play", "liars_dice": "liars_dice_self_play"},
 }
 TEAMS = (
     *("team_arithmetic", "train_solver_only", "train_solver_only_adapters", "train_solver_only_shared"),
@@ -97,7 +100,7 @@ def whole_run(checked: Scenario, run: Path) -> None:
 
 
 def exact(name: str, rows: list[dict[str, Any]]) -> dict[str, float]:
-    """An exact figure before training, and the mean of its evaluations from 90 % of the steps on."""
+    """An exact figure when it is first measured, and the mean of its evaluations from 90 % of the steps on."""
     curve = [(row["step"], row[name]) for row in rows if name in row]
     last = rows[-1]["step"]
     mass = fmean(row["eval/legal_mass"] for row in rows if "eval/legal_mass" in row and row["step"] >= 0.9 * last)
@@ -105,8 +108,8 @@ def exact(name: str, rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def exactly(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Return `exact` of all exact figures that were measured."""
-    return {f"{name}/{key}": value for name in EXACT if name in rows[0] for key, value in exact(name, rows).items()}
+    """Return `exact` of all exact figures that were measured to the end."""
+    return {f"{name}/{key}": value for name in EXACT if name in rows[-1] for key, value in exact(name, rows).items()}
 
 
 def played(run: Path, task: str) -> dict[str, float]:
@@ -260,12 +263,16 @@ def main() -> None:
     line.add_argument("task", choices=[*TASKS, *OTHERS])
     line.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     line.add_argument("--budget", type=float, default=1.0)
+    line.add_argument("--add", action="store_true", help="keep the runs of other seeds that the result file has")
     line.add_argument("overrides", nargs="*")
     given = line.parse_intermixed_args()
     how = OTHERS.get(given.task) or partial(learn, given.task)
     runs = [how(seed, given.budget, given.overrides) for seed in given.seeds]
+    if given.add and given.out.exists():
+        runs += [run for run in json.loads(given.out.read_text())["figures"]["runs"] if run["seed"] not in given.seeds]
+    runs.sort(key=itemgetter("seed"))
     named = TASKS.get(given.task, given.task)
-    report({"runs": runs}, given.out, seeds=given.seeds, scenario=named, budget=given.budget)
+    report({"runs": runs}, given.out, seeds=[run["seed"] for run in runs], scenario=named, budget=given.budget)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from games.kuhn_poker import MOVES, Equilibrium, KuhnPokerConfig
 from games.nim import NimConfig, PerfectPlayer
 from games.tic_tac_toe import TicTacToeConfig
 from marl.engines.scripted import Random, ScriptedConfig, Tabular
-from marl.evaluation.evaluate import exact, legal_mass
-from marl.evaluation.game_tree import GameTree, Strategy, best_response, grow, nash_conv, values
+from marl.evaluation.evaluate import exact
+from marl.evaluation.game_tree import GameTree, Strategy, best_response, grow, legal_mass, nash_conv, values
 from marl.protocols import GameConfig
 from marl.rollout.episode import GameError
 from marl.types import Metrics, Request

@@ -155,8 +155,8 @@ def contents(run: Path, *folders: str) -> dict[str, bytes]:
 
 
 def outcome(run: Path) -> tuple[list[str], dict[str, bytes]]:
-    """All that two equal runs have in common: rows, weights and states of all checkpoints, trajectories."""
-    files = contents(run, "checkpoints", "trajectories")
+    """All that two equal runs have in common: rows, weights and states of all checkpoints, trajectories, strategies."""
+    files = contents(run, "checkpoints", "trajectories", "strategies")
     # A manifest counts the bytes of metrics.jsonl, and so the digits of its times.
     return rows(run), {name: data for name, data in files.items() if not name.endswith("manifest.json")}
 
@@ -183,14 +183,17 @@ def kuhn(learner: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
 
 
 def anchored() -> dict[str, Any]:
-    """Group credit, a magnet, a proximal anchor refreshed between checkpoints, several minibatches and epochs."""
+    """Group credit, a magnet, a proximal anchor refreshed between checkpoints, several minibatches and epochs; the
+    average policy is measured."""
+    average = {"average": {"last": 1.0, "weights": "linear"}}
     return kuhn(
         {
             "magnet": {"coefficient": 0.2, "final": 0.03},
             "proximal": {"coefficient": 1.0, "refresh": 2},
             "epochs": 2,
             "minibatches": 2,
-        }
+        },
+        evaluate={"every": 2, "nashconv": True, "against": {"random": 6}} | average,
     )
 
 

@@ -31,13 +31,13 @@ def named(place: str, field: str) -> Any:
     if check := import_gate.get():
         check(place)
     try:
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(module)
     except ImportError as error:
         raise ValueError(f"{field}: {place!r} cannot be imported: {error}") from error
     for word in name.split("."):
-        known = vars(found)
+        known = vars(value)
         if word not in known:
             public = [each for each in known if not each.startswith("_")]
             raise ValueError(f"{field}: {place!r}: {module} has no {name!r}; {nearest(word, public)}")
-        found = known[word]
-    return found
+        value = known[word]
+    return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import Any, Literal, Self
@@ -63,7 +63,9 @@ class OpenSpielConfig(TextGameConfig):
             game = spiel.load_game(self.name, dict(self.parameters)) if self.parameters else spiel.load_game(self.name)
             parameter = self._seed_parameter(game)
             if seed is not None and parameter:
-                game = spiel.load_game(name, game.get_parameters() | {parameter: seed})
+                written = spiel.game_parameters_from_string(self.name)
+                written.pop("name")
+                game = spiel.load_game(name, written | self.parameters | {parameter: seed})
         except spiel.SpielError as error:
             raise ValueError(f"parameters: {self.name!r} with {self.parameters}: {error}") from error
         return game
@@ -81,10 +83,9 @@ class OpenSpielConfig(TextGameConfig):
             "observation": facts.provides_observation_string,
             "information_state": facts.provides_information_state_string,
         }
+        choices: list[Strings] = list(has) if is_open(game) else list(reversed(has))
         if self.strings is not None:
             choices = [self.strings]
-        else:
-            choices = sorted(has, key=lambda name: name == "information_state", reverse=not is_open(game))
         chosen = next((name for name in choices if has[name]), None)
         if chosen is None:
             raise ValueError(f"strings: {self.name!r} has no {' and no '.join(choices)} strings")
@@ -131,9 +132,9 @@ class OpenSpielGame(TextGame):
         self._start = str(self._state.history())
         return self._following()
 
-    def _draw(self, given: tuple[int, ...] | list[int] = ()) -> None:
-        """Let chance decide until a player is to move; its first outcomes are `given`."""
-        left, state = list(given), self._state
+    def _draw(self, first: Sequence[int] = ()) -> None:
+        """Let chance decide until a player is to move; its first outcomes are `first`."""
+        left, state = list(first), self._state
         while state.is_chance_node():
             outcomes = state.chance_outcomes()
             actions, chances = zip(*outcomes, strict=True)

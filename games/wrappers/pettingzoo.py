@@ -40,8 +40,8 @@ class PettingZooConfig(DescribedConfig):
     """A module of PettingZoo, such as `pettingzoo.classic.connect_four_v3`, or the import path of a function or class
     that makes an environment: `my_package.my_module:MyEnv`."""
     payoffs: Literal["general", "zero_sum", "common"] = "general"
-    """`zero_sum`: what all agents are paid adds up to 0; `common`: all are paid the same. No environment says so itself,
-    so it is declared, and checked at the end of each episode. It decides who pays for an illegal move."""
+    """`zero_sum`: what all agents are paid adds up to 0; `common`: all are paid the same. No environment says so
+    itself, so it is declared, and checked at the end of each episode. It decides who pays for an illegal move."""
     hears: Literal["own", "all"] = "own"
     """`all`: agents read each other's moves as they were said, which is right where nothing is hidden. `own`: they know
     what the environment lets them observe."""

@@ -36,8 +36,8 @@ class TextArenaConfig(TextGameConfig):
     actions: tuple[str, ...] | None = None
     """The only moves there are. None: any text."""
     examples: str = r"\[([^\[\]\n]{1,60})\]"
-    """Regular expression that finds examples of moves in what a player was told last, for random play and the warm-up of
-    tiny models: its first group, or all of it. Default: what stands in square brackets, which most games ask for."""
+    """Regular expression that finds examples of moves in what a player read last, for random play and the warm-up of
+    tiny models: its first group, or all of it. Default: text in square brackets, which most games ask for."""
 
     @field_validator("id")
     @classmethod
@@ -92,7 +92,7 @@ class TextArenaGame(TextGame):
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
         self._seed = rng.getrandbits(31)
         self._make(self._seed)
-        self._told = dict.fromkeys(self.seats, "")
+        self._read = dict.fromkeys(self.seats, "")
         self._news = dict.fromkeys(self.seats, "")
         self._invalid = 0.0
         return self._listen()
@@ -100,12 +100,12 @@ class TextArenaGame(TextGame):
     def _listen(self) -> str:
         """Take what the player to move is told; return its agent."""
         with self._random:
-            player, told = self._env.get_observation()
+            player, message = self._env.get_observation()
         agent = self.seats[player]
-        text = told if isinstance(told, str) else "\n".join(message for _, message, _ in told)
-        text, before = printable(text).strip("\n"), self._told[agent]
+        text = message if isinstance(message, str) else "\n".join(part for _, part, _ in message)
+        text, before = printable(text).strip("\n"), self._read[agent]
         self._news[agent] = text.removeprefix(before) if before else text
-        self._told[agent] = text
+        self._read[agent] = text
         return agent
 
     def start_key(self) -> str:
@@ -116,16 +116,16 @@ class TextArenaGame(TextGame):
         return (agent,)
 
     def describe(self, agent: str) -> str:
-        return self._told[agent]
+        return self._read[agent]
 
     def state_of(self, agent: str) -> str:
-        return f"{agent}\n{self._told[agent]}"
+        return f"{agent}\n{self._read[agent]}"
 
     def examples(self, agent: str) -> tuple[str, ...]:
         speakers = {str(name) for name in self._env.state.role_mapping.values()}
-        for text in (self._news[agent], self._told[agent]):
-            found = [match[1 if match.re.groups else 0] for match in self._pattern.finditer(text)]
-            if examples := dict.fromkeys(example for example in found if example and example not in speakers):
+        for text in (self._news[agent], self._read[agent]):
+            matches = [match[1 if match.re.groups else 0] for match in self._pattern.finditer(text)]
+            if examples := dict.fromkeys(example for example in matches if example and example not in speakers):
                 return tuple(examples)[:_MOST_EXAMPLES]
         return ()
 

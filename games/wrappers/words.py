@@ -87,9 +87,9 @@ class TemplateWords:
         ]
 
     def describe(self, env: AECEnv[str, Any, Any], agent: str) -> str:
-        ansi = env.render_mode == "ansi"
+        ansi = renders_text(env)
         if self._template is None:
-            return printable(env.render()) if ansi else in_words(env.observe(agent))
+            return printable(env.render()).strip("\n") if ansi else in_words(env.observe(agent))
         observation, mask = env.observe(agent), action_mask(env, agent)
         names = self.moves(env, agent)
         facts = {
@@ -105,16 +105,23 @@ class TemplateWords:
 
     def check(self, env: AECEnv[str, Any, Any]) -> None:
         """Raise ValueError if an observation of the environment is too large to be shown without a template."""
-        if self._template is not None or env.render_mode == "ansi":
+        if self._template is not None or renders_text(env):
             return
         for agent in env.possible_agents:
             count = _count(env.observation_space(agent))
             if count is None or count > LARGEST_SHOWN:
-                size = "no numbers" if count is None else f"{count:,} numbers; at most {LARGEST_SHOWN} are shown as such"
+                size = (
+                    "no numbers" if count is None else f"{count:,} numbers; at most {LARGEST_SHOWN} are shown as such"
+                )
                 raise ValueError(
                     f"describe: an observation of {agent!r} has {size}; give a template of {FACTS}, "
                     "or settings: {render_mode: ansi} if the environment has it"
                 )
+
+
+def renders_text(env: AECEnv[str, Any, Any]) -> bool:
+    """Return True if the environment was made with `render_mode: ansi`."""
+    return vars(env.unwrapped).get("render_mode") == "ansi"
 
 
 def _rendered(made: CompiledTemplate, facts: Mapping[str, Any], field: str) -> str:
@@ -150,7 +157,7 @@ def in_words(observation: Any) -> str:
 
 
 def _rows(values: list[Any]) -> str:
-    """Return `1 2` for a list, a line for each row of a table, and `1,2 3,4` for a row of cells with several numbers."""
+    """Return `1 2` for a list, a line for each row of a table, and `1,2 3,4` for cells of several numbers each."""
     if not any(isinstance(value, list) for value in values):
         return " ".join(map(_number, values))
     return "\n".join(" ".join(_cell(cell) for cell in row) for row in values)

@@ -17,9 +17,6 @@ _NAMES: dict[str, Sequence[str]] = {
     "tictactoe_v3": [f"{column}{row}" for column, row in product("abc", "123")],
 }
 """Environment -> names of its actions in their order. Cells of tic-tac-toe: column, then row from the top."""
-_PLANES = 73
-"""Of each square of chess: 56 moves along lines (8 directions for each of 7 distances), 8 knight's moves, and 9
-promotions to lesser pieces (3 directions, 3 pieces); as in AlphaZero (1712.01815)."""
 _COLUMNS = "ABCDEFGHJKLMNOPQRST"
 """Columns of a Go board, which have no I."""
 
@@ -39,7 +36,9 @@ def names_of_actions(environment: str, seat: int, count: int) -> Sequence[str]:
 def _chess(seat: int) -> Sequence[str]:
     """Return UCI names of chess moves; a pawn on the last rank becomes a queen unless the name says otherwise.
 
-    The environment shows Black (seat 1) a mirrored board; names are those of the real one.
+    The environment shows Black (seat 1) a mirrored board; names are those of the real one. Each square has 73 actions:
+    56 moves along lines (8 directions for each of 7 distances), 8 knight's moves, and 9 promotions to lesser pieces (3
+    directions, 3 pieces), as in AlphaZero (1712.01815).
     """
     steps = [step for step in product((-1, 0, 1), repeat=2) if step != (0, 0)]
     jumps = [(x, y) for x, y in product(range(-2, 3), repeat=2) if abs(x) + abs(y) == 3]

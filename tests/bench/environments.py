@@ -1,0 +1,199 @@
+"""Plays environments of PettingZoo, Gymnasium, OpenSpiel, TextArena, verifiers and TRL as games: which work, and why not.
+
+    python tests/bench/environments.py [NAME ...] [--survey] [--out FILE]
+
+Each environment of the list below is played by a random player, twice with one seed, and from the middle by replay of
+its moves; then a tiny language model that knows nothing trains on it for two steps, once left alone and once with a
+SIGKILL in the second step and `--resume auto`, and all that the two runs leave on disk is compared. `--survey` plays
+one random episode of every game that OpenSpiel and TextArena register and says why some do not work. Figures are
+written after each environment; those that FILE holds from the same commit stay, so that it can be done in parts.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from _bench import ROOT, commit, parser, report
+
+SUPPORT = ROOT / "tests" / "support"
+sys.path.append(str(SUPPORT))
+
+from real_runs import Desk, Kill, outcome  # noqa: E402
+from wrapped_games import faults, play, seats  # noqa: E402
+
+from marl.parts import find  # noqa: E402
+from marl.protocols import GameConfig  # noqa: E402
+
+RUNS = ROOT / "runs" / "environments"
+_BOARD = "{% for row in observation %}{% for cell in row %}{{ 'x' if cell[0] else 'o' if cell[1] else '.' }}{% endfor %}/{% endfor %}"
+_ONES = "{% for bit in observation %}{% if bit %}{{ loop.index0 }} {% endif %}{% endfor %}"
+_CLASSIC: dict[str, dict[str, Any]] = {
+    "chess_v6": {"settings": {"render_mode": "ansi"}, "payoffs": "zero_sum"},
+    "connect_four_v3": {"describe": _BOARD, "payoffs": "zero_sum"},
+    "go_v5": {"settings": {"board_size": 5}, "describe": _BOARD, "payoffs": "zero_sum"},
+    "hanabi_v5": {"describe": _ONES, "payoffs": "common"},
+    "leduc_holdem_v4": {"payoffs": "zero_sum"},
+    "rps_v2": {"payoffs": "zero_sum"},
+    "texas_holdem_no_limit_v6": {"payoffs": "zero_sum"},
+    "texas_holdem_v4": {"payoffs": "zero_sum"},
+    "tictactoe_v3": {"describe": _BOARD, "payoffs": "zero_sum"},
+}
+_SPIEL = (
+    *("blackjack", "blotto", "breakthrough(rows=5,columns=4)", "catch", "coin_game", "connect_four", "dark_hex"),
+    *("first_sealed_auction", "goofspiel(num_cards=5)", "hanabi", "hex(board_size=4)", "kuhn_poker(players=3)"),
+    *("leduc_poker", "lewis_signaling", "liars_dice", "matching_pennies_3p", "matrix_pd", "negotiation", "nim"),
+    *("othello", "phantom_ttt", "pig(winscore=20)", "sheriff", "tic_tac_toe", "tiny_bridge_2p", "trade_comm"),
+)
+_ARENA = {
+    **dict.fromkeys(("TicTacToe-v0", "ConnectFour-v0", "KuhnPoker-v0", "Nim-v0", "Othello-v0-tiny", "WildTicTacToe-v0"), 2),
+    **dict.fromkeys(("IteratedPrisonersDilemma-v0", "SimpleNegotiation-v0-short", "Snake-v0", "LiarsDice-v0-small"), 2),
+    **dict.fromkeys(("Mastermind-v0", "GuessTheNumber-v0", "TowerOfHanoi-v0", "FrozenLake-v0"), 1),
+    **dict.fromkeys(("ThreePlayerTicTacToe-v0", "ThreePlayerIPD-v0"), 3),
+}  # fmt: skip
+_TEXT = {"settings": {"render_mode": "ansi"}}
+_GYM: dict[str, dict[str, Any]] = {
+    "FrozenLake-v1": _TEXT,
+    "CliffWalking-v1": {"settings": {"render_mode": "ansi", "max_episode_steps": 50}},
+    "Blackjack-v1": {},
+    "CartPole-v1": {},
+    "MountainCar-v0": {"settings": {"max_episode_steps": 50}},
+}
+_CHAT = {
+    "single turn": {"kind": "verifiers_environment", "env": "chat_environments:sums"},
+    "several turns": {"kind": "verifiers_environment", "env": "chat_environments:guessing"},
+    "with a tool": {"kind": "verifiers_environment", "env": "chat_environments:doubling"},
+    "tools and get_reward": {"kind": "trl_environment", "env": "chat_environments:GuessEnvironment"},
+}
+_PLAYERS = (2, 1, 3, 4, 5, 6)
+"""Numbers of players that a game of TextArena is tried with."""
+
+
+def environments() -> dict[str, dict[str, Any]]:
+    """Return name -> settings of a game."""
+    games = {
+        name: {"kind": "pettingzoo", "env": f"pettingzoo.classic.{name}", **more} for name, more in _CLASSIC.items()
+    }
+    games |= {f"openspiel/{name}": {"kind": "openspiel", "name": name} for name in _SPIEL}
+    games |= {f"textarena/{name}": {"kind": "textarena", "id": name, "players": n} for name, n in _ARENA.items()}
+    games |= {f"gymnasium/{name}": {"kind": "gymnasium", "id": name, **more} for name, more in _GYM.items()}
+    return games | {f"{settings['kind']}/{name}": settings for name, settings in _CHAT.items()}
+
+
+def main() -> None:
+    line = parser(__doc__)
+    line.add_argument("names", nargs="*", metavar="NAME")
+    line.add_argument("--survey", action="store_true")
+    given = line.parse_args()
+    known, figures = environments(), _of_this_commit(given.out)
+    for name in given.names or known:
+        if given.names or name not in figures["environments"]:
+            figures["environments"][name] = measure(name, known[name])
+            report(figures, given.out, seeds=[0])
+    if given.survey:
+        figures["survey"] = {"openspiel": survey(_every_spiel_game()), "textarena": survey(_every_arena_game())}
+    report(figures, given.out, seeds=[0])
+    sys.exit(any(found["faults"] for found in figures["environments"].values()))
+
+
+def _of_this_commit(file: Path | None) -> dict[str, Any]:
+    """Return the figures that earlier calls have written."""
+    if file is None or not file.exists() or (record := json.loads(file.read_text()))["commit"] != commit():
+        return {"environments": {}, "survey": {}}
+    return record["figures"]
+
+
+def config_of(settings: dict[str, Any]) -> GameConfig:
+    part = find("games", settings["kind"]).model_validate(settings)
+    assert isinstance(part, GameConfig)
+    return part
+
+
+def measure(name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the turns of a random episode and of the model's, and what is not as it must be."""
+    config = config_of(settings)
+    wrong = faults(config, 0)
+    home = RUNS / name.replace("/", "_")
+    shutil.rmtree(home, ignore_errors=True)
+    alone, killed = (Desk(home / run, scenario(settings, seats(config))) for run in ("alone", "killed"))
+    home.mkdir(parents=True)
+    statuses = [
+        alone.train("--trust"),
+        killed.train("--trust", kill=Kill("call", "Episode.__init__", 3)),
+        killed.train("--trust", "--resume", "auto"),
+    ]
+    if statuses != [0, -9, 0]:
+        wrong.append(f"runs ended with {statuses}: {alone.said()[-300:]} {killed.said()[-300:]}")
+    elif outcome(alone.run) != outcome(killed.run):
+        wrong.append("a killed and resumed run differs")
+    turns = [json.loads(row)["episode/turns"] for row in outcome(alone.run)[0]] if statuses[0] == 0 else []
+    return {"random_turns": len(play(config, 0).moves), "model_turns": turns, "faults": wrong}
+
+
+def scenario(game: dict[str, Any], filled: dict[str, str]) -> dict[str, Any]:
+    """Return a run of a tiny model that knows nothing; where moves are listed, its illegal ones become random ones."""
+    free = game["kind"] in ("textarena", "verifiers_environment", "trl_environment")
+    return {
+        "game": game if free else game | {"illegal": {"then": "random"}},
+        "seats": filled,
+        "roles": {"player": {"kind": "player", "policy": "actor", "sampling": {"max_tokens": 4}}},
+        "policies": {
+            "actor": {
+                "model": {"kind": "tiny", "hidden": 16, "vocabulary": "bytes", "context": 65536},
+                "learner": {"kind": "grpo", "lr": 1e-3},
+            }
+        },
+        "schedule": {"steps": 2, "groups": 1, "group_size": 2, "threads": 1},
+        "checkpoint": {"every": 1, "trajectories": 1.0},
+        "alarms": None,
+    }
+
+
+def survey(games: Iterator[tuple[str, list[dict[str, Any]]]]) -> dict[str, Any]:
+    """Return how many games can be played, and the reasons why others cannot."""
+    works, reasons = Counter[bool](), {}
+    for name, attempts in games:
+        problems = [_attempt(settings) for settings in attempts]
+        works["" in problems] += 1
+        if "" not in problems:
+            reasons[name] = problems[0]
+    return {"games": sum(works.values()), "played": works[True], "not_played": reasons}
+
+
+def _attempt(settings: dict[str, Any]) -> str:
+    """Return the reason why a random episode of at most 100 moves cannot be played; "" if it can."""
+    try:
+        play(config_of(settings), 0, most=100)
+    except Exception as error:  # noqa: BLE001 (whatever somebody else's code raises is the result)
+        return " ".join(f"{type(error).__name__}: {error}".replace(str(ROOT), "").split())[:160]
+    return ""
+
+
+def _every_spiel_game() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    import pyspiel
+
+    for facts in pyspiel.registered_games():
+        if facts.default_loadable:
+            yield facts.short_name, [{"kind": "openspiel", "name": facts.short_name}]
+
+
+def _every_arena_game() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield the first variant of each game of TextArena."""
+    from textarena.envs.registration import ENV_REGISTRY
+
+    seen = set[str]()
+    for name, spec in list(ENV_REGISTRY.items()):
+        if str(spec.entry_point) not in seen:
+            seen.add(str(spec.entry_point))
+            yield name, [{"kind": "textarena", "id": name, "players": players} for players in _PLAYERS]
+
+
+if __name__ == "__main__":
+    random.seed(0)
+    main()

@@ -1,4 +1,4 @@
-"""Plays environments of PettingZoo, Gymnasium, OpenSpiel, TextArena, verifiers and TRL as games: which work, and why not.
+"""Plays environments of PettingZoo, Gymnasium, OpenSpiel, TextArena, verifiers and TRL as games.
 
     python tests/bench/environments.py [NAME ...] [--survey] [--out FILE]
 
@@ -32,7 +32,8 @@ from marl.parts import find  # noqa: E402
 from marl.protocols import GameConfig  # noqa: E402
 
 RUNS = ROOT / "runs" / "environments"
-_BOARD = "{% for row in observation %}{% for cell in row %}{{ 'x' if cell[0] else 'o' if cell[1] else '.' }}{% endfor %}/{% endfor %}"
+_CELL = "{{ 'x' if cell[0] else 'o' if cell[1] else '.' }}"
+_BOARD = f"{{% for row in observation %}}{{% for cell in row %}}{_CELL}{{% endfor %}}/{{% endfor %}}"
 _ONES = "{% for bit in observation %}{% if bit %}{{ loop.index0 }} {% endif %}{% endfor %}"
 _CLASSIC: dict[str, dict[str, Any]] = {
     "chess_v6": {"settings": {"render_mode": "ansi"}, "payoffs": "zero_sum"},
@@ -52,11 +53,14 @@ _SPIEL = (
     *("othello", "phantom_ttt", "pig(winscore=20)", "sheriff", "tic_tac_toe", "tiny_bridge_2p", "trade_comm"),
 )
 _ARENA = {
-    **dict.fromkeys(("TicTacToe-v0", "ConnectFour-v0", "KuhnPoker-v0", "Nim-v0", "Othello-v0-tiny", "WildTicTacToe-v0"), 2),
-    **dict.fromkeys(("IteratedPrisonersDilemma-v0", "SimpleNegotiation-v0-short", "Snake-v0", "LiarsDice-v0-small"), 2),
-    **dict.fromkeys(("Mastermind-v0", "GuessTheNumber-v0", "TowerOfHanoi-v0", "FrozenLake-v0"), 1),
-    **dict.fromkeys(("ThreePlayerTicTacToe-v0", "ThreePlayerIPD-v0"), 3),
-}  # fmt: skip
+    1: ("Mastermind-v0", "GuessTheNumber-v0", "TowerOfHanoi-v0", "FrozenLake-v0"),
+    2: (
+        *("TicTacToe-v0", "ConnectFour-v0", "KuhnPoker-v0", "Nim-v0", "Othello-v0-tiny", "WildTicTacToe-v0"),
+        *("IteratedPrisonersDilemma-v0", "SimpleNegotiation-v0-short", "Snake-v0", "LiarsDice-v0-small"),
+    ),
+    3: ("ThreePlayerTicTacToe-v0", "ThreePlayerIPD-v0"),
+}
+"""Number of players -> games."""
 _TEXT = {"settings": {"render_mode": "ansi"}}
 _GYM: dict[str, dict[str, Any]] = {
     "FrozenLake-v1": _TEXT,
@@ -77,11 +81,13 @@ _PLAYERS = (2, 1, 3, 4, 5, 6)
 
 def environments() -> dict[str, dict[str, Any]]:
     """Return name -> settings of a game."""
-    games = {
-        name: {"kind": "pettingzoo", "env": f"pettingzoo.classic.{name}", **more} for name, more in _CLASSIC.items()
+    games: dict[str, dict[str, Any]] = {
+        f"pettingzoo/{name}": {"kind": "pettingzoo", "env": f"pettingzoo.classic.{name}", **more}
+        for name, more in _CLASSIC.items()
     }
     games |= {f"openspiel/{name}": {"kind": "openspiel", "name": name} for name in _SPIEL}
-    games |= {f"textarena/{name}": {"kind": "textarena", "id": name, "players": n} for name, n in _ARENA.items()}
+    arena = [(name, players) for players, names in _ARENA.items() for name in names]
+    games |= {f"textarena/{name}": {"kind": "textarena", "id": name, "players": players} for name, players in arena}
     games |= {f"gymnasium/{name}": {"kind": "gymnasium", "id": name, **more} for name, more in _GYM.items()}
     return games | {f"{settings['kind']}/{name}": settings for name, settings in _CHAT.items()}
 
@@ -132,7 +138,8 @@ def measure(name: str, settings: dict[str, Any]) -> dict[str, Any]:
         wrong.append(f"runs ended with {statuses}: {alone.said()[-300:]} {killed.said()[-300:]}")
     elif outcome(alone.run) != outcome(killed.run):
         wrong.append("a killed and resumed run differs")
-    turns = [json.loads(row)["episode/turns"] for row in outcome(alone.run)[0]] if statuses[0] == 0 else []
+    rows = map(json.loads, outcome(alone.run)[0] if statuses[0] == 0 else [])
+    turns = [row["episode/turns"] for row in rows if "episode/turns" in row]
     return {"random_turns": len(play(config, 0).moves), "model_turns": turns, "faults": wrong}
 
 

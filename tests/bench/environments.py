@@ -17,6 +17,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +131,9 @@ def measure(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     alone, killed = (Desk(home / run, scenario(settings, seats(config))) for run in ("alone", "killed"))
     home.mkdir(parents=True)
     statuses = [
-        alone.train("--trust"),
-        killed.train("--trust", kill=Kill("call", "Episode.__init__", 3)),
-        killed.train("--trust", "--resume", "auto"),
+        _status(alone.begin("--trust")),
+        _status(killed.begin("--trust", kill=Kill("call", "Episode.__init__", 3))),
+        _status(killed.begin("--trust", "--resume", "auto")),
     ]
     if statuses != [0, -9, 0]:
         wrong.append(f"runs ended with {statuses}: {alone.said()[-300:]} {killed.said()[-300:]}")
@@ -141,6 +142,12 @@ def measure(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     rows = map(json.loads, outcome(alone.run)[0] if statuses[0] == 0 else [])
     turns = [row["episode/turns"] for row in rows if "episode/turns" in row]
     return {"random_turns": len(play(config, 0).moves), "model_turns": turns, "faults": wrong}
+
+
+def _status(process: BaseProcess) -> int | None:
+    """Return the exit status of a process, however long it takes."""
+    process.join()
+    return process.exitcode
 
 
 def scenario(game: dict[str, Any], filled: dict[str, str]) -> dict[str, Any]:

@@ -42,4 +42,8 @@ def manual(tools: Mapping[str, str]) -> str:
 def signature(name: str, function: Callable[..., Any]) -> str:
     """Return a function's name, parameters and docstring, on one line."""
     text = " ".join(inspect.cleandoc(function.__doc__ or "").split())
-    return f"{name}{inspect.signature(function)}: {text}"
+    try:
+        parameters = inspect.signature(function, eval_str=True)
+    except NameError:  # an annotation that only a type checker can read
+        parameters = inspect.signature(function)
+    return f"{name}{parameters}: {text}"

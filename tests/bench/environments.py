@@ -1,18 +1,20 @@
 """Plays environments of PettingZoo, Gymnasium, OpenSpiel, TextArena, verifiers and TRL as games.
 
-    python tests/bench/environments.py [NAME ...] [--survey] [--out FILE]
+    python tests/bench/environments.py [LIBRARY ...] [--survey] [--out FILE]
 
-Each environment of the list below is played by a random player, twice with one seed, and from the middle by replay of
-its moves; then a tiny language model that knows nothing trains on it for two steps, once left alone and once with a
-SIGKILL in the second step and `--resume auto`, and all that the two runs leave on disk is compared. `--survey` plays
-one random episode of every game that OpenSpiel and TextArena register and says why some do not work. Figures are
-written after each environment; those that FILE holds from the same commit stay, so that it can be done in parts.
+Each environment of the list below is played by a random player: twice with one seed, and from the middle by replay of
+its moves. Then a tiny language model that knows nothing trains on all environments of a library in one run of two
+steps, once left alone and once with a SIGKILL in the second step and `--resume auto`, and all that the two runs leave
+on disk is compared. `--survey` plays one random episode of every game that OpenSpiel and TextArena register, and says
+why some do not work. Figures are written after each library; those that FILE holds from the same commit stay, so that
+it can be done in parts.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import sys
 from collections import Counter
@@ -29,6 +31,7 @@ sys.path.append(str(SUPPORT))
 from real_runs import Desk, Kill, outcome  # noqa: E402
 from wrapped_games import faults, play, seats  # noqa: E402
 
+from marl.graph import read_trajectories  # noqa: E402
 from marl.parts import find  # noqa: E402
 from marl.protocols import GameConfig  # noqa: E402
 
@@ -80,39 +83,42 @@ _PLAYERS = (2, 1, 3, 4, 5, 6)
 """Numbers of players that a game of TextArena is tried with."""
 
 
-def environments() -> dict[str, dict[str, Any]]:
-    """Return name -> settings of a game."""
-    games: dict[str, dict[str, Any]] = {
-        f"pettingzoo/{name}": {"kind": "pettingzoo", "env": f"pettingzoo.classic.{name}", **more}
-        for name, more in _CLASSIC.items()
+def libraries() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return library -> name of an environment -> settings of a game."""
+    return {
+        "pettingzoo": {
+            name: {"kind": "pettingzoo", "env": f"pettingzoo.classic.{name}", **more} for name, more in _CLASSIC.items()
+        },
+        "openspiel": {name: {"kind": "openspiel", "name": name} for name in _SPIEL},
+        "textarena": {
+            name: {"kind": "textarena", "id": name, "players": players}
+            for players, names in _ARENA.items()
+            for name in names
+        },
+        "gymnasium": {name: {"kind": "gymnasium", "id": name, **more} for name, more in _GYM.items()},
+        "chat": _CHAT,
     }
-    games |= {f"openspiel/{name}": {"kind": "openspiel", "name": name} for name in _SPIEL}
-    arena = [(name, players) for players, names in _ARENA.items() for name in names]
-    games |= {f"textarena/{name}": {"kind": "textarena", "id": name, "players": players} for name, players in arena}
-    games |= {f"gymnasium/{name}": {"kind": "gymnasium", "id": name, **more} for name, more in _GYM.items()}
-    return games | {f"{settings['kind']}/{name}": settings for name, settings in _CHAT.items()}
 
 
 def main() -> None:
     line = parser(__doc__)
-    line.add_argument("names", nargs="*", metavar="NAME")
+    line.add_argument("libraries", nargs="*", metavar="LIBRARY")
     line.add_argument("--survey", action="store_true")
     given = line.parse_args()
-    known, figures = environments(), _of_this_commit(given.out)
-    for name in given.names or known:
-        if given.names or name not in figures["environments"]:
-            figures["environments"][name] = measure(name, known[name])
-            report(figures, given.out, seeds=[0])
+    figures = _of_this_commit(given.out)
+    for library in given.libraries or ([] if given.survey else libraries()):
+        figures["libraries"][library] = measure(library, libraries()[library])
+        report(figures, given.out, seeds=[0])
     if given.survey:
         figures["survey"] = {"openspiel": survey(_every_spiel_game()), "textarena": survey(_every_arena_game())}
     report(figures, given.out, seeds=[0])
-    sys.exit(any(found["faults"] for found in figures["environments"].values()))
+    sys.exit(any(found["faults"] for found in figures["libraries"].values()))
 
 
 def _of_this_commit(file: Path | None) -> dict[str, Any]:
     """Return the figures that earlier calls have written."""
     if file is None or not file.exists() or (record := json.loads(file.read_text()))["commit"] != commit():
-        return {"environments": {}, "survey": {}}
+        return {"libraries": {}, "survey": {}}
     return record["figures"]
 
 
@@ -122,26 +128,41 @@ def config_of(settings: dict[str, Any]) -> GameConfig:
     return part
 
 
-def measure(name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the turns of a random episode and of the model's, and what is not as it must be."""
-    config = config_of(settings)
-    wrong = faults(config, 0)
-    home = RUNS / name.replace("/", "_")
+def measure(library: str, games: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the turns of a random episode and of the model's in each game, and what is not as it must be."""
+    configs = {name: config_of(settings) for name, settings in games.items()}
+    wrong = [f"{name}: {fault}" for name, config in configs.items() for fault in faults(config, 0)]
+    home = RUNS / library
     shutil.rmtree(home, ignore_errors=True)
-    alone, killed = (Desk(home / run, scenario(settings, seats(config))) for run in ("alone", "killed"))
     home.mkdir(parents=True)
+    alone, killed = (Desk(home / run, scenario(games)) for run in ("alone", "killed"))
+    second_step = len(games) + len(games) // 2 + 1
     statuses = [
         _status(alone.begin("--trust")),
-        _status(killed.begin("--trust", kill=Kill("call", "Episode.__init__", 3))),
+        _status(killed.begin("--trust", kill=Kill("call", "Episode.__init__", second_step))),
         _status(killed.begin("--trust", "--resume", "auto")),
     ]
     if statuses != [0, -9, 0]:
         wrong.append(f"runs ended with {statuses}: {alone.said()[-300:]} {killed.said()[-300:]}")
     elif outcome(alone.run) != outcome(killed.run):
         wrong.append("a killed and resumed run differs")
-    rows = map(json.loads, outcome(alone.run)[0] if statuses[0] == 0 else [])
-    turns = [row["episode/turns"] for row in rows if "episode/turns" in row]
-    return {"random_turns": len(play(config, 0).moves), "model_turns": turns, "faults": wrong}
+    turns = _turns(alone.run)
+    return {
+        "faults": wrong,
+        "turns": {
+            name: {"random": len(play(config, 0).moves), "model": turns.get(_label(name), [])}
+            for name, config in configs.items()
+        },
+    }
+
+
+def _turns(run: Path) -> dict[str, list[int]]:
+    """Return name of a game in a run -> turns of each episode."""
+    turns: dict[str, list[int]] = {}
+    for file in sorted((run / "trajectories").glob("*.jsonl.zst")):
+        for trajectory in read_trajectories(file):
+            turns.setdefault(trajectory.deal.game, []).append(len(trajectory.turns))
+    return turns
 
 
 def _status(process: BaseProcess) -> int | None:
@@ -150,20 +171,34 @@ def _status(process: BaseProcess) -> int | None:
     return process.exitcode
 
 
-def scenario(game: dict[str, Any], filled: dict[str, str]) -> dict[str, Any]:
-    """Return a run of a tiny model that knows nothing; where moves are listed, its illegal ones become random ones."""
-    free = game["kind"] in ("textarena", "verifiers_environment", "trl_environment")
+def _label(name: str) -> str:
+    """Return a name that a game can have in a run."""
+    return re.sub("[^0-9A-Za-z_]+", "-", name)
+
+
+def scenario(games: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return a run of a tiny model that knows nothing, one episode of each game a step.
+
+    Where moves are listed, illegal ones are replaced by random ones, so that episodes have their usual length.
+    """
+    free = ("textarena", "verifiers_environment", "trl_environment")
     return {
-        "game": game if free else game | {"illegal": {"then": "random"}},
-        "seats": filled,
-        "roles": {"player": {"kind": "player", "policy": "actor", "sampling": {"max_tokens": 4}}},
+        "games": {
+            _label(name): {
+                "game": game if game["kind"] in free else game | {"illegal": {"then": "random"}},
+                "seats": seats(config_of(game)),
+            }
+            for name, game in games.items()
+        },
+        "roles": {"player": {"kind": "player", "policy": "actor", "sampling": {"max_tokens": 3}}},
         "policies": {
             "actor": {
                 "model": {"kind": "tiny", "hidden": 16, "vocabulary": "bytes", "context": 65536},
                 "learner": {"kind": "grpo", "lr": 1e-3},
             }
         },
-        "schedule": {"steps": 2, "groups": 1, "group_size": 2, "threads": 1},
+        "credit": {"baseline": {"kind": "none"}},
+        "schedule": {"steps": 2, "groups": len(games), "group_size": 1, "threads": 1},
         "checkpoint": {"every": 1, "trajectories": 1.0},
         "alarms": None,
     }

@@ -6,8 +6,8 @@ Each environment of the list below is played by a random player: twice with one 
 its moves. Then a tiny language model that knows nothing trains on all environments of a library in one run of two
 steps, once left alone and once with a SIGKILL in the second step and `--resume auto`, and all that the two runs leave
 on disk is compared. `--survey` plays one random episode of every game that OpenSpiel and TextArena register, and says
-why some do not work. Figures are written after each library; those that FILE holds from the same commit stay, so that
-it can be done in parts.
+why some do not work. Figures are written after each library; those that FILE holds from the same commit stay, so that it
+can be done in parts.
 """
 
 from __future__ import annotations
@@ -79,6 +79,17 @@ _CHAT = {
     "with a tool": {"kind": "verifiers_environment", "env": "chat_environments:doubling"},
     "tools and get_reward": {"kind": "trl_environment", "env": "chat_environments:GuessEnvironment"},
 }
+_REASONS = {
+    "OpenRouter": "asks a model of an endpoint",
+    "nltk": "needs lists of words that nltk downloads",
+    "SyntaxError": "its module needs Python 3.12",
+    "mean field game": "is a mean field game",
+    "action structs": "lists no legal moves",
+    "is no finite number": "pays a text after a wrong move",
+    "FileNotFoundError": "lacks files in its package",
+    "Could not import": "lacks its module in the package",
+}
+"""Part of a message -> the reason in short."""
 _PLAYERS = (2, 1, 3, 4, 5, 6)
 """Numbers of players that a game of TextArena is tried with."""
 
@@ -105,20 +116,20 @@ def main() -> None:
     line.add_argument("libraries", nargs="*", metavar="LIBRARY")
     line.add_argument("--survey", action="store_true")
     given = line.parse_args()
-    figures = _of_this_commit(given.out)
-    for library in given.libraries or ([] if given.survey else libraries()):
-        figures["libraries"][library] = measure(library, libraries()[library])
-        report(figures, given.out, seeds=[0])
     if given.survey:
-        figures["survey"] = {"openspiel": survey(_every_spiel_game()), "textarena": survey(_every_arena_game())}
-    report(figures, given.out, seeds=[0])
-    sys.exit(any(found["faults"] for found in figures["libraries"].values()))
+        surveys = {"openspiel": survey(_every_spiel_game()), "textarena": survey(_every_arena_game())}
+        return report(surveys, given.out, seeds=[0])
+    figures = _of_this_commit(given.out)
+    for library in given.libraries or libraries():
+        figures[library] = measure(library, libraries()[library])
+        report(figures, given.out, seeds=[0])
+    sys.exit(any(found["faults"] for found in figures.values()))
 
 
 def _of_this_commit(file: Path | None) -> dict[str, Any]:
     """Return the figures that earlier calls have written."""
     if file is None or not file.exists() or (record := json.loads(file.read_text()))["commit"] != commit():
-        return {"libraries": {}, "survey": {}}
+        return {}
     return record["figures"]
 
 
@@ -205,14 +216,14 @@ def scenario(games: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def survey(games: Iterator[tuple[str, list[dict[str, Any]]]]) -> dict[str, Any]:
-    """Return how many games can be played, and the reasons why others cannot."""
-    works, reasons = Counter[bool](), {}
+    """Return how many games can be played, and the others by the reason why they cannot."""
+    played, others = 0, dict[str, list[str]]()
     for name, attempts in games:
         problems = [_attempt(settings) for settings in attempts]
-        works["" in problems] += 1
+        played += "" in problems
         if "" not in problems:
-            reasons[name] = problems[0]
-    return {"games": sum(works.values()), "played": works[True], "not_played": reasons}
+            others.setdefault(problems[0], []).append(name)
+    return {"played": played, "not_played": others}
 
 
 def _attempt(settings: dict[str, Any]) -> str:
@@ -220,7 +231,8 @@ def _attempt(settings: dict[str, Any]) -> str:
     try:
         play(config_of(settings), 0, most=100)
     except Exception as error:  # noqa: BLE001 (whatever somebody else's code raises is the result)
-        return " ".join(f"{type(error).__name__}: {error}".replace(str(ROOT), "").split())[:160]
+        text = f"{type(error).__name__}: {error}"
+        return next((reason for mark, reason in _REASONS.items() if mark in text), " ".join(text.split())[:100])
     return ""
 
 

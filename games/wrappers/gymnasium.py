@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -10,7 +11,7 @@ from pettingzoo import AECEnv
 from pydantic import field_validator
 
 from games.aec import AecGame, AecRules
-from games.wrappers.imports import named
+from games.wrappers.imports import maker
 from games.wrappers.pettingzoo import DescribedConfig
 from games.wrappers.words import TemplateWords
 from marl.config import similar
@@ -24,14 +25,14 @@ class GymnasiumConfig(DescribedConfig):
     kind: str = "gymnasium"
     example = "id: FrozenLake-v1, settings: {render_mode: ansi, is_slippery: false}"
     id: str
-    """Name of a registered environment, such as `CartPole-v1`, or the import path of a class or function that makes
-    one: `my_package.my_module:MyEnv`."""
+    """Name of a registered environment, such as `CartPole-v1`, or the import path of a class of environments,
+    `my_package.my_module:MyEnv`, or of a function that makes one and is named env or make_env."""
 
     @field_validator("id")
     @classmethod
     def _exists(cls, place: str) -> str:
         if ":" in place:
-            named(place, "id")
+            _maker(place)
             return place
         try:
             gymnasium.spec(place)
@@ -49,10 +50,14 @@ class GymnasiumConfig(DescribedConfig):
     def _make(self) -> gymnasium.Env[Any, Any]:
         try:
             if ":" in self.id:
-                return named(self.id, "id")(**self.settings)
+                return _maker(self.id)(**self.settings)
             return gymnasium.make(self.id, **self.settings)
         except (TypeError, ImportError, gymnasium.error.Error) as error:
             raise ValueError(f"id: {self.id!r} with settings {self.settings}: {error}") from error
+
+
+def _maker(place: str) -> Callable[..., Any]:
+    return maker(place, "id", lambda kind: issubclass(kind, gymnasium.Env))
 
 
 class SingleSeat(AECEnv[str, Any, Any]):

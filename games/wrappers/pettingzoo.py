@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 
 from games.aec import AecGame, AecRules
 from games.base import TextGameConfig
-from games.wrappers.imports import named, package
+from games.wrappers.imports import maker, package
 from games.wrappers.words import TemplateText, TemplateWords
 from marl.config import nearest
 
@@ -37,8 +37,9 @@ class PettingZooConfig(DescribedConfig):
     kind: str = "pettingzoo"
     example = "env: pettingzoo.classic.connect_four_v3"
     env: str
-    """A module of PettingZoo, such as `pettingzoo.classic.connect_four_v3`, or the import path of a function or class
-    that makes an environment: `my_package.my_module:MyEnv`."""
+    """A module of PettingZoo, such as `pettingzoo.classic.connect_four_v3`, or the import path of a class of
+    environments, `my_package.my_module:MyEnv`, or of a function that makes one and is named env, raw_env, parallel_env,
+    make_env or load_environment."""
     payoffs: Literal["general", "zero_sum", "common"] = "general"
     """`zero_sum`: what all agents are paid adds up to 0; `common`: all are paid the same. No environment says so
     itself, so it is declared, and checked at the end of each episode. It decides who pays for an illegal move."""
@@ -80,7 +81,7 @@ def environment(maker: Any, settings: Mapping[str, Any]) -> AECEnv[str, Any, Any
 def _maker(place: str) -> Any:
     """Return the function or class that makes an environment; raise ValueError if there is none."""
     if ":" in place:
-        return named(place, "env")
+        return maker(place, "env", lambda kind: issubclass(kind, AECEnv | ParallelEnv))
     family, _, name = place.rpartition(".")
     if not family.startswith("pettingzoo."):
         raise ValueError(f"env: {place!r}; choices: pettingzoo.FAMILY.NAME, or an import path 'package.module:name'")

@@ -19,7 +19,7 @@ from games.base import TextGame, TextGameConfig, finite
 from games.global_random import GlobalRandom
 from games.tasks.base import deal_problem
 from games.wrappers.calls import conversation, manual, read_call, signature
-from games.wrappers.imports import named
+from games.wrappers.imports import maker, named
 from marl.parts import Part
 from marl.protocols import TaskConfig, VerifierConfig
 from marl.types import Case, Problem, Verdict
@@ -40,7 +40,7 @@ class TrlConfig(TextGameConfig):
     kind: str = "trl_environment"
     example = "env: my_package.my_module:GuessEnvironment"
     env: str
-    """Import path of the class, or of a function, that makes the environment."""
+    """Import path of a class with a method `reset`, or of a function that makes one and is named `make_env`."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Arguments of its constructor."""
     prompt: str = ""
@@ -55,17 +55,23 @@ class TrlConfig(TextGameConfig):
     examples: tuple[str, ...] = ()
     """Examples of answers, for random play and the warm-up of tiny models."""
 
-    @field_validator("env", "rewards")
+    @field_validator("env")
     @classmethod
-    def _exist(cls, places: Any) -> Any:
-        for place in [places] if isinstance(places, str) else places:
-            named(place, "import path")
+    def _exists(cls, place: str) -> str:
+        _maker(place)
+        return place
+
+    @field_validator("rewards")
+    @classmethod
+    def _exist(cls, places: tuple[str, ...]) -> tuple[str, ...]:
+        for place in places:
+            named(place, "rewards")
         return places
 
     def make(self) -> Any:
         """Return a new environment; raise ValueError if it is none."""
         try:
-            made = named(self.env, "env")(**self.settings)
+            made = _maker(self.env)(**self.settings)
         except TypeError as error:
             raise ValueError(f"settings: {self.settings} are not taken: {error}") from error
         members = dict(inspect.getmembers(type(made), inspect.isfunction))
@@ -188,6 +194,10 @@ class RewardFunctionVerifier(VerifierConfig):
         if reward is None:
             return Verdict(0.0, "the reward function does not apply")
         return Verdict(reward / self.best)
+
+
+def _maker(place: str) -> Callable[..., Any]:
+    return maker(place, "env", lambda kind: "reset" in dict(inspect.getmembers(kind, inspect.isfunction)))
 
 
 def columns_of(problem: Problem) -> dict[str, Any]:

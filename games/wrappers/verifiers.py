@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 from games.base import TextGame, TextGameConfig
 from games.global_random import GlobalRandom
 from games.wrappers.calls import conversation, manual
-from games.wrappers.imports import named, package
+from games.wrappers.imports import maker, package
 from marl.types import Findings
 
 SEAT = "player_0"
@@ -32,7 +32,8 @@ class VerifiersConfig(TextGameConfig):
     kind: str = "verifiers_environment"
     example = "env: my_package.my_module:load_environment"
     env: str
-    """Import path of a function that returns the environment, such as the `load_environment` of its package."""
+    """Import path of a class of environments, or of a function that makes one and is named `load_environment`, as in
+    packages of environments."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Arguments of that function."""
     examples: tuple[str, ...] = ()
@@ -41,16 +42,15 @@ class VerifiersConfig(TextGameConfig):
     @field_validator("env")
     @classmethod
     def _exists(cls, place: str) -> str:
-        package("verifiers.legacy", "verifiers")
-        named(place, "env")
+        _maker(place)
         return place
 
     @cached_property
     def environment(self) -> Any:
         """The environment, whose reward functions judge one episode by itself."""
         with GlobalRandom():
-            made = named(self.env, "env")(**self.settings)
-        if not isinstance(made, package("verifiers.legacy", "verifiers").Environment):
+            made = _maker(self.env)(**self.settings)
+        if not isinstance(made, _library().Environment):
             raise ValueError(f"env: {self.env!r} makes a {type(made).__name__}; choices: an Environment of `verifiers`")
         rubrics = [made.rubric, *vars(made.rubric).get("rubrics", ())]
         if any(rubric.has_group_rewards for rubric in rubrics):
@@ -150,6 +150,15 @@ class VerifiersGame(TextGame):
     def findings(self) -> Findings:
         """Return what each reward function said."""
         return Findings(self._measures)
+
+
+def _library() -> Any:
+    return package("verifiers.legacy", "verifiers")
+
+
+def _maker(place: str) -> Callable[..., Any]:
+    library = _library()
+    return maker(place, "env", lambda kind: issubclass(kind, library.Environment))
 
 
 def _plain(message: Any) -> tuple[str, str]:

@@ -1,29 +1,26 @@
 """Plays environments of PettingZoo, Gymnasium, OpenSpiel, TextArena, verifiers and TRL as games.
 
-    python tests/bench/environments.py [LIBRARY ...] [--survey] [--out FILE]
+    python tests/bench/environments.py LIBRARY [--survey] [--out FILE]
 
-Each environment of the list below is played by a random player: twice with one seed, and from the middle by replay of
-its moves. Then a tiny language model that knows nothing trains on all environments of a library in one run of two
-steps, once left alone and once with a SIGKILL in the second step and `--resume auto`, and all that the two runs leave
-on disk is compared. `--survey` plays one random episode of every game that OpenSpiel and TextArena register, and says
-why some do not work. Figures are written after each library; those that FILE holds from the same commit stay, so that it
-can be done in parts.
+Each environment of a library (pettingzoo, openspiel, textarena, gymnasium, chat) is played by a random player: twice
+with one seed, and from the middle by replay of its moves. Then a tiny language model that knows nothing trains on all
+of them in one run of two steps, once left alone and once with a SIGKILL in the second step and `--resume auto`, and all
+that the two runs leave on disk is compared. `--survey` plays one random episode of every game that OpenSpiel or
+TextArena registers instead, and says why some do not work.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from _bench import ROOT, commit, parser, report
+from _bench import ROOT, parser, report
 
 SUPPORT = ROOT / "tests" / "support"
 sys.path.append(str(SUPPORT))
@@ -51,10 +48,10 @@ _CLASSIC: dict[str, dict[str, Any]] = {
     "tictactoe_v3": {"describe": _BOARD, "payoffs": "zero_sum"},
 }
 _SPIEL = (
-    *("blackjack", "blotto", "breakthrough(rows=5,columns=4)", "catch", "coin_game", "connect_four", "dark_hex"),
+    *("blackjack", "blotto", "breakthrough(rows=5,columns=4)", "catch", "connect_four", "dark_hex"),
     *("first_sealed_auction", "goofspiel(num_cards=5)", "hanabi", "hex(board_size=4)", "kuhn_poker(players=3)"),
     *("leduc_poker", "lewis_signaling", "liars_dice", "matching_pennies_3p", "matrix_pd", "negotiation", "nim"),
-    *("othello", "phantom_ttt", "pig(winscore=20)", "sheriff", "tic_tac_toe", "tiny_bridge_2p", "trade_comm"),
+    *("phantom_ttt", "pig(winscore=20)", "sheriff", "tic_tac_toe", "tiny_bridge_2p", "trade_comm"),
 )
 _ARENA = {
     1: ("Mastermind-v0", "GuessTheNumber-v0", "TowerOfHanoi-v0", "FrozenLake-v0"),
@@ -73,10 +70,11 @@ _GYM: dict[str, dict[str, Any]] = {
     "CartPole-v1": {},
     "MountainCar-v0": {"settings": {"max_episode_steps": 50}},
 }
-_CHAT = {
-    "single turn": {"kind": "verifiers_environment", "env": "chat_environments:sums"},
-    "several turns": {"kind": "verifiers_environment", "env": "chat_environments:guessing"},
-    "with a tool": {"kind": "verifiers_environment", "env": "chat_environments:doubling"},
+_VERIFIERS = {"kind": "verifiers_environment", "env": "chat_environments:load_environment"}
+_CHAT: dict[str, dict[str, Any]] = {
+    "single turn": {**_VERIFIERS, "settings": {"name": "sums"}},
+    "several turns": {**_VERIFIERS, "settings": {"name": "guessing"}},
+    "with a tool": {**_VERIFIERS, "settings": {"name": "doubling"}},
     "tools and get_reward": {"kind": "trl_environment", "env": "chat_environments:GuessEnvironment"},
 }
 _REASONS = {
@@ -113,24 +111,15 @@ def libraries() -> dict[str, dict[str, dict[str, Any]]]:
 
 def main() -> None:
     line = parser(__doc__)
-    line.add_argument("libraries", nargs="*", metavar="LIBRARY")
+    line.add_argument("library", choices=libraries())
     line.add_argument("--survey", action="store_true")
     given = line.parse_args()
     if given.survey:
-        surveys = {"openspiel": survey(_every_spiel_game()), "textarena": survey(_every_arena_game())}
-        return report(surveys, given.out, seeds=[0])
-    figures = _of_this_commit(given.out)
-    for library in given.libraries or libraries():
-        figures[library] = measure(library, libraries()[library])
-        report(figures, given.out, seeds=[0])
-    sys.exit(any(found["faults"] for found in figures.values()))
-
-
-def _of_this_commit(file: Path | None) -> dict[str, Any]:
-    """Return the figures that earlier calls have written."""
-    if file is None or not file.exists() or (record := json.loads(file.read_text()))["commit"] != commit():
-        return {}
-    return record["figures"]
+        games = {"openspiel": _every_spiel_game, "textarena": _every_arena_game}[given.library]()
+        return report(survey(games), given.out, seeds=[0])
+    figures = measure(given.library, libraries()[given.library])
+    report(figures, given.out, seeds=[0])
+    return sys.exit(bool(figures["faults"]))
 
 
 def config_of(settings: dict[str, Any]) -> GameConfig:

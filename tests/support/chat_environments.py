@@ -8,6 +8,11 @@ from typing import Any
 TOP = 9
 
 
+def load_environment(name: str, **settings: Any) -> Any:
+    """An environment of `verifiers` by its name."""
+    return {"sums": sums, "guessing": guessing, "doubling": doubling}[name](**settings)
+
+
 def sums(rows: int = 4, held_out: int = 2) -> Any:
     """A single-turn environment of `verifiers`: sums of a number with itself, two reward functions."""
     from datasets import Dataset

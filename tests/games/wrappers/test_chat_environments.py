@@ -18,6 +18,10 @@ SEAT = "player_0"
 GUESS: dict[str, Any] = {"env": "chat_environments:GuessEnvironment", "prompt": "A game. "}
 
 
+def verifiers(name: str, **settings: Any) -> VerifiersConfig:
+    return VerifiersConfig(env="chat_environments:load_environment", settings={"name": name, **settings})
+
+
 def call(name: str, **arguments: Any) -> str:
     return json.dumps({"name": name, "arguments": arguments})
 
@@ -37,7 +41,7 @@ def find_number(game: Any, say: Any) -> int:
 
 @pytest.mark.slow  # its import takes seconds
 def test_a_single_turn_is_paid_by_the_weighted_reward_functions_of_the_rubric() -> None:
-    game = VerifiersConfig(env="chat_environments:sums").build()
+    game = verifiers("sums").build()
     game.reset(0, {"row": 2})
     assert game.observe(SEAT)["text"] == "Add.\n\n2+2?"
     game.step("4")
@@ -50,7 +54,7 @@ def test_a_single_turn_is_paid_by_the_weighted_reward_functions_of_the_rubric() 
 
 @pytest.mark.slow
 def test_held_out_rows_are_those_of_evaluation() -> None:
-    config = VerifiersConfig(env="chat_environments:sums", settings={"rows": 3, "held_out": 2})
+    config = verifiers("sums", rows=3, held_out=2)
     assert config.held_out(5) == [{"split": "held_out", "row": 0}, {"split": "held_out", "row": 1}]
     game = config.build()
     game.reset(0, config.held_out(1)[0])
@@ -66,7 +70,7 @@ def test_held_out_rows_are_those_of_evaluation() -> None:
 
 @pytest.mark.slow
 def test_several_turns_are_a_function_of_the_seed_and_can_be_left_and_replayed() -> None:
-    config = VerifiersConfig(env="chat_environments:guessing")
+    config = verifiers("guessing")
     game, fork = config.build(), config.build()
     secrets = {}
     for seed in range(8):
@@ -85,7 +89,7 @@ def test_several_turns_are_a_function_of_the_seed_and_can_be_left_and_replayed()
 
 @pytest.mark.slow
 def test_a_tool_is_called_by_json_and_its_answer_is_read() -> None:
-    game = VerifiersConfig(env="chat_environments:doubling").build()
+    game = verifiers("doubling").build()
     game.reset(0)
     assert "double" in game.observe(SEAT)["text"]
     game.step(call("double", number=21))
@@ -98,17 +102,17 @@ def test_a_tool_is_called_by_json_and_its_answer_is_read() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_game_of_verifiers_passes_pettingzoos_own_checks() -> None:
-    config = VerifiersConfig(env="chat_environments:sums")
+    config = verifiers("sums")
     api_test(config.build(), num_cycles=20)
     seed_test(config.build, num_cycles=10)
 
 
 @pytest.mark.slow
 def test_what_is_no_environment_of_verifiers_is_refused() -> None:
-    with pytest.raises(ValueError, match="makes a GuessEnvironment; choices: an Environment of `verifiers`"):
-        VerifiersConfig(env="chat_environments:GuessEnvironment").build()
-    with pytest.raises(ValueError, match="chat_environments has no 'sum'; did you mean 'sums'"):
-        VerifiersConfig(env="chat_environments:sum")
+    with pytest.raises(ValueError, match="is no class of environments, and no function named env, raw_env"):
+        VerifiersConfig(env="chat_environments:GuessEnvironment")
+    with pytest.raises(ValueError, match="chat_environments has no 'load'; did you mean 'load_environment'"):
+        VerifiersConfig(env="chat_environments:load")
 
 
 def test_an_environment_of_trl_is_played_by_calls_of_its_tools() -> None:
@@ -177,9 +181,9 @@ def test_a_game_of_trl_passes_pettingzoos_own_checks() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"env": "chat_environments:hint", "rewards": []}, "settings: {} are not taken"),
-        ({"env": "fractions:Fraction"}, "env: 'fractions:Fraction' makes a Fraction without `reset`"),
-        ({"env": "random:Random"}, "without `reset`"),
+        ({"env": "chat_environments:hint"}, "is no class of environments, and no function named"),
+        ({"env": "subprocess:Popen"}, "env: subprocess is in Python's standard library"),
+        (GUESS | {"rewards": ["os:system"]}, "rewards: os is in Python's standard library"),
         ({"env": "chat_environments:GuesEnvironment"}, "did you mean 'GuessEnvironment'"),
         (GUESS | {"settings": {"bottom": 0}}, "settings: {'bottom': 0} are not taken"),
     ],

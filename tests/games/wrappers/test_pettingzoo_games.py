@@ -150,10 +150,8 @@ def test_names_of_actions_may_be_listed_or_made_by_a_template() -> None:
             "env: pettingzoo.classic has no 'conect_four_v3'; did you mean",
         ),
         ({"env": "my_module"}, "env: 'my_module'; choices: pettingzoo.FAMILY.NAME, or an import path"),
-        (
-            {"env": "games.aec:AecGames"},
-            "env: 'games.aec:AecGames': games.aec has no 'AecGames'; did you",
-        ),
+        ({"env": "games.aec:AecGames"}, "env: games.aec has no 'AecGames'; did you mean 'AecGame'"),
+        ({"env": "games.aec:numbered"}, "env: 'games.aec:numbered' is no class of environments, and no function"),
         ({"env": f"{__name__}:Lamps", "describe": "{% if %}"}, "'{% if %}' is no valid jinja2 template"),
         (
             {"env": "pettingzoo.classic.chess_v6"},
@@ -162,7 +160,7 @@ def test_names_of_actions_may_be_listed_or_made_by_a_template() -> None:
         ({"env": f"{__name__}:Lamps", "settings": {"hue": 1}}, "settings: {'hue': 1} are not taken"),
         (
             {"env": "gymnasium.spaces:Discrete", "settings": {"n": 2}},
-            "env: makes a Discrete; choices: an AECEnv or",
+            "env: 'gymnasium.spaces:Discrete' is no class of environments",
         ),
         ({"env": f"{__name__}:Lamps", "actions": ["on"]}, "pettingzoo: moves of 'ann': 1 names (1 different) for 6"),
     ],

@@ -1,6 +1,7 @@
 """PettingZoo environments as games: whoever has an `AECEnv` gives words for its observations and names for its actions.
 
-Actions are numbered (`Discrete`); an `action_mask`, in the observation or in the agent's infos, says which are legal.
+Actions are numbered (`Discrete`) or tuples of numbers (`MultiDiscrete`); an `action_mask`, in the observation or in the
+agent's infos, says which are legal.
 """
 
 from __future__ import annotations
@@ -8,12 +9,46 @@ from __future__ import annotations
 import random
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, ClassVar, Protocol
 
-from gymnasium.spaces import Discrete
+import numpy as np
+from gymnasium.spaces import Discrete, MultiDiscrete
 from pettingzoo import AECEnv
 
-from games.base import TextGame, TextGameConfig
+from games.base import IllegalMove, TextGame, TextGameConfig
+from games.global_random import GlobalRandom
+
+MAX_ACTIONS = 100_000
+"""Largest number of actions that are named one by one."""
+
+
+class Words(Protocol):
+    """The words in which an environment is played."""
+
+    def describe(self, env: AECEnv[str, Any, Any], agent: str) -> str:
+        """Return what `agent` observes now, in words; `env.observe(agent)` has it in numbers."""
+        ...
+
+    def moves(self, env: AECEnv[str, Any, Any], agent: str) -> Sequence[str]:
+        """Return a name for each of the agent's actions, in their order."""
+        ...
+
+    def hears(self, env: AECEnv[str, Any, Any], agent: str) -> tuple[str, ...]:
+        """Return the agents whose turns `agent` can read as they were said, itself included."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AecRules:
+    """Facts of a game that its environment does not tell: `zero_sum`, `common` and `foul` as in `TextGame`."""
+
+    name: str
+    illegal: IllegalMove
+    zero_sum: bool = False
+    common: bool = False
+    foul: float = 1.0
 
 
 class AecConfig(TextGameConfig):
@@ -38,34 +73,42 @@ class AecConfig(TextGameConfig):
         """Return what `agent` observes now, in words; `env.observe(agent)` has it in numbers."""
 
     def moves(self, env: AECEnv[str, Any, Any], agent: str) -> Sequence[str]:
-        """Return a name for each of the agent's actions, in their order."""
-        return [str(number) for number in range(_actions(env, agent).n)]
+        """Return a name for each of the agent's actions, in their order: by default their numbers."""
+        return numbered(env, agent)
 
     def hears(self, env: AECEnv[str, Any, Any], agent: str) -> tuple[str, ...]:
         """Return the agents whose turns `agent` can read as they were said, itself included."""
         return (agent,)
 
     def build(self) -> AecGame:
-        return AecGame(self)
+        rules = AecRules(self.kind, self.illegal, self.zero_sum, self.common, self.foul)
+        return AecGame(self.environment(), self, rules)
 
 
 class AecGame(TextGame):
-    """An environment, played by the names of its actions. Its rewards are paid as it pays them."""
+    """An environment, played by the names of its actions. Its rewards are paid as it pays them.
 
-    def __init__(self, settings: AecConfig) -> None:
-        self._settings = settings
-        self._env = env = settings.environment()
-        self.name, self.foul = settings.kind, settings.foul
-        self.zero_sum, self.common = settings.zero_sum, settings.common
-        self._numbers = {agent: self._numbered(agent) for agent in env.possible_agents}
-        moves = dict.fromkeys(name for numbers in self._numbers.values() for name in numbers)
-        super().__init__(tuple(env.possible_agents), settings.illegal, tuple(moves))
+    Agents of an environment whose metadata say `is_parallelizable`, as those of all parallel ones do, are asked
+    together in each round: no observation changes before all have moved.
+    """
+
+    def __init__(self, env: AECEnv[str, Any, Any], words: Words, rules: AecRules) -> None:
+        self._env, self._words = env, words
+        self._random = GlobalRandom()
+        self.name, self.foul = rules.name, rules.foul
+        self.zero_sum, self.common = rules.zero_sum, rules.common
+        self._in_rounds = bool(env.metadata.get("is_parallelizable", False))
+        self._values = {agent: self._named(agent) for agent in env.possible_agents}
+        moves = dict.fromkeys(name for values in self._values.values() for name in values)
+        super().__init__(tuple(env.possible_agents), rules.illegal, tuple(moves))
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
         self._seed = rng.getrandbits(31)
         self._cut: set[str] = set()
         self._past: dict[str, list[str]] = {agent: [] for agent in self.seats}
-        self._env.reset(seed=self._seed)
+        self._paid = dict.fromkeys(self.seats, 0.0)
+        with self._random.seeded(self._seed):
+            self._env.reset(seed=self._seed)
         return self._env.agent_selection
 
     def start_key(self) -> str:
@@ -73,32 +116,51 @@ class AecGame(TextGame):
         return str(self._seed)
 
     def hears(self, agent: str) -> tuple[str, ...]:
-        return self._settings.hears(self._env, agent)
+        return self._words.hears(self._env, agent)
+
+    def together(self, agent: str) -> tuple[str, ...]:
+        agents = self._env.agents
+        return tuple(agents[agents.index(agent) :]) if self._in_rounds else (agent,)
 
     def describe(self, agent: str) -> str:
-        return self._settings.describe(self._env, agent) if agent in self._env.agents else "The game is over."
+        return self._words.describe(self._env, agent) if agent in self._env.agents else "The game is over."
 
     def state_of(self, agent: str) -> str:
         """Return all that the agent has observed and done."""
         return "\n".join([agent, *self._past[agent], self.describe(agent)])
 
     def legal(self, agent: str) -> tuple[str, ...]:
-        observation, numbers = self._env.observe(agent), self._numbers[agent]
-        mask = observation.get("action_mask") if isinstance(observation, Mapping) else None
-        if mask is None and (mask := self._env.infos[agent].get("action_mask")) is None:
-            return tuple(numbers)
-        return tuple([name for name, legal in zip(numbers, mask, strict=True) if legal])
+        mask, values = action_mask(self._env, agent), self._values[agent]
+        if mask is None:
+            return tuple(values)
+        return tuple([name for name, legal in zip(values, mask, strict=True) if legal])
 
     def move(self, action: str) -> str | Mapping[str, float]:
         env, agent = self._env, self._env.agent_selection
         self._past[agent] += [self.describe(agent), action]
         # An environment counts what an agent is paid since its last action.
         before = env._cumulative_rewards | {agent: 0.0}
-        env.step(self._numbers[agent][action])
+        with self._random:
+            env.step(self._values[agent][action])
         after = env._cumulative_rewards
-        self.pay({each: total - before[each] for each, total in after.items() if total != before[each]})
+        payments = {each: total - before[each] for each, total in after.items() if total != before[each]}
+        self.pay(payments)
+        for each, payment in payments.items():
+            self._paid[each] += float(payment)
         self._remove_dead()
-        return env.agent_selection if env.agents else {}
+        if env.agents:
+            return env.agent_selection
+        self._check_payments()
+        return {}
+
+    def _check_payments(self) -> None:
+        """Raise ValueError if the environment has not paid what is declared of it."""
+        paid = self._paid
+        least, most = min(paid.values()), max(paid.values())
+        slack = 1e-6 * (1 + most - least)  # environments may add up in single precision
+        if (self.zero_sum and abs(sum(paid.values())) > slack) or (self.common and most - least > slack):
+            declared = "zero_sum" if self.zero_sum else "common"
+            raise ValueError(f"{self.name}: declared as {declared}, but its environment paid {paid}")
 
     def _remove_dead(self) -> None:
         """Step the agents that are done with None, as PettingZoo asks, until it is somebody's turn or all are."""
@@ -113,20 +175,49 @@ class AecGame(TextGame):
         self.truncations |= dict.fromkeys(self._cut, True)
         self.terminations |= dict.fromkeys(self._cut, False)
 
-    def _numbered(self, agent: str) -> dict[str, int]:
-        """Return name -> number of the agent's actions; raise ValueError if there is not one name for each."""
-        space = _actions(self._env, agent)
-        names = list(self._settings.moves(self._env, agent))
-        if len(names) != space.n or len({*names}) != len(names):
+    def _named(self, agent: str) -> dict[str, Any]:
+        """Return name -> value of the agent's actions; raise ValueError if there is not one name for each."""
+        values = _values(self._env, agent)
+        names = list(self._words.moves(self._env, agent))
+        if len(names) != len(values) or len({*names}) != len(names):
             raise ValueError(
-                f"{self.name}: moves of {agent!r}: {len(names)} names ({len({*names})} different) for {space.n} actions"
+                f"{self.name}: moves of {agent!r}: {len(names)} names ({len({*names})} different) "
+                f"for {len(values)} actions"
             )
-        return {name: int(space.start) + i for i, name in enumerate(names)}
+        return dict(zip(names, values, strict=True))
 
 
-def _actions(env: AECEnv[str, Any, Any], agent: str) -> Discrete:
-    """Return an agent's action space; raise ValueError unless its actions are numbered."""
+def action_mask(env: AECEnv[str, Any, Any], agent: str) -> Sequence[int] | None:
+    """Return 1 for each action that is legal now and 0 for each other one; None if all always are."""
+    observation = env.observe(agent)
+    mask = observation.get("action_mask") if isinstance(observation, Mapping) else None
+    return env.infos[agent].get("action_mask") if mask is None else mask
+
+
+def numbered(env: AECEnv[str, Any, Any], agent: str) -> list[str]:
+    """Return the numbers of the agent's actions as names: `0`, `1` ...; of tuples, `0 0`, `0 1` ..."""
+    space = _actions(env, agent)
+    if isinstance(space, Discrete):
+        return [str(number) for number in range(int(space.n))]
+    return [" ".join(map(str, numbers)) for numbers in product(*map(range, space.nvec))]
+
+
+def _values(env: AECEnv[str, Any, Any], agent: str) -> list[Any]:
+    """Return the actions that the agent's names stand for, in their order."""
+    space = _actions(env, agent)
+    if isinstance(space, Discrete):
+        return [int(space.start) + number for number in range(int(space.n))]
+    return [np.array(numbers, dtype=space.dtype) + space.start for numbers in product(*map(range, space.nvec))]
+
+
+def _actions(env: AECEnv[str, Any, Any], agent: str) -> Discrete | MultiDiscrete:
+    """Return an agent's action space; raise ValueError unless its actions are numbered, and few enough to be named."""
     space = env.action_space(agent)
-    if not isinstance(space, Discrete):
-        raise ValueError(f"actions of {agent!r} are {space}; choices: Discrete, or a `TextGame` of your own")
+    if not isinstance(space, Discrete | MultiDiscrete) or (isinstance(space, MultiDiscrete) and space.nvec.ndim > 1):
+        raise ValueError(
+            f"actions of {agent!r} are {space}; choices: Discrete, flat MultiDiscrete, or a `TextGame` of your own"
+        )
+    count = int(space.n) if isinstance(space, Discrete) else int(np.prod(space.nvec, dtype=float))
+    if count > MAX_ACTIONS:
+        raise ValueError(f"actions of {agent!r} are {count:,}; at most {MAX_ACTIONS:,} can be named")
     return space

@@ -118,6 +118,8 @@ class TextGame(AECEnv[str, Observation, str]):
     """Default cost of an illegal move: never less than the worst regular loss, or breaking the rules would pay."""
     choices: ClassVar[tuple[str, ...]] = ()
     """Names of the options of `reset(options=...)`."""
+    lists_moves: ClassVar[bool] = False
+    """`legal` always lists the moves, though the game has no list of all moves."""
     rules: str = ""
     """The rules in words, from which somebody who has never heard of the game can play it and read its observations."""
 
@@ -128,7 +130,7 @@ class TextGame(AECEnv[str, Observation, str]):
     def __init__(
         self, agents: tuple[str, ...], illegal: IllegalMove, vocabulary: tuple[str, ...] | None = None
     ) -> None:
-        if vocabulary is None and illegal.then != "forfeit":
+        if vocabulary is None and not self.lists_moves and illegal.then != "forfeit":
             raise ValueError(f"illegal.then: {illegal.then!r} needs a game with a list of moves; choices: forfeit")
         self.metadata = {"name": self.name, "render_modes": [], "is_parallelizable": False}
         self.possible_agents = list(agents)

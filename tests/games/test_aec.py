@@ -191,7 +191,7 @@ def test_the_same_seed_and_moves_give_the_same_episode_again() -> None:
     ("settings", "message"),
     [
         (Nameless(), "nameless: moves of 'ann': 2 names (1 different) for 2 actions"),
-        (Continuous(), "actions of 'ann' are Box(0.0, 1.0, (1,), float32); choices: Discrete, or a `TextGame`"),
+        (Continuous(), "actions of 'ann' are Box(0.0, 1.0, (1,), float32); choices: Discrete, flat MultiDiscrete, or"),
     ],
 )
 def test_actions_that_cannot_be_named_are_refused_when_the_game_is_built(settings: AecConfig, message: str) -> None:

@@ -1,0 +1,279 @@
+"""Games of OpenSpiel: information states or observations as text, actions by their names, chance from the seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import product
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from games.base import MAX_REWARD, TextGame, TextGameConfig
+from games.wrappers.imports import package
+from games.wrappers.words import one_line, printable
+from marl.config import nearest
+from marl.protocols import GameStart
+
+MAX_HISTORIES = 50_000
+"""Positions of a game, counted once for each way that leads to them, up to which it is walked whole."""
+CHANCE = "chance"
+_SEEDS = ("rng_seed", "seed")
+"""Parameters that seed a game's own random numbers."""
+Strings = Literal["information_state", "observation"]
+
+
+class OpenSpielConfig(TextGameConfig):
+    """A game of OpenSpiel. Chance is drawn from the seed; who moves at the same time is asked at the same time."""
+
+    kind: str = "openspiel"
+    example = "name: leduc_poker"
+    name: str
+    """Name of the game, also with parameters, as OpenSpiel writes it: `leduc_poker(players=3)`."""
+    parameters: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Parameters of the game."""
+    strings: Strings | None = None
+    """Text that a player reads: its information state (all that it knows) or its observation. None: the observation
+    where nothing is hidden, and the information state elsewhere, if the game has them."""
+
+    @model_validator(mode="after")
+    def _can_be_played(self) -> Self:
+        spiel, game = _spiel(), self.load()
+        facts = game.get_type()
+        if facts.dynamics == spiel.GameType.Dynamics.MEAN_FIELD:
+            raise ValueError(f"name: {self.name!r} is a mean field game, which has no players who take turns")
+        own_random = facts.chance_mode == spiel.GameType.ChanceMode.SAMPLED_STOCHASTIC
+        if own_random and not self._seed_parameter(game):
+            raise ValueError(f"name: {self.name!r} draws random numbers of its own and takes no seed")
+        self.reader(game)
+        return self
+
+    def load(self, seed: int | None = None) -> Any:
+        """Return the game (`pyspiel.Game`); with a seed, one whose own random numbers begin there, if it has any.
+
+        Raises:
+            ValueError: if there is no such game, or it does not take the parameters.
+        """
+        spiel, name = _spiel(), self.name.partition("(")[0]
+        known = spiel.registered_names()
+        if name not in known:
+            raise ValueError(f"name: no game {name!r}; {nearest(name, known)}")
+        try:
+            game = spiel.load_game(self.name, dict(self.parameters)) if self.parameters else spiel.load_game(self.name)
+            parameter = self._seed_parameter(game)
+            if seed is not None and parameter:
+                written = spiel.game_parameters_from_string(self.name)
+                written.pop("name")
+                game = spiel.load_game(name, written | self.parameters | {parameter: seed})
+        except spiel.SpielError as error:
+            raise ValueError(f"parameters: {self.name!r} with {self.parameters}: {error}") from error
+        return game
+
+    def _seed_parameter(self, game: Any) -> str | None:
+        facts = game.get_type()
+        if facts.chance_mode != _spiel().GameType.ChanceMode.SAMPLED_STOCHASTIC:
+            return None
+        return next((name for name in _SEEDS if name in facts.parameter_specification), None)
+
+    def reader(self, game: Any) -> Strings:
+        """Return which text of the game players read; raise ValueError if it does not have it."""
+        facts = game.get_type()
+        has: dict[Strings, bool] = {
+            "observation": facts.provides_observation_string,
+            "information_state": facts.provides_information_state_string,
+        }
+        choices: list[Strings] = list(has) if is_open(game) else list(reversed(has))
+        if self.strings is not None:
+            choices = [self.strings]
+        chosen = next((name for name in choices if has[name]), None)
+        if chosen is None:
+            raise ValueError(f"strings: {self.name!r} has no {' and no '.join(choices)} strings")
+        return chosen
+
+    def build(self) -> OpenSpielGame:
+        return OpenSpielGame(self)
+
+    def starts(self) -> tuple[GameStart, ...] | None:
+        """Return the outcomes of chance at the root; None if there is chance later, or the game is too large."""
+        try:
+            return _starts(self.name, tuple(self.parameters.items()))
+        except TooLarge:
+            return None
+
+
+class OpenSpielGame(TextGame):
+    """A game of OpenSpiel, played by the names of its actions, which may depend on the position."""
+
+    choices = (CHANCE,)  # the first outcomes of chance, as numbers of OpenSpiel's actions
+    lists_moves = True
+
+    def __init__(self, settings: OpenSpielConfig) -> None:
+        self._settings = settings
+        self._game = game = settings.load()
+        kinds, self.name = _spiel().GameType.Utility, settings.name
+        facts = game.get_type()
+        self.zero_sum, self.common = facts.utility == kinds.ZERO_SUM, facts.utility == kinds.IDENTICAL
+        self._pays_on_the_way = facts.reward_model == _spiel().GameType.RewardModel.REWARDS
+        self._knows_states = facts.provides_information_state_string
+        self._reader, self._open = settings.reader(game), is_open(game)
+        if abs(worst := game.min_utility()) < MAX_REWARD:
+            self.foul = max(self.foul, -worst)
+        super().__init__(tuple(f"player_{player}" for player in range(game.num_players())), settings.illegal)
+
+    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+        if self._settings._seed_parameter(self._game):
+            self._game = self._settings.load(rng.getrandbits(31))
+        self._state = self._game.new_initial_state()
+        self._joint: dict[int, int] = {}
+        self._past: dict[str, list[str]] = {agent: [] for agent in self.seats}
+        self._returns = [0.0] * len(self.seats)
+        self._draw(options.get(CHANCE, ()))
+        self._start = str(self._state.history())
+        return self._following()
+
+    def _draw(self, first: Sequence[int] = ()) -> None:
+        """Let chance decide until a player is to move; its first outcomes are `first`."""
+        left, state = list(first), self._state
+        while state.is_chance_node():
+            outcomes = state.chance_outcomes()
+            actions, chances = zip(*outcomes, strict=True)
+            if left and left[0] not in actions:
+                raise ValueError(f"{CHANCE}: no outcome {left[0]!r}; choices: {', '.join(map(str, actions))}")
+            state.apply_action(left.pop(0) if left else self.rng.choices(actions, chances)[0])
+        if left:
+            raise ValueError(f"{CHANCE}: {len(left)} outcomes more than chance has before the first move")
+
+    def _following(self) -> str:
+        """Return the agent to move: in a round in which all move at once, the first one that has not chosen yet."""
+        state = self._state
+        return self.seats[self._waiting()[0] if state.is_simultaneous_node() else state.current_player()]
+
+    def _waiting(self) -> list[int]:
+        """Return the players of this round who have a choice and have not made it."""
+        players = range(len(self.seats))
+        return [player for player in players if player not in self._joint and self._state.legal_actions(player)]
+
+    def start_key(self) -> str:
+        return f"{self.name}{self._start}"
+
+    def together(self, agent: str) -> tuple[str, ...]:
+        if not self._state.is_simultaneous_node():
+            return (agent,)
+        return tuple([self.seats[player] for player in self._waiting()])
+
+    def hears(self, agent: str) -> tuple[str, ...]:
+        return self.seats if self._open else (agent,)
+
+    def describe(self, agent: str) -> str:
+        if self._state.is_terminal():
+            return "The game is over."
+        player = self.seats.index(agent)
+        if self._reader == "observation":
+            return printable(self._state.observation_string(player)).strip("\n")
+        return printable(self._state.information_state_string(player)).strip("\n")
+
+    def state_of(self, agent: str) -> str:
+        """Return the information state, or all that the agent has read and done where the game has none."""
+        if self._knows_states:
+            return f"{agent}\n{self._state.information_state_string(self.seats.index(agent))}"
+        return "\n".join([agent, *self._past[agent], self.describe(agent)])
+
+    def legal(self, agent: str) -> tuple[str, ...]:
+        return tuple(self._actions(self.seats.index(agent)))
+
+    def _actions(self, player: int) -> dict[str, int]:
+        """Return name -> number of the player's legal actions."""
+        numbers = self._state.legal_actions(player)
+        names = [one_line(self._state.action_to_string(player, number)) or str(number) for number in numbers]
+        if len({*names}) < len(names):
+            names = [f"{name} ({number})" for name, number in zip(names, numbers, strict=True)]
+        return dict(zip(names, numbers, strict=True))
+
+    def move(self, action: str) -> str | Mapping[str, float]:
+        agent, state = self.agent_selection, self._state
+        player = self.seats.index(agent)
+        number = self._actions(player)[action]
+        if not self._knows_states:
+            self._past[agent] += [self.describe(agent), action]
+        if state.is_simultaneous_node():
+            self._joint[player] = number
+            if self._waiting():
+                return self._following()
+            state.apply_actions([self._joint.get(each, _spiel().INVALID_ACTION) for each in range(len(self.seats))])
+            self._joint = {}
+        else:
+            state.apply_action(number)
+        self._draw()
+        return self._pay_out()
+
+    def _pay_out(self) -> str | Mapping[str, float]:
+        """Pay what the game has paid since the last move; return the agent to move, or {} at the end."""
+        state = self._state
+        if self._pays_on_the_way or state.is_terminal():
+            before, self._returns = self._returns, list(state.returns())
+            paid = [now - then for now, then in zip(self._returns, before, strict=True)]
+            self.pay({agent: value for agent, value in zip(self.seats, paid, strict=True) if value})
+        return {} if state.is_terminal() else self._following()
+
+
+def is_open(game: Any) -> bool:
+    """Return True if every player sees all that has happened."""
+    return game.get_type().information == _spiel().GameType.Information.PERFECT_INFORMATION
+
+
+def _spiel() -> Any:
+    return package("pyspiel", "openspiel")
+
+
+class TooLarge(Exception):  # noqa: N818 (no error: it ends a walk)
+    """A game has more than `MAX_HISTORIES`, or chance after the first move."""
+
+
+@lru_cache(maxsize=16)
+def _starts(name: str, parameters: tuple[tuple[str, Any], ...]) -> tuple[GameStart, ...]:
+    """Return the outcomes of chance at a game's root; raise `TooLarge`."""
+    game = OpenSpielConfig(name=name, parameters=dict(parameters)).load()
+    if game.get_type().chance_mode == _spiel().GameType.ChanceMode.SAMPLED_STOCHASTIC:
+        raise TooLarge
+    starts, walked = [], 0
+    for state, probability in _outcomes(game.new_initial_state(), 1.0):
+        starts.append(GameStart(probability, {CHANCE: state.history()}))
+        for _ in _histories(state):
+            walked += 1
+            if walked > MAX_HISTORIES:
+                raise TooLarge
+    return tuple(starts)
+
+
+def _outcomes(state: Any, probability: float) -> Iterator[tuple[Any, float]]:
+    """Yield each state in which chance has decided all that it does before the next move."""
+    if not state.is_chance_node():
+        yield state, probability
+        return
+    for action, chance in state.chance_outcomes():
+        yield from _outcomes(state.child(action), probability * chance)
+
+
+def _histories(state: Any) -> Iterator[Any]:
+    """Yield every position that can follow; raise `TooLarge` where chance decides."""
+    left = [state]
+    while left:
+        state = left.pop()
+        yield state
+        if state.is_chance_node():
+            raise TooLarge
+        if not state.is_terminal():
+            left += _children(state)
+
+
+def _children(state: Any) -> Iterator[Any]:
+    """Yield the positions after each move, or after each joint move."""
+    if not state.is_simultaneous_node():
+        yield from map(state.child, state.legal_actions())
+        return
+    menus = [state.legal_actions(player) or [_spiel().INVALID_ACTION] for player in range(state.num_players())]
+    for joint in product(*menus):
+        after = state.clone()
+        after.apply_actions(list(joint))
+        yield after

@@ -1,0 +1,184 @@
+"""Environments of the package `verifiers` as games with a single seat: its chat is the play, its rubric the reward."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from games.base import TextGame, TextGameConfig
+from games.global_random import GlobalRandom
+from games.wrappers.calls import conversation, manual
+from games.wrappers.imports import maker, package
+from marl.types import Findings
+
+SEAT = "player_0"
+SPLITS = ("train", "held_out")
+
+
+class VerifiersConfig(TextGameConfig):
+    """An environment of `verifiers` (single-turn, multi-turn, with tools), played by one seat, `player_0`.
+
+    It must work offline: its replies, tools and reward functions are part of the game, so they ask no model, read no
+    network, and depend on nothing but the row, what was said, and seeded random numbers.
+    """
+
+    kind: str = "verifiers_environment"
+    example = "env: my_package.my_module:load_environment"
+    env: str
+    """Import path of a class of environments, or of a function that makes one and is named `load_environment`, as in
+    packages of environments."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of that function."""
+    examples: tuple[str, ...] = ()
+    """Examples of answers, for random play and the warm-up of tiny models."""
+
+    @field_validator("env")
+    @classmethod
+    def _exists(cls, place: str) -> str:
+        _maker(place)
+        return place
+
+    @cached_property
+    def environment(self) -> Any:
+        """The environment, whose reward functions judge one episode by itself."""
+        with GlobalRandom():
+            made = _maker(self.env)(**self.settings)
+        if not isinstance(made, _library().Environment):
+            raise ValueError(f"env: {self.env!r} makes a {type(made).__name__}; choices: an Environment of `verifiers`")
+        rubrics = [made.rubric, *vars(made.rubric).get("rubrics", ())]
+        if any(rubric.has_group_rewards for rubric in rubrics):
+            raise ValueError(f"env: {self.env!r} has reward functions that compare episodes; a game pays for one")
+        return made
+
+    def rows(self, split: str) -> Any:
+        """Return the rows of a split: the training rows, or those of evaluation, if the environment has any."""
+        env = self.environment
+        if split == "train":
+            return env.get_dataset()
+        rows = env.build_eval_dataset()
+        return () if rows is None else rows
+
+    def held_out(self, n: int) -> Sequence[Mapping[str, Any]]:
+        return [{"split": "held_out", "row": row} for row in range(min(n, len(self.rows("held_out"))))]
+
+    def build(self) -> VerifiersGame:
+        return VerifiersGame(self)
+
+
+class VerifiersGame(TextGame):
+    """One rollout of the environment at a time. Whenever it asks its model, the seat is to move."""
+
+    choices = ("split", "row")
+    _rollout: asyncio.Task[Any]
+
+    def __init__(self, settings: VerifiersConfig) -> None:
+        self._settings, self.name = settings, settings.env
+        from games.wrappers.verifiers_client import SeatClient
+
+        self._environment = settings.environment
+        self._random, self._client = GlobalRandom(), SeatClient()
+        self._loop = asyncio.new_event_loop()
+        weakref.finalize(self, _close, self._loop)
+        super().__init__((SEAT,), settings.illegal)
+
+    def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
+        self._row = self._choose(rng, options)
+        self._measures: dict[str, float] = {}
+        _cancel(self._loop)
+        self._client.forget()
+        env, row = self._environment, self._settings.rows(self._row[0])[self._row[1]]
+        self._rollout = self._loop.create_task(env.rollout(row, self._client, "policy", {}))
+        with self._random.seeded(rng.getrandbits(31)):
+            self._run()
+        if self._rollout.done():
+            self._rollout.result()  # its error, if that is why it ended
+            raise ValueError(f"{self.name}: row {self._row} ended before the first answer")
+        return SEAT
+
+    def _choose(self, rng: random.Random, options: Mapping[str, Any]) -> tuple[str, int]:
+        split = options.get("split", "train")
+        if split not in SPLITS:
+            raise ValueError(f"{self.name}: option split: no split {split!r}; choices: {', '.join(SPLITS)}")
+        size = len(self._settings.rows(split))
+        row = options["row"] if "row" in options else rng.randrange(size)
+        if type(row) is not int or not 0 <= row < size:
+            raise ValueError(f"{self.name}: option row: no row {row!r}; choices: 0 to {size - 1}")
+        return split, row
+
+    def _run(self) -> None:
+        """Go on until the environment asks its model, or has ended."""
+        question = self._loop.create_task(self._client.wait())
+        self._loop.run_until_complete(asyncio.wait([question, self._rollout], return_when=asyncio.FIRST_COMPLETED))
+        question.cancel()
+
+    def start_key(self) -> str:
+        return "/".join(map(str, self._row))
+
+    def describe(self, agent: str) -> str:
+        question = self._client.question
+        if question is None:
+            return "The conversation is over."
+        tools = {tool.name: f"{tool.name} {json.dumps(tool.parameters)}: {tool.description}" for tool in question.tools}
+        return "\n\n".join(filter(None, [conversation(map(_plain, question.messages)), manual(tools)]))
+
+    def state_of(self, agent: str) -> str:
+        return self.describe(agent)
+
+    def examples(self, agent: str) -> tuple[str, ...]:
+        return self._settings.examples
+
+    def move(self, action: str) -> str | Mapping[str, float]:
+        with self._random:
+            self._client.answer(action)
+            self._run()
+            if not self._rollout.done():
+                return SEAT
+            state = self._rollout.result()
+            if state["error"] is not None:
+                raise RuntimeError(f"{self.name}: row {self._row}: {state['error']!r}") from state["error"]
+            self._loop.run_until_complete(self._environment.rubric.score_rollout(state))
+        self._measures = {name: float(value) for name, value in state["metrics"].items()}
+        return {SEAT: state["reward"]}
+
+    def findings(self) -> Findings:
+        """Return what each reward function said."""
+        return Findings(self._measures)
+
+
+def _library() -> Any:
+    return package("verifiers.legacy", "verifiers")
+
+
+def _maker(place: str) -> Callable[..., Any]:
+    library = _library()
+    return maker(place, "env", lambda kind: issubclass(kind, library.Environment))
+
+
+def _plain(message: Any) -> tuple[str, str]:
+    """Return (speaker, words) of a chat message, calls of tools included."""
+    data = message if isinstance(message, Mapping) else message.model_dump()
+    content = data.get("content") or ""
+    words = content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
+    calls = [json.dumps({"name": c["name"], "arguments": c["arguments"]}) for c in data.get("tool_calls") or ()]
+    return data["role"], words or "\n".join(calls)
+
+
+def _cancel(loop: asyncio.AbstractEventLoop) -> None:
+    """End what is still open, such as an episode that nobody plays on."""
+    if tasks := asyncio.all_tasks(loop):
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.wait(tasks))
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    """End everything when the game is no longer needed."""
+    _cancel(loop)
+    loop.close()

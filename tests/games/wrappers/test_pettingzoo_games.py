@@ -1,0 +1,194 @@
+"""Environments of PettingZoo as games without code: words, names of actions, rounds, seeds, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import chess
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, MultiDiscrete
+from pettingzoo import ParallelEnv
+from pettingzoo.test import api_test, seed_test
+from pydantic import ValidationError
+from wrapped_games import faults, over
+
+from games.aec import AecGame
+from games.wrappers.pettingzoo import PettingZooConfig
+from marl.parts import import_gate
+
+BOARD = "{% for row in observation %}{% for mine, theirs in row %}{{ 'x' if mine else 'o' if theirs else '.' }}{% endfor %}|{% endfor %}"  # noqa: E501
+
+
+def classic(name: str, **more: Any) -> PettingZooConfig:
+    return PettingZooConfig.model_validate({"env": f"pettingzoo.classic.{name}", **more})
+
+
+class Lamps(ParallelEnv):
+    """Two agents set a lamp and a colour at once; alike, both are paid 1, else the first loses what the second wins."""
+
+    metadata = {"name": "lamps_v0"}  # noqa: RUF012
+    possible_agents = ["ann", "bob"]  # noqa: RUF012
+    render_mode = None
+
+    def __init__(self, size: int = 4) -> None:
+        self.size = size
+
+    def observation_space(self, agent: str) -> Box:
+        return Box(0, 1, (self.size,))
+
+    def action_space(self, agent: str) -> MultiDiscrete:
+        return MultiDiscrete([2, 3])
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents = self.possible_agents[:]
+        np.random.seed(seed)
+        self.light = np.random.rand(self.size).round(2)
+        return dict.fromkeys(self.agents, self.light), {agent: {} for agent in self.agents}
+
+    def step(self, actions: Any) -> Any:
+        alike = bool((actions["ann"] == actions["bob"]).all())
+        agents, self.agents = self.agents, []
+        rewards = {"ann": 1.0 if alike else -1.0, "bob": 1.0}
+        each = [dict.fromkeys(agents, value) for value in (True, False)]
+        return dict.fromkeys(agents, self.light), rewards, *each, {agent: {} for agent in agents}
+
+
+@pytest.mark.parametrize("name", ["tictactoe_v3", "leduc_holdem_v4", "rps_v2", "texas_holdem_no_limit_v6"])
+def test_a_classic_game_is_a_function_of_its_seed_and_goes_on_after_a_fork(name: str) -> None:
+    assert faults(classic(name, payoffs="zero_sum"), 3) == []
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_wrapped_game_passes_pettingzoos_own_checks() -> None:
+    config = classic("tictactoe_v3", illegal={"then": "random"})
+    api_test(config.build(), num_cycles=60)
+    seed_test(classic("leduc_holdem_v4").build, num_cycles=20)
+
+
+def test_moves_of_chess_have_their_uci_names_for_white_and_black() -> None:
+    game, board, rng = (
+        classic("chess_v6", settings={"render_mode": "ansi"}).build(),
+        chess.Board(),
+        np.random.RandomState(0),
+    )
+    game.reset(0)
+    for _ in range(80):
+        legal = set(game.infos[game.agent_selection]["legal"] or ())
+        # The environment names no queen: a pawn becomes one unless it is said otherwise.
+        assert legal == {move.uci().removesuffix("q") for move in board.legal_moves}
+        assert game.observe(game.agent_selection)["text"] == str(board)
+        move = rng.choice(list(board.legal_moves))
+        game.step(move.uci().removesuffix("q"))
+        board.push(move)
+        if over(game):
+            break
+
+
+def test_a_template_writes_what_an_agent_observes() -> None:
+    game = classic("tictactoe_v3", describe=BOARD + " {{ agent }} {{ legal | length }} {{ name }}").build()
+    game.reset(0)
+    game.step("a1")
+    assert game.observe("player_2")["text"] == "o..|...|...| player_2 8 tictactoe_v3"
+    assert "a1" not in (game.infos["player_2"]["legal"] or ())
+
+
+def test_without_a_template_an_observation_is_rows_of_numbers() -> None:
+    game = classic("connect_four_v3").build()
+    game.reset(0)
+    game.step("column 1")
+    *rows, last = game.observe("player_1")["text"].splitlines()
+    assert last == "0,1 0,0 0,0 0,0 0,0 0,0 0,0"
+    assert rows == ["0,0 0,0 0,0 0,0 0,0 0,0 0,0"] * 5
+
+
+def test_in_a_parallel_environment_agents_are_asked_together_and_learn_nothing_of_each_other() -> None:
+    game = PettingZooConfig(env=f"{__name__}:Lamps", payoffs="general").build()
+    game.reset(5)
+    assert game.infos["ann"]["together"] == ("ann", "bob")
+    before = game.observe("bob"), game.infos["bob"]
+    game.step("1 2")
+    assert game.infos["bob"]["together"] == ("bob",)
+    assert (game.observe("bob")["text"], game.infos["bob"]["state"]) == (before[0]["text"], before[1]["state"])
+    assert game.infos["bob"]["legal"] == ("0 0", "0 1", "0 2", "1 0", "1 1", "1 2")
+    game.step("1 2")
+    assert game.rewards == {"ann": 1.0, "bob": 1.0}
+
+
+def test_an_environment_that_seeds_the_global_generator_disturbs_nobody() -> None:
+    np.random.seed(1)
+    expected = np.random.rand(3)
+    np.random.seed(1)
+    game = PettingZooConfig(env=f"{__name__}:Lamps").build()
+    game.reset(5)
+    assert (np.random.rand(3) == expected).all()
+
+
+def test_a_declaration_about_payoffs_is_checked() -> None:
+    game = PettingZooConfig(env=f"{__name__}:Lamps", payoffs="zero_sum").build()
+    game.reset(0)
+    game.step("0 0")
+    with pytest.raises(ValueError, match=re.escape("declared as zero_sum, but its environment paid {'ann': 1.0,")):
+        game.step("0 0")
+
+
+def test_names_of_actions_may_be_listed_or_made_by_a_template() -> None:
+    listed = classic("leduc_holdem_v4", actions=["c", "r", "f", "k"]).build()
+    made = classic("leduc_holdem_v4", actions="{{ seat }}-{{ action }}").build()
+    assert isinstance(listed, AecGame)
+    assert listed.vocabulary == ("c", "r", "f", "k")
+    assert isinstance(made, AecGame)
+    assert made.vocabulary == ("0-0", "0-1", "0-2", "0-3", "1-0", "1-1", "1-2", "1-3")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"env": "pettingzoo.classic.conect_four_v3"},
+            "env: pettingzoo.classic has no 'conect_four_v3'; did you mean",
+        ),
+        ({"env": "my_module"}, "env: 'my_module'; choices: pettingzoo.FAMILY.NAME, or an import path"),
+        ({"env": "games.aec:AecGames"}, "env: games.aec has no 'AecGames'; did you mean 'AecGame'"),
+        ({"env": "games.aec:numbered"}, "env: 'games.aec:numbered' is no class of environments, and no function"),
+        ({"env": f"{__name__}:Lamps", "describe": "{% if %}"}, "'{% if %}' is no valid jinja2 template"),
+        (
+            {"env": "pettingzoo.classic.chess_v6"},
+            "describe: an observation of 'player_0' has 7,104 numbers; at most",
+        ),
+        ({"env": f"{__name__}:Lamps", "settings": {"hue": 1}}, "settings: {'hue': 1} are not taken"),
+        (
+            {"env": "gymnasium.spaces:Discrete", "settings": {"n": 2}},
+            "env: 'gymnasium.spaces:Discrete' is no class of environments",
+        ),
+        ({"env": f"{__name__}:Lamps", "actions": ["on"]}, "pettingzoo: moves of 'ann': 1 names (1 different) for 6"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_before_a_model_is_loaded(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        PettingZooConfig.model_validate(settings).build()
+
+
+def test_an_unknown_name_in_a_template_is_named_with_the_names_that_there_are() -> None:
+    game = classic("tictactoe_v3", describe="{{ board }}").build()
+    with pytest.raises(ValueError, match="describe: 'board' is undefined; it may use observation, mask, legal, agent"):
+        game.reset(0)
+
+
+def test_code_that_a_scenario_names_is_imported_only_with_consent() -> None:
+    def refuse(place: str) -> None:
+        raise ValueError(f"no consent to {place}")
+
+    token = import_gate.set(refuse)
+    try:
+        with pytest.raises(ValidationError, match="no consent to somewhere:Env"):
+            PettingZooConfig(env="somewhere:Env")
+    finally:
+        import_gate.reset(token)
+
+
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pettingzoo.classic.rps_v2", None)
+    with pytest.raises(ValidationError, match=re.escape("pip install 'marl-llm[pettingzoo]'")):
+        classic("rps_v2")

@@ -139,4 +139,4 @@ def _table(heading: str, groups: Sequence[RunGroup], rows: Iterator[tuple[str, l
         table.add_row(*(Text(for_terminal(cell)) for cell in (name, *cells)))
     text = StringIO()
     Console(file=text, width=max(110, 44 + 26 * len(groups)), color_system=None).print(table)
-    return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n")

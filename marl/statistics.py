@@ -23,6 +23,18 @@ def normal(values: Sequence[float]) -> tuple[float, float, float]:
     return mean - half, mean, mean + half
 
 
+def student(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return lower bound, mean and upper bound by Student's t distribution, for a few values (Student 1908).
+
+    A single value has no bounds: they are infinite.
+    """
+    from scipy.stats import t
+
+    mean, n = fmean(values), len(values)
+    half = float(t.ppf(0.975, n - 1)) * stdev(values) / math.sqrt(n) if n > 1 else math.inf
+    return mean - half, mean, mean + half
+
+
 def wilson(hits: float, n: int) -> tuple[float, float, float]:
     """Return lower bound, rate and upper bound of a proportion (Wilson 1927)."""
     rate = hits / n

@@ -1,4 +1,4 @@
-"""Commands that measure, play and draw: `marl eval`, `play`, `why`, `plot`."""
+"""Commands that measure, play and draw: `marl eval`, `play`, `why`, `plot`, `compare`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -260,9 +260,24 @@ def why(
 def plot(
     runs: Annotated[list[Path], typer.Argument(help="Runs to compare.", show_default=False)],
     metric: Annotated[list[str] | None, typer.Option(help="Which; default: success, returns, losses, ...")] = None,
+    by: Annotated[Literal["role"] | None, typer.Option(help="A panel for each figure, a line for each role.")] = None,
+    band: Annotated[
+        Literal["seeds"] | None, typer.Option(help="Runs that differ in their seeds only as one line, with a band.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="PNG; default: curves.png in the first run.")] = None,
 ) -> None:
     """Draw learning curves of one or more runs."""
     from marl.view.curves import plot as draw
 
-    echo(draw(runs, metric or [], out))
+    echo(draw(runs, metric or [], out, by, band))
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Runs to compare.", show_default=False)],
+    metric: Annotated[list[str] | None, typer.Option(help="Which; default: success, exact figures, returns")] = None,
+) -> None:
+    """Print where the settings of runs differ, and their final figures with intervals."""
+    from marl.view.compare import compare as compared
+
+    echo(compared(runs, metric or ()))

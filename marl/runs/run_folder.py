@@ -138,10 +138,20 @@ class RunFolder:
 
         Kinds that were renamed since, and settings that are new since and have their defaults, are no difference.
         """
-        old = self._resolved()
-        with suppress(ScenarioError):  # settings that are unknown today are compared as they were written
-            old = yaml.safe_load(dump(self.scenario()))
-        return differences(old, yaml.safe_load(dump(scenario)))
+        return differences(self.settings(), yaml.safe_load(dump(scenario)))
+
+    def settings(self) -> dict[str, Any]:
+        """Return the resolved settings of the run here, with today's names and defaults.
+
+        Settings that are unknown or wrong today are returned as they were written.
+
+        Raises:
+            ScenarioError: if there is no run.
+        """
+        written = self._resolved()
+        with suppress(ScenarioError):
+            return yaml.safe_load(dump(self.scenario()))
+        return written
 
     def _resolved(self) -> dict[str, Any]:
         file = inside(self.path, "scenario.yaml")

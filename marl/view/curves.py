@@ -2,50 +2,40 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import inf, isfinite, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from marl.errors import Writing
-from marl.evaluation.evaluate import EXACT, LEGAL_MASS, counts
-from marl.metrics.summaries import held_out_measures, of_games
+from marl.evaluation.evaluate import LEGAL_MASS
 from marl.runs.links import expect_no_link
-from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
+from marl.view.curve_sets import CurveChoice, Curves, Point, curve_set
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BARS = "▁▂▃▄▅▆▇█"
-_MOST_PANELS = 12
 _FEW = 50
 """Most points of a curve that are marked one by one; a single one would not be seen otherwise."""
 Curve = Sequence[tuple[int, float]]
 """(step, value) of a metric."""
-Row = Mapping[str, Any]
 PICTURES = (".pdf", ".png", ".svg")
 """Endings of the names of pictures that can be drawn."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A metric at one step."""
-
-    step: int
-    value: float
-    low: float | None = None
-    high: float | None = None
-    """Bounds of its interval, where it has one."""
-    counts: bool = True
-    """False for an exact figure with too little legal mass."""
-
-
-def plot(runs: Sequence[Path], metrics: Sequence[str], out: Path | None) -> str:
+def plot(
+    runs: Sequence[Path],
+    metrics: Sequence[str],
+    out: Path | None,
+    by: Literal["role"] | None = None,
+    band: Literal["seeds"] | None = None,
+) -> str:
     """Draw a panel per metric and a line per run; return the main curve in text and the file's name.
+
+    `by` and `band`: as in `CurveChoice`.
 
     Raises:
         ScenarioError: if a folder holds no run, no run has the metric, or pictures of this ending cannot be drawn.
@@ -53,66 +43,15 @@ def plot(runs: Sequence[Path], metrics: Sequence[str], out: Path | None) -> str:
     """
     if out is not None and out.suffix not in PICTURES:
         raise ScenarioError(f"--out {out}: no such format {out.suffix!r}; choices: {', '.join(PICTURES)}")
-    rows = {name: _rows(run) for name, run in _names(runs).items()}
-    names = list(dict.fromkeys(name for lines in rows.values() for row in lines for name in row if name != "step"))
-    chosen, left_out = (list(metrics), []) if metrics else _default_metrics(rows.values(), names)
-    for name in chosen:
-        if name not in names:
-            known = ", ".join(sorted(names)) or "nothing yet"
-            raise ScenarioError(f"--metric {name}: not in these runs; they have: {known}")
-    if not chosen:
+    curves, left_out = curve_set(runs, CurveChoice(metrics, by, band))
+    if not curves:
         raise ScenarioError(f"{runs[0]}: nothing to plot yet")
-    curves = {name: {run: _curve(lines, name) for run, lines in rows.items()} for name in chosen}
     file = out or expect_no_link(runs[0], "curves.png")
     draw(file, curves)
     return "\n".join([*_in_text(curves), *_omitted(left_out), str(file)])
 
 
-def _names(runs: Sequence[Path]) -> dict[str, Path]:
-    """Return a name for each run: its folder's, or its whole path where several folders are called alike."""
-    folders = {run.resolve(): run for run in runs}
-    often = Counter(folder.name for folder in folders)
-    return {folder.name if often[folder.name] == 1 else str(run): run for folder, run in folders.items()}
-
-
-def _rows(run: Path) -> list[dict[str, Any]]:
-    if not (run / "scenario.yaml").is_file():
-        raise ScenarioError(f"{run}: no run here (no scenario.yaml)")
-    return list(RunFolder(run).rows())
-
-
-def _default_metrics(runs: Iterable[Sequence[Row]], names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return what a person looks at first, and what of it is too much for one picture.
-
-    That is success with its intervals, what agents are paid, losses, and exact figures.
-    """
-    paid = {name for rows in runs for row in rows for name, value in row.items() if value}
-    wins = [name for name in names if name.startswith("eval/") and name.endswith(("/win", "/draw"))]
-    wins = [name for name in wins if name.count("/") == 2] or of_games(("eval/random/win", "eval/minimax/draw"), names)
-    chosen = held_out_measures(names) + wins
-    chosen += [name for name in names if name.startswith("episode/return/") and name in paid]
-    chosen += [name for name in names if name.startswith("policy/") and name.endswith("/loss")]
-    chosen += of_games((*EXACT, "eval/legal_mass"), names)
-    chosen = chosen or list(names)[:4]
-    return chosen[:_MOST_PANELS], chosen[_MOST_PANELS:]
-
-
-def _curve(rows: Sequence[Row], name: str) -> list[Point]:
-    """Return the steps in which the metric was measured."""
-    return [
-        Point(
-            row["step"],
-            row[name],
-            row.get(f"{name}_low"),
-            row.get(f"{name}_high"),
-            counts=counts(row, name),
-        )
-        for row in rows
-        if name in row
-    ]
-
-
-def _in_text(curves: Mapping[str, Mapping[str, Sequence[Point]]]) -> Iterator[str]:
+def _in_text(curves: Curves) -> Iterator[str]:
     """Yield the first evaluation, else the first curve, drawn in text, with a remark where it does not count."""
     name = next((name for name in curves if name.startswith("eval/")), next(iter(curves)))
     points = next(filter(None, curves[name].values()))
@@ -176,7 +115,7 @@ def _cell(fill: float) -> str:
     return _BARS[min(7, int(fill * 8))] if 0 < fill < inf else " "
 
 
-def draw(path: Path, curves: Mapping[str, Mapping[str, Sequence[Point]]]) -> None:
+def draw(path: Path, curves: Curves) -> None:
     """Write a picture with a panel per metric and a line per run; `curves`: metric -> run -> curve.
 
     Raises:
@@ -190,7 +129,7 @@ def draw(path: Path, curves: Mapping[str, Mapping[str, Sequence[Point]]]) -> Non
         picture(curves).savefig(path, dpi=130, bbox_inches="tight")
 
 
-def picture(curves: Mapping[str, Mapping[str, Sequence[Point]]]) -> Figure:
+def picture(curves: Curves) -> Figure:
     """Return the figure of `curves` (metric -> run -> curve). A run has one colour in all panels, and one legend."""
     from matplotlib.figure import Figure
 
@@ -234,7 +173,7 @@ def _line(axis: Any, points: Sequence[Point], colour: str) -> None:
         axis.fill_between(*zip(*bounded, strict=True), color=colour, alpha=0.15, linewidth=0)
 
 
-def _legend(figure: Figure, curves: Mapping[str, Mapping[str, Sequence[Point]]], colours: Mapping[str, str]) -> None:
+def _legend(figure: Figure, curves: Curves, colours: Mapping[str, str]) -> None:
     """Add one legend for all panels, below them; none for a single run of which everything counts."""
     from matplotlib.lines import Line2D
 

@@ -9,7 +9,8 @@ import pytest
 
 from marl.errors import FolderError
 from marl.scenario.load import ScenarioError
-from marl.view.curves import Point, chart, draw, picture, plot, spark
+from marl.view.curve_sets import Point
+from marl.view.curves import chart, draw, picture, plot, spark
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from marl.scenario.load import validate
 from marl.training.placement import make_simulator
 from marl.types import Message, Request
 from marl.view.console import LiveTable, PlainLines, WarmUpProgress, show
-from marl.view.curves import Point, chart, draw, plot, spark
+from marl.view.curve_sets import Point
+from marl.view.curves import chart, draw, plot, spark
 from marl.view.trackers import EventFiles
 
 NASTY = (

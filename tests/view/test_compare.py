@@ -1,0 +1,83 @@
+"""Comparison of runs: settings that differ, final figures with intervals, seeds as one column or band."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import marl
+from marl.runs.run_folder import RunFolder
+from marl.scenario.load import ScenarioError
+from marl.statistics import student
+from marl.view.compare import compare
+from marl.view.curve_sets import CurveChoice, curve_set
+
+SCENARIO = "scenarios/kuhn_self_play.yaml"
+
+
+def run(folder: Path, changes: list[str], *rows: dict[str, float]) -> Path:
+    RunFolder(folder).create(marl.load(SCENARIO, changes))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def seeds(tmp_path: Path, values: list[float]) -> list[Path]:
+    return [
+        run(tmp_path / f"seed_{i}", [f"schedule.seed={i}"], {"step": 1, "eval/nashconv": value, "eval/legal_mass": 1.0})
+        for i, value in enumerate(values)
+    ]
+
+
+def test_students_interval_is_that_of_the_tables() -> None:
+    # Student 1908's sleep data, second drug: mean 2.33, standard deviation 2.002, n 10, t(.975, 9) = 2.262.
+    low, mean, high = student([1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4])
+    assert (low, mean, high) == pytest.approx((0.898, 2.33, 3.762), abs=2e-3)
+
+
+def test_runs_that_differ_in_their_seeds_are_one_column_with_an_interval(tmp_path: Path) -> None:
+    other = run(
+        tmp_path / "other", ["policies.actor.learner.lr=0.5"], {"step": 1, "eval/nashconv": 0.5, "eval/legal_mass": 1.0}
+    )
+    text = compare([*seeds(tmp_path, [0.1, 0.2, 0.3]), other])
+    assert "A: seed_0, seed_1, seed_2 (step 1)\nB: other (step 1)" in text
+    assert "policies.actor.learner.lr" in text
+    assert "schedule.seed" not in text
+    # t(.975, 2) = 4.303, standard deviation .1: .2 +- .248
+    assert "0.2 [-0.0484, 0.448]" in text
+
+
+def test_a_single_run_shows_the_interval_that_it_measured(tmp_path: Path) -> None:
+    name = "eval/random/win"
+    row = {"step": 5, name: 0.5, f"{name}_low": 0.4, f"{name}_high": 0.6}
+    assert "0.5 [0.4, 0.6]" in compare([run(tmp_path / "one", [], row)])
+
+
+def test_the_last_tenth_of_the_steps_counts(tmp_path: Path) -> None:
+    rows = [{"step": step, "episode/return/player_0": float(step)} for step in range(1, 21)]
+    assert compare([run(tmp_path / "one", [], *rows)]).endswith("episode/return/player_0                 19")
+
+
+def test_an_unknown_metric_is_named_with_what_there_is(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"--metric eval/nashconf: .*eval/nashconv"):
+        compare(seeds(tmp_path, [0.1]), ["eval/nashconf"])
+
+
+def test_a_band_is_the_mean_of_seeds_where_all_were_measured(tmp_path: Path) -> None:
+    runs = seeds(tmp_path, [0.1, 0.3])
+    (runs[0] / "metrics.jsonl").open("a").write('{"step": 2, "eval/nashconv": 7.0}\n')
+    curves, _ = curve_set(runs, CurveChoice(["eval/nashconv"], band="seeds"))
+    [point] = curves["eval/nashconv"]["seed_0, seed_1"]
+    assert (point.step, point.value) == (1, pytest.approx(0.2))
+    # t(.975, 1) = 12.706, standard deviation .1414
+    assert point.high == pytest.approx(0.2 + 12.706 * 0.1, abs=1e-3)
+
+
+def test_figures_of_roles_share_a_panel(tmp_path: Path) -> None:
+    row = {"step": 1, "role/solver/illegal": 0.1, "role/critic/illegal": 0.2, "role/solver/reward/correct": 1.0}
+    curves, _ = curve_set([run(tmp_path / "one", [], row)], CurveChoice(by="role"))
+    assert {panel: list(lines) for panel, lines in curves.items()} == {
+        "role/*/reward/correct": ["solver"],
+        "role/*/illegal": ["solver", "critic"],
+    }

@@ -40,7 +40,7 @@ from marl.training.warm_up import corpus, lesson, random_play
 GAMES_OF = {
     **{"kuhn": "kuhn_self_play", "nim": "nim_self_play", "tic_tac_toe": "tic_tac_toe_self_play"},
     **{name: name for name in ("pspo_nim", "kuhn_frozen_opponent", "kuhn_two_policies", "taboo")},
-    **{name: name for name in ("two_step_q", "tic_tac_toe_q")},
+    **{name: name for name in ("two_step_q", "tic_tac_toe_q", "connect_four_self_play", "negotiation", "guess_who")},
 }
 TEAMS = (
     *("team_arithmetic", "train_solver_only", "train_solver_only_adapters", "train_solver_only_shared"),

@@ -205,7 +205,7 @@ class GuessWho(TextGame):
     def describe(self, agent: str) -> str:
         """Return the agent's character, and what both players can still think of, as the real game's boards show it.
 
-        The answers so far would say no more, in a longer text that leaves it to the reader to draw the conclusions.
+        It is all that counts of the answers so far, in fewer words, so that asking is learned and not book-keeping.
         """
         me = AGENTS.index(agent)
         theirs, mine = " ".join(self.possible[me]), " ".join(self.possible[1 - me])

@@ -41,10 +41,11 @@ from marl.training.warm_up import corpus, lesson, random_play
 
 GAMES_OF = {
     **{"kuhn": "kuhn_self_play", "nim": "nim_self_play", "tic_tac_toe": "tic_tac_toe_self_play"},
-    **{name: name for name in ("pspo_nim", "kuhn_frozen_opponent", "kuhn_two_policies", "taboo")},
-    **{name: name for name in ("two_step_q", "tic_tac_toe_q", "biased_rps_self_play", "goofspiel_self_play")},
-    **{name: name for name in ("tic_tac_toe_league", "tic_tac_toe_search")},
     **{"leduc": "leduc_self_play", "liars_dice": "liars_dice_self_play"},
+    **{name: name for name in ("pspo_nim", "kuhn_frozen_opponent", "kuhn_two_policies", "taboo")},
+    **{name: name for name in ("two_step_q", "tic_tac_toe_q", "tic_tac_toe_league", "tic_tac_toe_search")},
+    **{name: name for name in ("biased_rps_self_play", "goofspiel_self_play", "connect_four_self_play")},
+    **{name: name for name in ("negotiation", "guess_who")},
 }
 TEAMS = (
     *("team_arithmetic", "train_solver_only", "train_solver_only_adapters", "train_solver_only_shared"),

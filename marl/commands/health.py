@@ -1,4 +1,4 @@
-"""What `marl doctor` looks at on this machine: packages, accelerators, sandbox, engines, clusters, disks."""
+"""Findings of `marl doctor` about this machine: packages, accelerators, sandbox, engines, clusters, disks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Finding:
     """`absent`: something optional is not there. `wrong`: a run would fail."""
     text: str
     advice: str = ""
-    """What to do, where something can be done."""
+    """Words on what can be done; empty if nothing needs to be."""
 
 
 def findings() -> Iterator[Finding]:
@@ -67,8 +67,8 @@ def packages() -> Iterator[Finding]:
     required = [each for each in _requirements() if each.marker is None]
     wrong = [each for each in required if not _fits(each)]
     for each in wrong:
-        found = _version(each.name)
-        text = f"{each.name} {found} is installed, {each.specifier} is needed" if found else f"{each.name} is missing"
+        present = _version(each.name)
+        text = f"{each.name} {present} is installed, {each.specifier} is needed" if present else f"{each.name} is missing"
         yield Finding("packages", "wrong", text, f"pip install '{each.name}{each.specifier}'")
     if not wrong:
         shown = ", ".join(f"{name} {_version(name)}" for name in (_DISTRIBUTION, "torch", "transformers", "pettingzoo"))
@@ -99,9 +99,9 @@ def accelerators() -> Iterator[Finding]:
 
 def sandbox() -> Finding:
     """Return the way in which model-written code would be shut in."""
-    ways = [how for how in ("bubblewrap", "unshare") if not unusable(Sandbox(how=how))]
-    if ways:
-        return Finding("sandbox", "ok", f"model-written code runs by {' or '.join(ways)}")
+    mechanisms = [how for how in ("bubblewrap", "unshare") if not unusable(Sandbox(how=how))]
+    if mechanisms:
+        return Finding("sandbox", "ok", f"model-written code runs by {' or '.join(mechanisms)}")
     return Finding(
         "sandbox",
         "absent",
@@ -130,12 +130,12 @@ def extras() -> Iterator[Finding]:
         if extra == "vllm":  # has builds by other names, see `vllm`
             continue
         missing = [each.name for each in needed if not _fits(each)]
-        found = ", ".join(f"{each.name} {_version(each.name)}" for each in needed if _fits(each))
+        present = ", ".join(f"{each.name} {_version(each.name)}" for each in needed if _fits(each))
         if missing:
             advice = f"pip install '{_DISTRIBUTION}[{extra}]'"
             yield Finding(extra, "absent", f"{', '.join(missing)} not installed, or of another version", advice)
         else:
-            yield Finding(extra, "ok", found)
+            yield Finding(extra, "ok", present)
 
 
 def folders() -> Iterator[Finding]:
@@ -177,8 +177,8 @@ def _extras() -> list[str]:
 
 
 def _fits(requirement: Requirement) -> bool:
-    found = _version(requirement.name)
-    return found is not None and requirement.specifier.contains(found, prereleases=True)
+    present = _version(requirement.name)
+    return present is not None and requirement.specifier.contains(present, prereleases=True)
 
 
 def _version(name: str) -> str | None:

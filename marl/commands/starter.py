@@ -72,11 +72,11 @@ def read_data(path: Path, question: str | None = None, answer: str | None = None
 
 
 def _column(table: Rows, usual: Sequence[str], option: str) -> str:
-    found = [column for name in usual for column in table.columns if column.lower() == name]
-    if not found:
+    usual_names = [column for name in usual for column in table.columns if column.lower() == name]
+    if not usual_names:
         have = ", ".join(table.columns)
         raise ValueError(f"{option}: no column of {table.name} has a usual name ({', '.join(usual)}); choices: {have}")
-    return found[0]
+    return usual_names[0]
 
 
 def _is_number(text: str) -> bool:

@@ -96,17 +96,15 @@ def test_the_game_pays_and_shows_what_openspiel_does(rows: int, columns: int) ->
         assert all(game.terminations.values())
 
 
-@pytest.mark.slow
-def test_there_are_161029_positions_on_four_by_four() -> None:
-    """The number that J. Tromp counted (OEIS A212693)."""
-    board = Board.of_size(4, 4)
-    known, frontier = {board.empty}, [board.empty]
-    while frontier:
-        moves = ((place, COLUMNS.index(each)) for place in frontier for each in board.open_columns(place))
-        frontier = list({after for place, column in moves if (after := board.drop(place, column)) not in known})
-        known.update(frontier)
-        frontier = [place for place in frontier if not board.over(place)]
-    assert len(known) == 161_029
+def test_there_are_as_many_positions_after_each_move_as_are_published() -> None:
+    """On the whole board; OEIS A212693 (J. Tromp)."""
+    counts, frontier = [1], {BOARD.empty}
+    for _ in range(6):
+        moves = ((place, COLUMNS.index(each)) for place in frontier for each in BOARD.open_columns(place))
+        frontier = {BOARD.drop(place, column) for place, column in moves}
+        counts.append(len(frontier))
+        frontier = {place for place in frontier if not BOARD.over(place)}
+    assert counts == [1, 7, 49, 238, 1120, 4263, 16422]
 
 
 # --- observations, options, openings ---------------------------------------------------------------------------------
@@ -275,15 +273,10 @@ def test_four_by_four_is_a_draw_by_exact_search_as_by_a_walk_of_openspiel() -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("rows", "columns", "value"),
-    [(4, 5, 0), (5, 4, 0)],
-)
-def test_small_boards_have_their_published_values(rows: int, columns: int, value: int) -> None:
-    """As on J. Tromp's list of values (https://tromp.github.io/c4/c4.html)."""
+@pytest.mark.parametrize(("rows", "columns"), [(4, 5), (5, 4)])
+def test_slightly_larger_boards_are_draws_by_exact_search(rows: int, columns: int) -> None:
     board = Board.of_size(rows, columns)
-    best = max(column_values(board.text(board.empty), None).values())
-    assert (best > 0) - (best < 0) == value
+    assert max(column_values(board.text(board.empty), None).values()) == 0
 
 
 def test_four_by_four_is_a_draw_whatever_the_first_move() -> None:

@@ -68,8 +68,8 @@ def packages() -> Iterator[Finding]:
     wrong = [each for each in required if not _fits(each)]
     for each in wrong:
         present = _version(each.name)
-        text = f"{each.name} {present} is installed, {each.specifier} is needed" if present else f"{each.name} is missing"
-        yield Finding("packages", "wrong", text, f"pip install '{each.name}{each.specifier}'")
+        state = f"{present} is installed, {each.specifier} is needed" if present else "is missing"
+        yield Finding("packages", "wrong", f"{each.name} {state}", f"pip install '{each.name}{each.specifier}'")
     if not wrong:
         shown = ", ".join(f"{name} {_version(name)}" for name in (_DISTRIBUTION, "torch", "transformers", "pettingzoo"))
         yield Finding("packages", "ok", f"{shown}; all {len(required)} required packages fit")

@@ -97,9 +97,7 @@ class EvalOptions:
     ] = None
     search: Annotated[
         str | None,
-        typer.Option(
-            help="Look for moves in a tree: settings in YAML, such as '{simulations: 64}'. Not with --suite."
-        ),
+        typer.Option(help="Look for moves in a tree: settings in YAML, such as '{simulations: 64}'. Not with --suite."),
     ] = None
 
 
@@ -112,26 +110,25 @@ def evaluate(target: _Measured, options: EvalOptions, overrides: Overrides = Non
     scenario: marl eval SCENARIO policies.NAME.model=FOLDER. With --cross-play, TARGET and all words after it are
     players.
     """
-    from marl.commands.evaluate import (
-        measure_policies,
-        prepare_file,
-        read_search,
-        render,
-        trained,
-        untrained,
-        write_figures,
-    )
+    from marl.commands.evaluate import prepare_file
 
     prepare_file(options.out)
     if options.cross_play or options.exploitability:
         _compare([str(target), *(overrides or ())], options)
         return
-    search = read_search(options.search) if options.search else None
     if options.suite is not None:
         _evaluate_suite(str(target), options.suite, options, overrides or ())
-        return
+    else:
+        _measure(target, options, overrides or ())
+
+
+def _measure(target: Path, options: EvalOptions, overrides: Sequence[str]) -> None:
+    """Measure a run or a scenario by itself, against opponents, or in other scenarios."""
+    from marl.commands.evaluate import measure_policies, read_search, render, trained, untrained, write_figures
+
+    search = read_search(options.search) if options.search else None
     open_policies = trained if _is_run(target) else untrained
-    measured = open_policies(target, overrides or (), options.step, best=options.best)
+    measured = open_policies(target, overrides, options.step, best=options.best)
     if options.transfer:
         _transfer(measured, target, options, search)
         return

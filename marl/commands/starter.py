@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from pydantic import ValidationError
 
 from marl.config import nearest
 from marl.data_files import Rows, read_file
-from marl.parts import find
-from marl.protocols import GameConfig
-from marl.scenario.load import ScenarioError
+from marl.scenario.load import ScenarioError, game_settings
 
 Kind = Literal["self-play", "team", "one-role"]
 QUESTIONS = ("question", "problem", "prompt", "input", "query", "instruction", "task", "text")
@@ -115,15 +112,11 @@ def _common(file: Path, model: str | None) -> dict[str, Any]:
 
 
 def _self_play(game: str) -> dict[str, Any]:
-    part = find("games", game, GameConfig)
     try:
-        settings = part()
-    except ValidationError as error:
-        needed = ", ".join(str(each["loc"][0]) for each in error.errors())
-        raise ScenarioError(
-            f"--game {game}: it needs settings ({needed}), see marl describe {game}; choices without: kuhn_poker, nim"
-        ) from error
-    agents = settings.build().possible_agents  # type: ignore[attr-defined]  # `find` checks that it is a game's
+        settings = game_settings(game, {})
+    except ScenarioError as error:
+        raise ScenarioError(f"--game {game}: {error}; a game that needs no settings: kuhn_poker, nim") from error
+    agents = settings.build().possible_agents
     return {"game": game, "seats": agents}
 
 

@@ -300,18 +300,21 @@ def match(
     roles = {f"opponent:{agent}": role for agent, role in opponents.roles.items()}
     policies = {name: f"{role.policy}@opponent" for name, role in roles.items()}
     engines = {f"{policy}@opponent": engine for policy, engine in opponents.engines.items()}
-    deals = []
-    for i in range(episodes):
-        name, measured = f"eval.{seed}.{i}", agents[i % len(agents)]
-        seats = {a: role if a == measured else f"opponent:{a}" for a, role in scenario.seats.items()}
-        # Seats take turns over the same starts, so that a lucky start favours none.
-        start = seed_of(simulator.casting.seed, "eval", seed, i // len(agents))
-        deals.append(Deal(name, name, start, seats, "eval", policies=policies))
     table = simulator.variant(RoleCasting({**scenario.roles, **roles}, simulator.casting.seed), engines)
     table.tokens = Counter()  # matches have never counted among `step/eval_tokens`
-    returns: dict[str, list[float]] = {agent: [] for agent in agents}
     player = SearchPlayer(table, search, seating(scenario)) if search else table
+    starts = _match_deals(scenario.seats, table.casting.seed, episodes, seed)
+    deals = [replace(deal, policies=policies) for deal in starts]
+    returns: dict[str, list[float]] = {agent: [] for agent in agents}
     for i, trajectory in enumerate(player.play(deals)):
         agent = agents[i % len(agents)]
         returns[agent].append(trajectory.returns.get(agent, 0.0))
     return Results(returns)
+
+
+def _match_deals(seats: Mapping[str, str], run_seed: int, episodes: int, seed: int) -> Iterator[Deal]:
+    """Yield the starts of a match: seats take turns over the same ones, so that a lucky start favours none."""
+    for i in range(episodes):
+        name, measured = f"eval.{seed}.{i}", list(seats)[i % len(seats)]
+        taken = {agent: role if agent == measured else f"opponent:{agent}" for agent, role in seats.items()}
+        yield Deal(name, name, seed_of(run_seed, "eval", seed, i // len(seats)), taken, "eval")

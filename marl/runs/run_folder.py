@@ -190,7 +190,9 @@ class RunFolder:
             write_judgement(file, record)
 
     def record_strategies(self, step: int, rows: Sequence[StrategyRow]) -> None:
-        """Write the strategies that the evaluation of one step measured."""
+        """Write the strategies that the evaluation of one step measured, if it measured any."""
+        if not rows:
+            return
         file = self._new_file(step, *_strategies(step))
         with Writing(file):
             write_strategies(file, rows)

@@ -165,11 +165,11 @@ class Training:
         run, measured = self.run, Metrics()
 
         def log() -> None:
-            tokens = dict(run.simulator.tokens)
-            evaluated = tokens.pop("eval", 0)
-            sampled = {"step/tokens": float(sum(tokens.values())), "step/eval_tokens": float(evaluated)}
+            evaluated = run.simulator.tokens["eval"]
+            sampled = float(run.simulator.tokens.total() - evaluated)
+            tokens = {"step/tokens": sampled, "step/eval_tokens": float(evaluated)}
             spent = usage_metrics(run.simulator.spent, "total_")
-            self._log(metrics | measured | sampled | spent | run.mix.metrics() | clock.metrics)
+            self._log(metrics | measured | tokens | spent | run.mix.metrics() | clock.metrics)
 
         def save_unmeasured() -> None:
             length = self.folder.settled_rows()
@@ -179,8 +179,7 @@ class Training:
         if due := self._due:
             with self._rescued(clock, save_unmeasured), clock("evaluate"), self._stop.patient(STEP_S):
                 measured = self._evaluator(run.step)
-                if rows := self._evaluator.strategy_rows():
-                    self.folder.record_strategies(run.step, rows)
+                self.folder.record_strategies(run.step, self._evaluator.strategy_rows())
             self._best.expect(measured)
             self._best.take(run.step, measured)
         log()

@@ -79,7 +79,7 @@ def test_nothing_is_overwritten_and_what_does_not_fit_is_said(tmp_path: Path) ->
         new("team", "--out", str(file))
     with pytest.raises(ValueError, match="a game has no questions; choices: team, one-role"):
         new("self-play", "--data", "x.csv", "--out", str(tmp_path / "other.yaml"))
-    with pytest.raises(ValueError, match=r"--game matrix: it needs settings \(table\)"):
+    with pytest.raises(ValueError, match=r"--game matrix: (.|\n)*table(.|\n)*a game that needs no settings"):
         new("self-play", "--game", "matrix", "--out", str(tmp_path / "other.yaml"))
     assert not (tmp_path / "other.yaml").exists()
 

@@ -151,19 +151,19 @@ def _compare(players: Sequence[str], options: EvalOptions) -> None:
 
 
 def _expect_only(options: EvalOptions, meant: Collection[str]) -> None:
-    given = [name for name, value in vars(options).items() if value not in (None, False) and name not in meant]
-    if given:
-        raise ScenarioError(f"--{given[0].replace('_', '-')} has no effect with several players")
+    useless = [name for name, value in vars(options).items() if value not in (None, False) and name not in meant]
+    if useless:
+        raise ScenarioError(f"--{useless[0].replace('_', '-')} has no effect with several players")
 
 
 def _exploitability(met: Roster, options: EvalOptions) -> None:
     from marl.commands.exploitability import exploitabilities, render_exploited, write_exploited
 
-    found = exploitabilities(met)
-    echo(render_exploited(found))
+    measured = exploitabilities(met)
+    echo(render_exploited(measured))
     if options.out is not None:
-        write_exploited(options.out, met, found)
-        echo(f"{options.out}: {len(found)} rows")
+        write_exploited(options.out, met, measured)
+        echo(f"{options.out}: {len(measured)} rows")
 
 
 def _cross_play(met: Roster, options: EvalOptions) -> None:

@@ -1,4 +1,4 @@
-"""What learners gain against a frozen player, seat by seat: a lower bound on its exploitability."""
+"""Measurement of what learners gain against a frozen player, seat by seat: a lower bound on its exploitability."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Challenge:
         most NashConv. The players were done learning before these starts were dealt: no gain is the best of several.
         """
         engines = self.frozen.engines()
-        own = self._play(self.frozen, engines, "", (starts, seed))
+        before = self._play(self.frozen, engines, "", (starts, seed))
         figures, gains = {}, []
         for seat, responder in self.responders.items():
             earned = [row[seat] for row in self._play(responder, engines, seat, (starts, seed))]
-            before = [row[seat] for row in own]
-            gains.append([new - old for new, old in zip(earned, before, strict=True)])
-            figures |= {f"{seat}/return": before, f"{seat}/response": earned, f"{seat}/gain": gains[-1]}
+            returned = [row[seat] for row in before]
+            gains.append([new - old for new, old in zip(earned, returned, strict=True)])
+            figures |= {f"{seat}/return": returned, f"{seat}/response": earned, f"{seat}/gain": gains[-1]}
         total = [math.fsum(each) for each in zip(*gains, strict=True)]
         figures["nashconv"] = total
         figures["exploitability"] = [gain / len(self.scenario.seats) for gain in total]

@@ -20,7 +20,7 @@ HELD = 3
 Engines = Mapping[str, Engine]
 """Policy -> its engine."""
 Pair = tuple[int, int]
-"""Numbers of two players: the first takes one seat, the second all the others."""
+"""Numbers of two players: the first takes one seat, the second all the rest."""
 Returns = tuple[float, float]
 """Return of the pair's first player in one episode, and the mean return of the second one's seats."""
 Meeting = Sequence[Sequence[Returns]]
@@ -85,10 +85,12 @@ class Tournament:
             yield pair, self._meet(pair, engines)
 
     def _meet(self, pair: Pair, engines: Mapping[int, Engines]) -> Meeting:
-        sides = dict(zip(("first", "second"), pair, strict=True))
-        roles = {f"{side}:{agent}": role for side, n in sides.items() for agent, role in self.entrants[n].roles.items()}
+        seated = dict(zip(("first", "second"), pair, strict=True))
+        roles = {
+            f"{side}:{agent}": role for side, n in seated.items() for agent, role in self.entrants[n].roles.items()
+        }
         policies = {name: f"{role.policy}@{name.partition(':')[0]}" for name, role in roles.items()}
-        speakers = {f"{policy}@{side}": each for side, n in sides.items() for policy, each in engines[n].items()}
+        speakers = {f"{policy}@{side}": each for side, n in seated.items() for policy, each in engines[n].items()}
         table = self.simulator(speakers).variant(RoleCasting(roles, self.seed))
         rounds = self._rounds(policies)
         played = {episode.id: episode.returns for episode in table.play([deal for each in rounds for deal in each])}
@@ -110,9 +112,9 @@ class Tournament:
         return rounds
 
     def _seating(self, first: str) -> dict[str, str]:
-        """Return agent -> role with the first player in one seat and the second in all others that are contested."""
-        others = {seat for seat in self.seats if seat != first}
-        return {agent: f"{'second' if agent in others else 'first'}:{agent}" for agent in self.scenario.seats}
+        """Return agent -> role with the first player in one seat and the second in all rest that are contested."""
+        rest = {seat for seat in self.seats if seat != first}
+        return {agent: f"{'second' if agent in rest else 'first'}:{agent}" for agent in self.scenario.seats}
 
     def _episodes(self, deals: Sequence[Deal], played: Mapping[str, Mapping[str, float]]) -> list[Returns]:
         """Return what came of the episodes from one start; nothing if one was left out, as its process failed."""

@@ -13,12 +13,12 @@ import numpy as np
 
 from marl.evaluation.cross_play import Meeting, Pair, Returns
 from marl.evaluation.ratings import EloRating, ratings
-from marl.evaluation.zero_sum import Mixture, nash
 from marl.statistics import normal, wilson
+from marl.zero_sum import Mixture, nash
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class CrossScore:
     """Score of one player against another, over all seats, with 95 % intervals; a bound may be infinite."""
 
     mean: float
@@ -37,22 +37,22 @@ class Cell:
     loss_high: float
 
     @classmethod
-    def of(cls, meeting: Meeting) -> Cell:
+    def of(cls, meeting: Meeting) -> CrossScore:
         """Return the figures of a pair's episodes.
 
         Episodes from one start may go alike, so the mean's interval is the normal one over starts, and those of shares
         are Wilson's with as many trials as there are starts.
         """
         played = [episodes for episodes in meeting if episodes]
-        low, mean, high = normal([fmean(own for own, _ in episodes) for episodes in played])
-        signs = [_sign(returns) for episodes in played for returns in episodes]
-        shares = [bound for sign in (1, 0, -1) for bound in _share(signs.count(sign) / len(signs), len(played))]
+        low, mean, high = normal([fmean(first for first, _ in episodes) for episodes in played])
+        outcomes = [_sign(returns) for episodes in played for returns in episodes]
+        shares = [bound for sign in (1, 0, -1) for bound in _share(outcomes.count(sign) / len(outcomes), len(played))]
         return cls(mean, low, high, *shares)
 
 
 def _sign(returns: Returns) -> int:
-    own, other = returns
-    return (own > other) - (own < other)
+    first, second = returns
+    return (first > second) - (first < second)
 
 
 def _share(share: float, trials: int) -> tuple[float, float, float]:
@@ -70,19 +70,19 @@ class CrossTable:
     two_seats: bool
 
     @cached_property
-    def cells(self) -> list[list[Cell | None]]:
+    def cells(self) -> list[list[CrossScore | None]]:
         """Return row player -> column player -> score of the row player; None for what was not played."""
         numbers = range(len(self.names))
         return [[self._cell(row, column) for column in numbers] for row in numbers]
 
-    def _cell(self, row: int, column: int) -> Cell | None:
+    def _cell(self, row: int, column: int) -> CrossScore | None:
         meeting = self._meeting(row, column)
-        return Cell.of(meeting) if meeting is not None else None
+        return CrossScore.of(meeting) if meeting is not None else None
 
     def _meeting(self, row: int, column: int) -> Meeting | None:
         if (row, column) in self.meetings or not self.two_seats or (column, row) not in self.meetings:
             return self.meetings.get((row, column))
-        return [[(own, other) for other, own in episodes] for episodes in self.meetings[column, row]]
+        return [[(second, first) for first, second in episodes] for episodes in self.meetings[column, row]]
 
     @property
     def unrated(self) -> str | None:
@@ -117,7 +117,7 @@ class CrossTable:
 
     def figures(self) -> dict[str, Any]:
         """Return all figures as JSON holds them; a bound that is not finite is null."""
-        names = list(Cell.__dataclass_fields__)
+        names = list(CrossScore.__dataclass_fields__)
         matrix = {name: [[_finite(cell, name) for cell in row] for row in self.cells] for name in names}
         rated = {
             "ratings": [asdict(rating) for rating in self.ratings],
@@ -126,6 +126,6 @@ class CrossTable:
         return {"players": list(self.names), "matrix": matrix, **({"unrated": self.unrated} if self.unrated else rated)}
 
 
-def _finite(cell: Cell | None, name: str) -> float | None:
+def _finite(cell: CrossScore | None, name: str) -> float | None:
     value = asdict(cell)[name] if cell else math.nan
     return value if math.isfinite(value) else None

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from marl.errors import Writing
-from marl.evaluation.cross_table import Cell, CrossTable
+from marl.evaluation.cross_table import CrossScore, CrossTable
 from marl.text import for_terminal
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _matrix(table: CrossTable, names: Sequence[str]) -> Table:
     return shown
 
 
-def _in_cell(cell: Cell | None) -> str:
+def _in_cell(cell: CrossScore | None) -> str:
     return f"{cell.mean:+.3f} ±{cell.mean_high - cell.mean:.3f}" if cell else "-"
 
 

@@ -12,13 +12,13 @@ from small_games import PAIR
 from games.kuhn_poker import Equilibrium, KuhnPokerConfig
 from marl.engines.scripted import Always, Random, ScriptedConfig
 from marl.evaluation.cross_play import HELD, Engines, Entrant, Tournament, in_order
-from marl.evaluation.cross_table import Cell, CrossTable
+from marl.evaluation.cross_table import CrossScore, CrossTable
 from marl.evaluation.game_tree import Situation, grow, values
-from marl.evaluation.zero_sum import nash
 from marl.rollout.casting import RoleCasting
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.load import validate
 from marl.scenario.schema import Scenario
+from marl.zero_sum import nash
 from roles.answering import PlayerRole
 
 PLAYERS: dict[str, ScriptedConfig] = {"nash": Equilibrium(), "random": Random(), "calls": Always(move="call")}
@@ -154,9 +154,9 @@ def test_few_players_are_loaded_and_at_most_three_are_in_memory() -> None:
 
 
 def test_intervals_are_over_starts_as_episodes_from_one_may_go_alike() -> None:
-    alike = Cell.of([[(1.0, -1.0), (1.0, -1.0)], [(-1.0, 1.0), (-1.0, 1.0)]])
+    alike = CrossScore.of([[(1.0, -1.0), (1.0, -1.0)], [(-1.0, 1.0), (-1.0, 1.0)]])
     # Two starts: standard deviation sqrt(2), standard error 1.
     assert (alike.mean, alike.mean_high) == (0.0, pytest.approx(1.959964, abs=1e-6))
     # Wilson 1927 for 1 of 2.
     assert (alike.win_low, alike.win_high) == (pytest.approx(0.0945, abs=1e-4), pytest.approx(0.9055, abs=1e-4))
-    assert Cell.of([[(1.0, -1.0)], []]).mean == 1.0
+    assert CrossScore.of([[(1.0, -1.0)], []]).mean == 1.0

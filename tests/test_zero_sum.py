@@ -8,7 +8,7 @@ import pytest
 from open_spiel.python.algorithms.exploitability import nash_conv
 from open_spiel.python.policy import TabularPolicy
 
-from marl.evaluation.zero_sum import nash
+from marl.zero_sum import nash
 
 CLOSE = 1e-9
 

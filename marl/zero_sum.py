@@ -1,4 +1,4 @@
-"""Equilibrium of a zero-sum game in which both players choose once, by linear programming."""
+"""MatrixEquilibrium of a zero-sum game in which both players choose once, by linear programming."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Mixture = NDArray[np.float64]
 """Probability of each choice; the sum is 1."""
 
 
-class Equilibrium(NamedTuple):
+class MatrixEquilibrium(NamedTuple):
     """A Nash equilibrium: neither player gains by another mixture."""
 
     row: Mixture
@@ -20,7 +20,7 @@ class Equilibrium(NamedTuple):
     """Expected payoff to the row player, which the column player pays."""
 
 
-def nash(payoffs: ArrayLike) -> Equilibrium:
+def nash(payoffs: ArrayLike) -> MatrixEquilibrium:
     """Return a Nash equilibrium of the game in which `payoffs[i, j]` is what the column player pays the row player.
 
     The row player's mixture is the one whose worst column pays most, a linear programme (von Neumann 1928; Dantzig
@@ -36,7 +36,7 @@ def nash(payoffs: ArrayLike) -> Equilibrium:
         raise ValueError("payoffs: not all are finite numbers")
     row, value = _safest(matrix)
     column, _ = _safest(-matrix.T)
-    return Equilibrium(row, column, value)
+    return MatrixEquilibrium(row, column, value)
 
 
 def _safest(matrix: NDArray[np.float64]) -> tuple[Mixture, float]:

@@ -1,5 +1,5 @@
-"""Equilibrium of a zero-sum game in which both players choose once (`marl.zero_sum`)."""
+"""MatrixEquilibrium of a zero-sum game in which both players choose once (`marl.zero_sum`)."""
 
-from marl.zero_sum import Equilibrium, Mixture, nash
+from marl.zero_sum import MatrixEquilibrium, Mixture, nash
 
-__all__ = ["Equilibrium", "Mixture", "nash"]
+__all__ = ["MatrixEquilibrium", "Mixture", "nash"]

@@ -1,4 +1,4 @@
-"""MatrixEquilibrium of a zero-sum game in which both players choose once, by linear programming."""
+"""Equilibrium of a zero-sum game in which both players choose once, by linear programming."""
 
 from __future__ import annotations
 

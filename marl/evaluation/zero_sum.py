@@ -1,4 +1,4 @@
-"""MatrixEquilibrium of a zero-sum game in which both players choose once (`marl.zero_sum`)."""
+"""Equilibrium of a zero-sum game in which both players choose once (`marl.zero_sum`)."""
 
 from marl.zero_sum import MatrixEquilibrium, Mixture, nash
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from os.path import commonprefix
 
 from marl.evaluation.dry_run import DryRun
@@ -112,7 +113,8 @@ def estimate(scenario: Scenario, sizes: ScenarioSizes, device_bytes: float | Non
     """Return what a run of the scenario holds. `device_bytes`: the GPU's memory, for engines that claim a share; None:
     it runs on the processor."""
     held: dict[tuple[str, str, Stage], Holding] = {}
-    for key, policies, use in (*_engines(scenario, sizes, device_bytes), *_learners(scenario, sizes)):
+    sampling = chain(_engines(scenario, sizes, device_bytes), _guests(scenario, sizes, device_bytes))
+    for key, policies, use in chain(sampling, _learners(scenario, sizes)):
         # What is shared has one key, and so is counted once.
         before = held.get((key, use.content, use.stage), Holding((), use.content, 0.0, use.stage))
         names = tuple(dict.fromkeys((*before.policies, *policies)))
@@ -138,6 +140,16 @@ def _engines(scenario: Scenario, sizes: ScenarioSizes, device_bytes: float | Non
             freed = engine.sleeps and device_bytes is not None and use.stage == "always" and not use.of_base
             used = replace(use, stage="awake") if freed else use
             yield _base_key(scenario, names[0]) if use.of_base else key, policies, used
+
+
+def _guests(scenario: Scenario, sizes: ScenarioSizes, device_bytes: float | None) -> Keyed:
+    """Yield what earlier weights take, of whichever policy is largest."""
+    for name, size in sizes.models.items():
+        policy, work = scenario.policies[name], Workload.together(_work(scenario, sizes, [name], learning=False))
+        for number in range(scenario.experience.guests if policy.learner else 0):
+            for use in policy.engine.memory([size], work, device_bytes):
+                key = _base_key(scenario, name) if use.of_base else f"guest {number}"
+                yield key, (name,), use if use.of_base else replace(use, content=f"{use.content} of earlier weights")
 
 
 def _learners(scenario: Scenario, sizes: ScenarioSizes) -> Keyed:

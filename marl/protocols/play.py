@@ -225,6 +225,11 @@ class ExperienceConfig(Component):
         """Return the number of steps by which it may play ahead of learning."""
         return 0
 
+    @property
+    def guests(self) -> int:
+        """Return the number of saved weights that it has in memory at the same time, beside the policies' own."""
+        return 0
+
     @abstractmethod
     def build(self) -> Experience: ...
 

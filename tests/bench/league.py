@@ -237,7 +237,6 @@ def one_arm(arm: str, budget: float) -> None:
     training.run.experience.load_state_dict(state | {"taken": {"actor": [*range(many)]}})
     loads = 0.0
     for _ in range(scenario.schedule.steps):
-        training.run.step = training.run.step or 1  # the first step would begin the pool
         training._advance()
         loads += training.run.experience.metrics()["league/loads"]
     size = sum(file.stat().st_size for file in (run / "league" / "actor" / "000000").glob("*.safetensors"))

@@ -99,6 +99,11 @@ class League(ExperienceConfig):
 
         return LeaguePlay(self)
 
+    @property
+    def guests(self) -> int:
+        """Return `resident`."""
+        return self.resident
+
     def seatings(self, seats: Mapping[str, str]) -> list[dict[str, str]]:
         """Return the seats as they are, and for each player with it in the seats of players."""
         return [

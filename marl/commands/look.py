@@ -69,9 +69,7 @@ class EvalOptions:
     policy: Annotated[str | None, typer.Option(help="With --suite: who speaks in roles that the suite gives.")] = None
     search: Annotated[
         str | None,
-        typer.Option(
-            help="Look for moves in a tree: settings in YAML, such as '{simulations: 64}'. Not with --suite."
-        ),
+        typer.Option(help="Look for moves in a tree: settings in YAML, such as '{simulations: 64}'. Not with --suite."),
     ] = None
 
 

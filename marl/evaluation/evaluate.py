@@ -234,6 +234,18 @@ def score(returns: Sequence[float]) -> Metrics:
     return metrics
 
 
+def _match_deals(scenario: Scenario, policies: Mapping[str, str], episodes: int, seeds: tuple[int, int]) -> list[Deal]:
+    """Return the deals of a match; `policies`: opponent's role -> policy; `seeds`: of the simulator and the match."""
+    agents, deals = list(scenario.seats), list[Deal]()
+    for i in range(episodes):
+        name, measured = f"eval.{seeds[1]}.{i}", agents[i % len(agents)]
+        seats = {a: role if a == measured else f"opponent:{a}" for a, role in scenario.seats.items()}
+        # Seats take turns over the same starts, so that a lucky start favours none.
+        start = seed_of(seeds[0], "eval", seeds[1], i // len(agents))
+        deals.append(Deal(name, name, start, seats, "eval", policies=policies))
+    return deals
+
+
 def seating(scenario: Scenario) -> Seating:
     """Return the roles of a scenario that can search for their moves: those that do not answer by rule."""
     return Seating(frozenset(scenario.seats.values()) - scenario.rule_roles, scenario.seats)
@@ -257,13 +269,7 @@ def match(
     roles = {f"opponent:{agent}": role for agent, role in opponents.roles.items()}
     policies = {name: f"{role.policy}@opponent" for name, role in roles.items()}
     engines = {f"{policy}@opponent": engine for policy, engine in opponents.engines.items()}
-    deals = []
-    for i in range(episodes):
-        name, measured = f"eval.{seed}.{i}", agents[i % len(agents)]
-        seats = {a: role if a == measured else f"opponent:{a}" for a, role in scenario.seats.items()}
-        # Seats take turns over the same starts, so that a lucky start favours none.
-        start = seed_of(simulator.casting.seed, "eval", seed, i // len(agents))
-        deals.append(Deal(name, name, start, seats, "eval", policies=policies))
+    deals = _match_deals(scenario, policies, episodes, (simulator.casting.seed, seed))
     table = simulator.variant(RoleCasting({**scenario.roles, **roles}, simulator.casting.seed), engines)
     table.tokens = Counter()  # matches have never counted among `step/eval_tokens`
     returns: dict[str, list[float]] = {agent: [] for agent in agents}

@@ -3,10 +3,10 @@
     python tests/bench/search.py [--games 100] [--run RUN] [--out FILE]
 
 Cost: tic-tac-toe from the empty board, PUCT, the same Python evaluator (uniform prior, value 0) in our search and in
-OpenSpiel's Python MCTS, in turns in one process. `driver_us` is the CPU time of a simulation without the evaluator.
-Then with the scenario's tiny model as the prior, for 1, 8 and 32 games side by side. Play: draws against minimax. Hidden
-information: exact NashConv in Kuhn poker of a random and of an equilibrium policy, without search and with it. `--run`:
-a run of tic_tac_toe_self_play whose policy is to be measured, too.
+OpenSpiel's Python MCTS, in turns in one process. `driver_us` is the CPU time of a simulation without the evaluator, the
+game's rules included: ours are Python, theirs C++. Then with the scenario's tiny model as the prior, for 1, 8 and 32
+games side by side. Play: draws against minimax. Hidden information: exact NashConv in Kuhn poker of a random and of an
+equilibrium policy, without search and with it. `--run`: a run whose policy is to be measured, too.
 """
 
 from __future__ import annotations

@@ -81,30 +81,22 @@ def evaluate(target: _Measured, options: EvalOptions, overrides: Overrides = Non
     With --suite, on the suite's tasks and games; then it may be any model's folder. Such a folder can also sit in a
     scenario: marl eval SCENARIO policies.NAME.model=FOLDER.
     """
-    from marl.commands.evaluate import (
-        measure_policies,
-        prepare_file,
-        read_search,
-        render,
-        trained,
-        untrained,
-        write_figures,
-    )
+    from marl.commands import evaluate as measuring
 
-    prepare_file(options.out)
-    search = read_search(options.search) if options.search else None
+    measuring.prepare_file(options.out)
+    search = measuring.read_search(options.search) if options.search else None
     if options.suite is not None:
         _evaluate_suite(str(target), options.suite, options, overrides or ())
         return
-    open_policies = trained if _is_run(target) else untrained
+    open_policies = measuring.trained if _is_run(target) else measuring.untrained
     measured = open_policies(target, overrides or (), options.step, best=options.best)
     if options.transfer:
         _transfer(measured, target, options, search)
         return
-    metrics = measure_policies(measured, options.against, options.episodes or EPISODES, search)
-    echo(render(metrics, measured.scenario.rule_roles))
+    metrics = measuring.measure_policies(measured, options.against, options.episodes or EPISODES, search)
+    echo(measuring.render(metrics, measured.scenario.rule_roles))
     if options.out is not None:
-        write_figures(options.out, target, measured, metrics, search)
+        measuring.write_figures(options.out, target, measured, metrics, search)
         echo(f"{options.out}: {len(metrics)} figures")
 
 

@@ -162,7 +162,7 @@ def main() -> None:
         simulator = untrained_policies(scenario)
         start = MeasuredPolicies(scenario, None, lambda: simulator)
         play = {
-            "untrained": draws(start, 1000, None),
+            "untrained": draws(start, 500, None),
             "untrained_search_uniform_prior": draws(start, chosen.games, PLAY),
         }
         if chosen.run:
@@ -170,7 +170,7 @@ def main() -> None:
             play |= {"trained": draws(run, 1000, None), "trained_search": draws(run, chosen.games, BY_POLICY)}
         figures = {
             **cost(chosen.repeats),
-            "with_a_model": {n: with_a_model(simulator, scenario, n, 3) for n in (1, 8, 32)},
+            "with_a_model": {n: with_a_model(simulator, scenario, n, 1) for n in (1, 8, 32)},
             "play": play,
             "kuhn_poker": {"random": hidden(Random(), range(5)), "equilibrium": hidden(Equilibrium(), range(5))},
         }

@@ -132,10 +132,10 @@ def _measure(target: Path, options: EvalOptions, overrides: Sequence[str]) -> No
     if options.transfer:
         _transfer(measured, target, options, search)
         return
-    metrics = measure_policies(measured, options.against, options.episodes or EPISODES, search)
-    echo(render(metrics, measured.scenario.rule_roles))
+    metrics = measuring.measure_policies(measured, options.against, options.episodes or EPISODES, search)
+    echo(measuring.render(metrics, measured.scenario.rule_roles))
     if options.out is not None:
-        write_figures(options.out, target, measured, metrics, search)
+        measuring.write_figures(options.out, target, measured, metrics, search)
         echo(f"{options.out}: {len(metrics)} figures")
 
 

@@ -28,10 +28,12 @@ def exact_figures(scenario: Scenario, simulator: BaseSimulator, search: SearchSe
         tree = grow(game, simulator.casting, scenario.seats)
         episodes = [_episode(scenario, simulator, history) for history in tree.histories.values()]
         metrics |= _convergence(tree, [_policy(result, search) for result in player.decide(episodes)])
-    asked = list(open_positions(game, simulator.casting, scenario.seats))
-    if asked:
-        policies = [_policy(result, search) for result in player.decide([episode for episode, _ in asked])]
-        chances = [math.fsum(policy[move] for move in best) for policy, (_, best) in zip(policies, asked, strict=True)]
+    questions = list(open_positions(game, simulator.casting, scenario.seats))
+    if questions:
+        policies = [_policy(result, search) for result in player.decide([episode for episode, _ in questions])]
+        chances = [
+            math.fsum(policy[move] for move in best) for policy, (_, best) in zip(policies, questions, strict=True)
+        ]
         metrics["eval/optimal"] = fmean(chances)
     return metrics
 

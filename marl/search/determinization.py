@@ -25,7 +25,7 @@ def determinizations(config: GameConfig, episode: Episode, many: int, rng: rando
     """
     if config.perfect_information():
         return [(1.0, episode.game.copy(rng.getrandbits(63)))]
-    drawn = _exported(config, episode) or _tried(config, episode, many, rng)
+    drawn = _exported(config, episode) or _redealt(config, episode, many, rng)
     if len(drawn) > many:
         drawn = [(1.0, game) for game in _draw(drawn, many, rng)]
     total = sum(weight for weight, _ in drawn)
@@ -39,7 +39,7 @@ def _exported(config: GameConfig, episode: Episode) -> list[tuple[float, Game]]:
     return [(chance, game) for chance, game in reached if game is not None]
 
 
-def _tried(config: GameConfig, episode: Episode, many: int, rng: random.Random) -> list[tuple[float, Game]]:
+def _redealt(config: GameConfig, episode: Episode, many: int, rng: random.Random) -> list[tuple[float, Game]]:
     """Return states that random deals lead to. The episode's `reset` options count as known to everybody."""
     options, drawn = episode.trajectory.deal.options, list[tuple[float, Game]]()
     for _ in range(_TRIES * many):

@@ -23,7 +23,8 @@ class PolicyPrior:
     """
 
     def __init__(self, simulator: Simulator, purpose: Purpose) -> None:
-        self._simulator, self._purpose = simulator, purpose
+        self._simulator = simulator
+        self._purpose: Purpose = purpose
         self._scored: dict[_PromptKey, dict[str, Completion]] = {}
 
     def __call__(self, positions: Sequence[SearchPosition]) -> list[list[float]]:

@@ -36,7 +36,7 @@ Evaluate = Callable[[Sequence[Leaf]], Sequence[Evaluation]]
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search found out about a position."""
+    """Result of a search from a position."""
 
     moves: tuple[str, ...]
     policy: tuple[float, ...]

@@ -14,7 +14,7 @@ from marl.rollout.episode import Episode
 from marl.search.determinization import determinizations
 from marl.search.evaluators import PolicyPrior, RolloutEvaluator
 from marl.search.planner import Evaluate, Search, SearchResult, draw, search, search_all
-from marl.search.positions import Decision, SearchPosition
+from marl.search.positions import SearchedDecision, SearchPosition
 from marl.search.settings import SearchSettings
 from marl.seeds import seed_of
 from marl.types import Deal, Metrics, Purpose, Request
@@ -49,7 +49,8 @@ class SearchPlayer:
         evaluate: Evaluate | None = None,
     ) -> None:
         """`evaluate` values positions in place of policies and rollouts."""
-        self._simulator, self._settings, self._seating, self._purpose = simulator, settings, seating, purpose
+        self._simulator, self._settings, self._seating = simulator, settings, seating
+        self._purpose: Purpose = purpose
         self._prior = PolicyPrior(simulator, purpose)
         self._evaluate = evaluate or RolloutEvaluator(settings, self._prior)
         self.results: list[SearchResult] = []
@@ -100,8 +101,8 @@ class SearchPlayer:
                     "which agents move one after the other"
                 )
         results = self.decide([episode for episode, _, _ in questions])
-        said = self._prior.answers([request for _, _, request in questions])
-        for (episode, agent, request), result, by_move in zip(questions, results, said, strict=True):
+        scored = self._prior.answers([request for _, _, request in questions])
+        for (episode, agent, request), result, by_move in zip(questions, results, scored, strict=True):
             answer = by_move[result.chosen]
             episode.answer(agent, replace(answer, text=(request.options or {})[result.chosen]))
 
@@ -110,7 +111,7 @@ class SearchPlayer:
         deal, settings, simulator = episode.trajectory.deal, self._settings, self._simulator
         place = deal.purpose, deal.episode, deal.branch, len(episode.trajectory.turns)
         rng = random.Random(seed_of(simulator.casting.seed, "search", *place))
-        decision = Decision(episode.copy(episode.game, {**deal.seats, **self._seating.seats}))
+        decision = SearchedDecision(episode.copy(episode.game, {**deal.seats, **self._seating.seats}))
         games = determinizations(simulator.games[deal.game], episode, settings.determinizations, rng)
         each = settings.model_copy(update={"simulations": max(1, settings.simulations // len(games))})
         roots = [(weight, SearchPosition(game, decision=decision)) for weight, game in games]

@@ -14,7 +14,7 @@ RequestKey = tuple[str, int, str]
 
 
 @dataclass(slots=True)
-class Decision:
+class SearchedDecision:
     """One decision that is searched: the real episode, and what roles were found to ask below it."""
 
     episode: Episode
@@ -37,7 +37,7 @@ class SearchPosition:
         *,
         parent: SearchPosition | None = None,
         move: str = "",
-        decision: Decision | None = None,
+        decision: SearchedDecision | None = None,
     ) -> None:
         """`paid`: what each agent was paid since the root; `move` led here from `parent`. Without a `decision` there
         are no roles, so no policy can be asked."""
@@ -122,7 +122,7 @@ class SearchPosition:
         return episode
 
     @property
-    def _decision(self) -> Decision:
+    def _decision(self) -> SearchedDecision:
         if self.decision is None:
             raise ValueError("search: no roles sit at this game, so there is no policy to ask; choose prior: uniform")
         return self.decision

@@ -41,7 +41,7 @@ class SearchSettings(Config):
     repeats: PositiveInt = 1
     """Number of such plays of a new position; their mean is its value."""
     determinizations: PositiveInt = 8
-    """Where the game hides something: most states that are sampled among those that the agent to move cannot tell
+    """Most states that are sampled, in a game that hides something, among those that the agent to move cannot tell
     apart. Each is searched as if everything were known, and the results are averaged (PIMC). That is unsound: it plans
     with knowledge that nobody will have. Simulations are divided among them."""
     temperature: NonNegativeFloat = 0.0

@@ -1,12 +1,12 @@
 """Tree search: what a simulation costs, beside OpenSpiel's own, and what search at play time adds to a policy.
 
-    python tests/bench/search.py [--games 100] [--run RUN] [--out FILE]
+    python tests/bench/search.py [--games 50] [--run RUN] [--out FILE]
 
 Cost: tic-tac-toe from the empty board, PUCT, the same Python evaluator (uniform prior, value 0) in our search and in
-OpenSpiel's Python MCTS, in turns in one process. `driver_us` is the CPU time of a simulation without the evaluator.
-Then with the scenario's tiny model as the prior, for 1, 8 and 32 games side by side. Play: draws against minimax. Hidden
-information: exact NashConv in Kuhn poker of a random and of an equilibrium policy, without search and with it. `--run`:
-a run of tic_tac_toe_self_play whose policy is to be measured, too.
+OpenSpiel's Python MCTS, in turns in one process. `driver_us` is the CPU time of a simulation without the evaluator, the
+game's rules included: ours are Python, theirs C++. Then with the scenario's tiny model as the prior, for 1, 8 and 32
+games side by side. Play: draws against minimax. Hidden information: exact NashConv in Kuhn poker of a random and of an
+equilibrium policy, without search and with it. `--run`: a run whose policy is to be measured, too.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from open_spiel.python.algorithms.mcts import Evaluator, MCTSBot
 import marl
 from games.kuhn_poker import Equilibrium
 from games.tic_tac_toe import EMPTY, TicTacToeConfig
-from marl.commands.evaluate import MeasuredPolicies, measure_policies, trained
+from marl.commands.evaluate import MeasuredPolicies, trained
 from marl.commands.simulators import untrained_policies
 from marl.engines.scripted import Random, ScriptedConfig
-from marl.evaluation.evaluate import exact
+from marl.evaluation.evaluate import Opponents, exact, match
 from marl.evaluation.game_tree import grow
 from marl.evaluation.searching import exact_figures
 from marl.rollout.episode import Episode
@@ -45,7 +45,7 @@ from marl.types import Deal
 SCENARIOS = ROOT / "scenarios"
 SIMULATIONS = 1000
 PLAY = SearchSettings(simulations=400, repeats=4, prior="uniform")
-BY_POLICY = PLAY.model_copy(update={"prior": "policy"})
+BY_POLICY = SearchSettings(simulations=150, repeats=4)
 HIDDEN = SearchSettings(simulations=200, temperature=1.0)
 
 
@@ -130,17 +130,13 @@ def with_a_model(simulator: RolloutSimulator, scenario: Scenario, games: int, re
 
 
 def draws(policies: MeasuredPolicies, games: int, settings: SearchSettings | None) -> dict[str, float]:
-    """Return how often a policy draws against minimax and loses to it, with 95 % intervals."""
-    figures = measure_policies(policies, "minimax", games, settings) if settings else _sampled(policies, games)
-    wanted = [f"eval/minimax/{kind}{bound}" for kind in ("draw", "loss") for bound in ("", "_low", "_high")]
-    exactly = {"eval/optimal": figures["eval/optimal"]}
-    return {name.removeprefix("eval/"): round(figures[name], 4) for name in wanted} | {
-        name.removeprefix("eval/"): round(value, 4) for name, value in exactly.items()
-    }
-
-
-def _sampled(policies: MeasuredPolicies, games: int) -> dict[str, float]:
-    return measure_policies(policies, "minimax", games)
+    """Return how often a policy draws against minimax and loses to it, with 95 % intervals, seats balanced."""
+    scenario = policies.scenario
+    opponents = Opponents.scripted(scenario, "minimax")
+    results = match(scenario, policies.simulator(), opponents, episodes=games, seed=0, search=settings)
+    figures = results.metrics("minimax")
+    wanted = [f"minimax/{kind}{bound}" for kind in ("draw", "loss") for bound in ("", "_low", "_high")]
+    return {name: round(figures[name], 4) for name in wanted}
 
 
 def hidden(policy: ScriptedConfig, seeds: Sequence[int]) -> dict[str, Any]:
@@ -157,7 +153,7 @@ def hidden(policy: ScriptedConfig, seeds: Sequence[int]) -> dict[str, Any]:
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--games", type=int, default=100)
+    options.add_argument("--games", type=int, default=50)
     options.add_argument("--repeats", type=int, default=7)
     options.add_argument("--run", type=Path)
     chosen = options.parse_args()
@@ -166,20 +162,20 @@ def main() -> None:
         simulator = untrained_policies(scenario)
         start = MeasuredPolicies(scenario, None, lambda: simulator)
         play = {
-            "untrained": draws(start, chosen.games, None),
+            "untrained": draws(start, 500, None),
             "untrained_search_uniform_prior": draws(start, chosen.games, PLAY),
-            "untrained_search": draws(start, chosen.games, BY_POLICY),
         }
         if chosen.run:
             run = trained(chosen.run, (), None, best=False)
-            play |= {"trained": draws(run, chosen.games, None), "trained_search": draws(run, chosen.games, BY_POLICY)}
+            play |= {"trained": draws(run, 1000, None), "trained_search": draws(run, chosen.games, BY_POLICY)}
         figures = {
             **cost(chosen.repeats),
-            "with_a_model": {n: with_a_model(simulator, scenario, n, 3) for n in (1, 8, 32)},
+            "with_a_model": {n: with_a_model(simulator, scenario, n, 1) for n in (1, 8, 32)},
             "play": play,
             "kuhn_poker": {"random": hidden(Random(), range(5)), "equilibrium": hidden(Equilibrium(), range(5))},
         }
-    settings = {"play": PLAY.model_dump(mode="json"), "hidden": HIDDEN.model_dump(mode="json"), "games": chosen.games}
+    play_settings = {"uniform_prior": PLAY.model_dump(mode="json"), "policy_prior": BY_POLICY.model_dump(mode="json")}
+    settings = {"play": play_settings, "hidden": HIDDEN.model_dump(mode="json"), "games": chosen.games}
     report(figures, chosen.out, seeds=[0], simulations=SIMULATIONS, **settings)
 
 

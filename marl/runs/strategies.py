@@ -16,7 +16,7 @@ from marl.data_files import problems, read_lines, write_whole
 
 @dataclass(frozen=True, slots=True)
 class StrategyRow:
-    """What a policy does in one situation. `game`: its name among several, or ""."""
+    """Move probabilities of a policy in one situation. `game`: its name among several, or ""."""
 
     game: str
     agent: str

@@ -178,8 +178,7 @@ class Training:
 
         if due := self._due:
             with self._rescued(clock, save_unmeasured), clock("evaluate"), self._stop.patient(STEP_S):
-                measured = self._evaluator(run.step)
-                self.folder.record_strategies(run.step, self._evaluator.strategy_rows())
+                measured = self._evaluate()
             self._best.expect(measured)
             self._best.take(run.step, measured)
         log()
@@ -188,6 +187,13 @@ class Training:
             self._say(failure)
         for line in examples(self._evaluator.played or trajectories) if due else ():
             self._say(line)
+
+    def _evaluate(self) -> Metrics:
+        """Return figures of the newest step; strategies are written if their average is measured."""
+        measured = self._evaluator(self.run.step)
+        if rows := self._evaluator.strategy_rows():
+            self.folder.record_strategies(self.run.step, rows)
+        return measured
 
     def _learn(self, samples: Mapping[str, list[Sample]]) -> Metrics:
         try:

@@ -131,7 +131,8 @@ FITS = {
     "roles.player.history=append": "roles.player.history: 'append', but exact evaluation asks each question alone; use "
     "'fresh'",
     "evaluate.keep_best=eval/nashcon": "evaluate.keep_best: nothing measures 'eval/nashcon'; did you mean "
-    "'eval/nashconv' or 'eval/legal_mass'? choices: eval/legal_mass, eval/nashconv, eval/value/player_0, "
+    "'eval/nashconv' or 'eval/average/nashconv' or 'eval/legal_mass'? choices: eval/average/nashconv, "
+    "eval/legal_mass, eval/nashconv, eval/value/player_0, "
     "eval/value/player_1",
     "roles.player.sampling.stop=['.', '']": "roles.player.sampling.stop: '' ends every answer before its first token; "
     "remove it",

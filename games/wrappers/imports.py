@@ -20,8 +20,7 @@ def package(name: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        missing = error.name or name
-        raise ValueError(f"needs the package `{missing}`: pip install 'marl-llm[{extra}]'") from error
+        raise ValueError(f"needs the package `{error.name or name}`: pip install 'marl-llm[{extra}]'") from error
 
 
 def named(place: str, field: str) -> Any:

@@ -3,17 +3,21 @@
     python tests/bench/environments.py LIBRARY [--survey] [--out FILE]
 
 Each environment of a library (pettingzoo, openspiel, textarena, gymnasium, chat) is played by a random player: twice
-with one seed, and from the middle by replay of its moves. Then a tiny language model that knows nothing trains on all
-of them in one run of two steps, once left alone and once with a SIGKILL in the second step and `--resume auto`, and all
-that the two runs leave on disk is compared. `--survey` plays one random episode of every game that OpenSpiel or
-TextArena registers instead, and says why some do not work.
+with one seed, once more in another process in which sets have another order, and from the middle by replay of its
+moves. Then a tiny language model that knows nothing trains on all of them in one run of two steps, once left alone and
+once with a SIGKILL in the second step and `--resume auto`, and all that the two runs leave on disk is compared.
+`--survey` plays one random episode of every game that OpenSpiel or TextArena registers instead, and says why some do
+not work.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
@@ -26,7 +30,7 @@ SUPPORT = ROOT / "tests" / "support"
 sys.path.append(str(SUPPORT))
 
 from real_runs import Desk, Kill, outcome  # noqa: E402
-from wrapped_games import faults, play, seats  # noqa: E402
+from wrapped_games import digest, faults, play, seats  # noqa: E402
 
 from marl.graph import read_trajectories  # noqa: E402
 from marl.parts import find  # noqa: E402
@@ -113,10 +117,13 @@ def main() -> None:
     line = parser(__doc__)
     line.add_argument("library", choices=libraries())
     line.add_argument("--survey", action="store_true")
+    line.add_argument("--digests", action="store_true", help="print a digest of one episode of each, and nothing else")
     given = line.parse_args()
     if given.survey:
         games = {"openspiel": _every_spiel_game, "textarena": _every_arena_game}[given.library]()
         return report(survey(games), given.out, seeds=[0])
+    if given.digests:
+        return print(json.dumps(digests(libraries()[given.library])))
     figures = measure(given.library, libraries()[given.library])
     report(figures, given.out, seeds=[0])
     return sys.exit(bool(figures["faults"]))
@@ -132,6 +139,8 @@ def measure(library: str, games: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Return the turns of a random episode and of the model's in each game, and what is not as it must be."""
     configs = {name: config_of(settings) for name, settings in games.items()}
     wrong = [f"{name}: {fault}" for name, config in configs.items() for fault in faults(config, 0)]
+    elsewhere = _digests_elsewhere(library)
+    wrong += [f"{name}: another process" for name, text in digests(games).items() if elsewhere[name] != text]
     home = RUNS / library
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
@@ -154,6 +163,18 @@ def measure(library: str, games: dict[str, dict[str, Any]]) -> dict[str, Any]:
             for name, config in configs.items()
         },
     }
+
+
+def digests(games: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Return name -> a digest of one random episode."""
+    return {name: digest(config_of(settings), 1) for name, settings in games.items()}
+
+
+def _digests_elsewhere(library: str) -> dict[str, str]:
+    """Return what `digests` does in a process in which sets of texts have another order."""
+    command = [sys.executable, "-W", "ignore", __file__, library, "--digests"]
+    output = subprocess.check_output(command, env=os.environ | {"PYTHONHASHSEED": "12345"}, text=True)
+    return json.loads(output.splitlines()[-1])
 
 
 def _turns(run: Path) -> dict[str, list[int]]:

@@ -74,12 +74,21 @@ _GYM: dict[str, dict[str, Any]] = {
     "CartPole-v1": {},
     "MountainCar-v0": {"settings": {"max_episode_steps": 50}},
 }
-_VERIFIERS = {"kind": "verifiers_environment", "env": "chat_environments:load_environment"}
+_VERIFIERS = {
+    "kind": "verifiers_environment",
+    "env": "chat_environments:load_environment",
+    "examples": ["4", "5"],
+}
+_CALLS = [f'{{"name": "guess", "arguments": {{"number": {number}}}}}' for number in (3, 7)]
 _CHAT: dict[str, dict[str, Any]] = {
     "single turn": {**_VERIFIERS, "settings": {"name": "sums"}},
     "several turns": {**_VERIFIERS, "settings": {"name": "guessing"}},
     "with a tool": {**_VERIFIERS, "settings": {"name": "doubling"}},
-    "tools and get_reward": {"kind": "trl_environment", "env": "chat_environments:GuessEnvironment"},
+    "tools and get_reward": {
+        "kind": "trl_environment",
+        "env": "chat_environments:GuessEnvironment",
+        "examples": [*_CALLS, "done"],
+    },
 }
 _REASONS = {
     "OpenRouter": "asks a model of an endpoint",

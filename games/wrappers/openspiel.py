@@ -86,10 +86,10 @@ class OpenSpielConfig(TextGameConfig):
         choices: list[Strings] = list(has) if is_open(game) else list(reversed(has))
         if self.strings is not None:
             choices = [self.strings]
-        chosen = next((name for name in choices if has[name]), None)
-        if chosen is None:
-            raise ValueError(f"strings: {self.name!r} has no {' and no '.join(choices)} strings")
-        return chosen
+        for name in choices:
+            if has[name]:
+                return name
+        raise ValueError(f"strings: {self.name!r} has no {' and no '.join(choices)} strings")
 
     def build(self) -> OpenSpielGame:
         return OpenSpielGame(self)

@@ -126,6 +126,7 @@ def main() -> None:
     line = parser(__doc__)
     line.add_argument("library", choices=libraries())
     line.add_argument("--survey", action="store_true")
+    line.add_argument("--random", action="store_true", help="leave out the language model, which takes minutes")
     line.add_argument("--digests", action="store_true", help="print a digest of one episode of each, and nothing else")
     given = line.parse_args()
     if given.survey:
@@ -133,7 +134,7 @@ def main() -> None:
         return report(survey(games), given.out, seeds=[0])
     if given.digests:
         return print(json.dumps(digests(libraries()[given.library])))
-    figures = measure(given.library, libraries()[given.library])
+    figures = measure(given.library, libraries()[given.library], learns=not given.random)
     report(figures, given.out, seeds=[0])
     return sys.exit(bool(figures["faults"]))
 
@@ -144,12 +145,25 @@ def config_of(settings: dict[str, Any]) -> GameConfig:
     return part
 
 
-def measure(library: str, games: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def measure(library: str, games: dict[str, dict[str, Any]], *, learns: bool) -> dict[str, Any]:
     """Return the turns of a random episode and of the model's in each game, and what is not as it must be."""
     configs = {name: config_of(settings) for name, settings in games.items()}
     wrong = [f"{name}: {fault}" for name, config in configs.items() for fault in faults(config, 0)]
     elsewhere = _digests_elsewhere(library)
     wrong += [f"{name}: another process" for name, text in digests(games).items() if elsewhere[name] != text]
+    turns = _learn(library, games, wrong) if learns else {}
+    return {
+        "faults": wrong,
+        "learned": learns,
+        "turns": {
+            name: {"random": len(play(config, 0).moves), "model": turns.get(_label(name), [])}
+            for name, config in configs.items()
+        },
+    }
+
+
+def _learn(library: str, games: dict[str, dict[str, Any]], wrong: list[str]) -> dict[str, list[int]]:
+    """Return name of a game in the run -> turns of each episode of the model; add to `wrong` what differs."""
     home = RUNS / library
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
@@ -164,14 +178,7 @@ def measure(library: str, games: dict[str, dict[str, Any]]) -> dict[str, Any]:
         wrong.append(f"runs ended with {statuses}: {alone.said()[-300:]} {killed.said()[-300:]}")
     elif outcome(alone.run) != outcome(killed.run):
         wrong.append("a killed and resumed run differs")
-    turns = _turns(alone.run)
-    return {
-        "faults": wrong,
-        "turns": {
-            name: {"random": len(play(config, 0).moves), "model": turns.get(_label(name), [])}
-            for name, config in configs.items()
-        },
-    }
+    return _turns(alone.run)
 
 
 def digests(games: dict[str, dict[str, Any]]) -> dict[str, str]:

@@ -41,6 +41,10 @@ bench: $(VENV)/.dev
 		options=; [ $$bench != rollout ] || options="$(ROLLOUT_OPTIONS)"; \
 		echo "== $$bench"; $(BIN)/python tests/bench/$$bench.py $$options --out tests/bench/results/$$bench.json || exit 1; \
 	done
+	for library in pettingzoo openspiel textarena gymnasium chat "openspiel --survey" "textarena --survey"; do \
+		name=$$(echo environments_$$library | sed 's/ --/_/'); \
+		$(BIN)/python tests/bench/environments.py $$library --out tests/bench/results/$$name.json || exit 1; \
+	done
 
 learning: $(VENV)/.dev
 	for task in kuhn nim tic_tac_toe; do \

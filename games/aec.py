@@ -119,8 +119,11 @@ class AecGame(TextGame):
         return self._words.hears(self._env, agent)
 
     def together(self, agent: str) -> tuple[str, ...]:
-        agents = self._env.agents
-        return tuple(agents[agents.index(agent) :]) if self._in_rounds else (agent,)
+        env, agents = self._env, self._env.agents
+        if not self._in_rounds:
+            return (agent,)
+        later = agents[agents.index(agent) :]
+        return tuple([each for each in later if not (env.terminations[each] or env.truncations[each])])
 
     def describe(self, agent: str) -> str:
         return self._words.describe(self._env, agent) if agent in self._env.agents else "The game is over."

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
 
 from marl.config import nearest
 from marl.parts import import_gate
@@ -20,21 +22,38 @@ def package(name: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        missing = error.name or name
-        raise ValueError(f"needs the package `{missing}`: pip install 'marl-llm[{extra}]'") from error
+        raise ValueError(f"needs the package `{error.name or name}`: pip install 'marl-llm[{extra}]'") from error
+
+
+def import_path(place: str) -> str:
+    """Return an import path, unchanged; raise ValueError if it is none, or leads into Python's standard library."""
+    module, _, name = place.partition(":")
+    if not all(word.isidentifier() for word in (*module.split("."), name)):
+        raise ValueError(f"{place!r} is no import path 'package.module:name'")
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        raise ValueError(f"{module} is in Python's standard library, which has no environments")
+    return place
+
+
+ImportPath = Annotated[str, AfterValidator(import_path)]
+"""An import path, whether there is anything or not: that is seen when it is looked for."""
+
+
+def lacking(look: Callable[[], object]) -> Iterator[str]:
+    """Yield the message of the error with which looking for something ends."""
+    try:
+        look()
+    except ValueError as error:
+        yield str(error)
 
 
 def named(place: str, field: str) -> Any:
     """Return what an import path `package.module:name` names, if the user agrees to import it.
 
     Raises:
-        ValueError: if there is none, or if it is in Python's standard library; the message begins with `field`.
+        ValueError: if there is none; the message begins with `field`.
     """
-    module, _, name = place.partition(":")
-    if not all(word.isidentifier() for word in (*module.split("."), name)):
-        raise ValueError(f"{field}: {place!r} is no import path 'package.module:name'")
-    if module.partition(".")[0] in sys.stdlib_module_names:
-        raise ValueError(f"{field}: {module} is in Python's standard library, which has no environments")
+    module, _, name = import_path(place).partition(":")
     if check := import_gate.get():
         check(place)
     try:

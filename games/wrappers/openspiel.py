@@ -86,20 +86,17 @@ class OpenSpielConfig(TextGameConfig):
         choices: list[Strings] = list(has) if is_open(game) else list(reversed(has))
         if self.strings is not None:
             choices = [self.strings]
-        chosen = next((name for name in choices if has[name]), None)
-        if chosen is None:
-            raise ValueError(f"strings: {self.name!r} has no {' and no '.join(choices)} strings")
-        return chosen
+        for name in choices:
+            if has[name]:
+                return name
+        raise ValueError(f"strings: {self.name!r} has no {' and no '.join(choices)} strings")
 
     def build(self) -> OpenSpielGame:
         return OpenSpielGame(self)
 
     def starts(self) -> tuple[GameStart, ...] | None:
         """Return the outcomes of chance at the root; None if there is chance later, or the game is too large."""
-        try:
-            return _starts(self.name, tuple(self.parameters.items()))
-        except TooLarge:
-            return None
+        return _starts(self.name, tuple(self.parameters.items()))
 
 
 class OpenSpielGame(TextGame):
@@ -226,23 +223,19 @@ def _spiel() -> Any:
     return package("pyspiel", "openspiel")
 
 
-class TooLarge(Exception):  # noqa: N818 (no error: it ends a walk)
-    """A game has more than `MAX_HISTORIES`, or chance after the first move."""
-
-
 @lru_cache(maxsize=16)
-def _starts(name: str, parameters: tuple[tuple[str, Any], ...]) -> tuple[GameStart, ...]:
-    """Return the outcomes of chance at a game's root; raise `TooLarge`."""
+def _starts(name: str, parameters: tuple[tuple[str, Any], ...]) -> tuple[GameStart, ...] | None:
+    """Return the outcomes of chance at a game's root; None if it has more histories, or chance later."""
     game = OpenSpielConfig(name=name, parameters=dict(parameters)).load()
     if game.get_type().chance_mode == _spiel().GameType.ChanceMode.SAMPLED_STOCHASTIC:
-        raise TooLarge
+        return None
     starts, walked = [], 0
-    for state, probability in _outcomes(game.new_initial_state(), 1.0):
-        starts.append(GameStart(probability, {CHANCE: state.history()}))
-        for _ in _histories(state):
+    for first, probability in _outcomes(game.new_initial_state(), 1.0):
+        starts.append(GameStart(probability, {CHANCE: first.history()}))
+        for state in _histories(first):
             walked += 1
-            if walked > MAX_HISTORIES:
-                raise TooLarge
+            if state.is_chance_node() or walked > MAX_HISTORIES:
+                return None
     return tuple(starts)
 
 
@@ -255,15 +248,13 @@ def _outcomes(state: Any, probability: float) -> Iterator[tuple[Any, float]]:
         yield from _outcomes(state.child(action), probability * chance)
 
 
-def _histories(state: Any) -> Iterator[Any]:
-    """Yield every position that can follow; raise `TooLarge` where chance decides."""
-    left = [state]
+def _histories(first: Any) -> Iterator[Any]:
+    """Yield every position that can follow, but those after chance has decided something."""
+    left = [first]
     while left:
         state = left.pop()
         yield state
-        if state.is_chance_node():
-            raise TooLarge
-        if not state.is_terminal():
+        if not (state.is_terminal() or state.is_chance_node()):
             left += _children(state)
 
 

@@ -19,6 +19,8 @@ from marl.config import nearest
 from marl.types import Findings
 
 _MOST_EXAMPLES = 100
+_NO_EXAMPLE = ("pass",)
+"""Said at random where nothing shows what a move looks like."""
 
 
 class TextArenaConfig(TextGameConfig):
@@ -127,7 +129,7 @@ class TextArenaGame(TextGame):
             matches = [match[1 if match.re.groups else 0] for match in self._pattern.finditer(text)]
             if examples := dict.fromkeys(example for example in matches if example and example not in speakers):
                 return tuple(examples)[:_MOST_EXAMPLES]
-        return ()
+        return _NO_EXAMPLE
 
     def move(self, action: str) -> str | Mapping[str, float]:
         with self._random, redirect_stdout(StringIO()):  # some games print

@@ -13,13 +13,13 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from games.base import TextGame, TextGameConfig, finite
 from games.global_random import GlobalRandom
 from games.tasks.base import deal_problem
 from games.wrappers.calls import conversation, manual, read_call, signature
-from games.wrappers.imports import maker, named
+from games.wrappers.imports import ImportPath, lacking, maker, named
 from marl.parts import Part
 from marl.protocols import TaskConfig, VerifierConfig
 from marl.types import Case, Problem, Verdict
@@ -39,7 +39,7 @@ class TrlConfig(TextGameConfig):
 
     kind: str = "trl_environment"
     example = "env: my_package.my_module:GuessEnvironment"
-    env: str
+    env: ImportPath
     """Import path of a class with a method `reset`, or of a function that makes one and is named `make_env`."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Arguments of its constructor."""
@@ -48,25 +48,12 @@ class TrlConfig(TextGameConfig):
     task: Annotated[TaskConfig | None, Part("tasks", TaskConfig, optional=True)] = None
     """Source of the rows: a problem's question is the prompt; its answer and its facts are columns. Null: the
     environment makes up its problems in `reset`."""
-    rewards: tuple[str, ...] = ()
+    rewards: tuple[ImportPath, ...] = ()
     """Import paths of reward functions, beside the environment's own `get_reward`."""
     max_calls: PositiveInt = 8
     """Number of calls after which an episode ends."""
     examples: tuple[str, ...] = ()
     """Examples of answers, for random play and the warm-up of tiny models."""
-
-    @field_validator("env")
-    @classmethod
-    def _exists(cls, place: str) -> str:
-        _maker(place)
-        return place
-
-    @field_validator("rewards")
-    @classmethod
-    def _exist(cls, places: tuple[str, ...]) -> tuple[str, ...]:
-        for place in places:
-            named(place, "rewards")
-        return places
 
     def make(self) -> Any:
         """Return a new environment; raise ValueError if it is none."""
@@ -86,7 +73,11 @@ class TrlConfig(TextGameConfig):
         return [{"split": "held_out", "index": index} for index in range(size)]
 
     def missing(self) -> Iterable[str]:
-        return (f"task.{problem}" for problem in self.task.missing()) if self.task else ()
+        yield from lacking(lambda: _maker(self.env))
+        for place in self.rewards:
+            yield from lacking(lambda place=place: named(place, "rewards"))
+        if self.task:
+            yield from (f"task.{problem}" for problem in self.task.missing())
 
     def build(self) -> TrlGame:
         return TrlGame(self)
@@ -103,6 +94,8 @@ class TrlGame(TextGame):
         self._tasks = settings.task.build() if settings.task else None
         with self._random:
             settings.make()
+        for place in settings.rewards:
+            named(place, "rewards")
         super().__init__((SEAT,), settings.illegal)
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
@@ -176,16 +169,13 @@ class RewardFunctionVerifier(VerifierConfig):
     kind: str = "reward_function"
     grades: ClassVar[bool] = False  # it may look at anything
     example = "function: my_package.my_module:reward_length"
-    function: str
+    function: ImportPath
     """Import path of the function."""
     best: PositiveFloat = 1.0
     """Reward that is a score of 1; rewards lie between -best and best."""
 
-    @field_validator("function")
-    @classmethod
-    def _exists(cls, place: str) -> str:
-        named(place, "function")
-        return place
+    def missing(self) -> Iterable[str]:
+        return lacking(lambda: named(self.function, "function"))
 
     def __call__(self, case: Case) -> Verdict:
         columns = {name: [value] for name, value in columns_of(case.problem).items()}

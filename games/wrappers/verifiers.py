@@ -6,16 +6,16 @@ import asyncio
 import json
 import random
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from games.base import TextGame, TextGameConfig
 from games.global_random import GlobalRandom
 from games.wrappers.calls import conversation, manual
-from games.wrappers.imports import maker, package
+from games.wrappers.imports import ImportPath, lacking, maker, package
 from marl.types import Findings
 
 SEAT = "player_0"
@@ -31,7 +31,7 @@ class VerifiersConfig(TextGameConfig):
 
     kind: str = "verifiers_environment"
     example = "env: my_package.my_module:load_environment"
-    env: str
+    env: ImportPath
     """Import path of a class of environments, or of a function that makes one and is named `load_environment`, as in
     packages of environments."""
     settings: dict[str, Any] = Field(default_factory=dict)
@@ -39,11 +39,8 @@ class VerifiersConfig(TextGameConfig):
     examples: tuple[str, ...] = ()
     """Examples of answers, for random play and the warm-up of tiny models."""
 
-    @field_validator("env")
-    @classmethod
-    def _exists(cls, place: str) -> str:
-        _maker(place)
-        return place
+    def missing(self) -> Iterable[str]:
+        return lacking(lambda: _maker(self.env))
 
     @cached_property
     def environment(self) -> Any:

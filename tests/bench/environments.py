@@ -3,17 +3,21 @@
     python tests/bench/environments.py LIBRARY [--survey] [--out FILE]
 
 Each environment of a library (pettingzoo, openspiel, textarena, gymnasium, chat) is played by a random player: twice
-with one seed, and from the middle by replay of its moves. Then a tiny language model that knows nothing trains on all
-of them in one run of two steps, once left alone and once with a SIGKILL in the second step and `--resume auto`, and all
-that the two runs leave on disk is compared. `--survey` plays one random episode of every game that OpenSpiel or
-TextArena registers instead, and says why some do not work.
+with one seed, once more in another process in which sets have another order, and from the middle by replay of its
+moves. Then a tiny language model that knows nothing trains on all of them in one run of two steps, once left alone and
+once with a SIGKILL in the second step and `--resume auto`, and all that the two runs leave on disk is compared.
+`--survey` plays one random episode of every game that OpenSpiel or TextArena registers instead, and says why some do
+not work.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
@@ -26,7 +30,7 @@ SUPPORT = ROOT / "tests" / "support"
 sys.path.append(str(SUPPORT))
 
 from real_runs import Desk, Kill, outcome  # noqa: E402
-from wrapped_games import faults, play, seats  # noqa: E402
+from wrapped_games import digest, faults, play, seats  # noqa: E402
 
 from marl.graph import read_trajectories  # noqa: E402
 from marl.parts import find  # noqa: E402
@@ -70,12 +74,21 @@ _GYM: dict[str, dict[str, Any]] = {
     "CartPole-v1": {},
     "MountainCar-v0": {"settings": {"max_episode_steps": 50}},
 }
-_VERIFIERS = {"kind": "verifiers_environment", "env": "chat_environments:load_environment"}
+_VERIFIERS = {
+    "kind": "verifiers_environment",
+    "env": "chat_environments:load_environment",
+    "examples": ["4", "5"],
+}
+_CALLS = [f'{{"name": "guess", "arguments": {{"number": {number}}}}}' for number in (3, 7)]
 _CHAT: dict[str, dict[str, Any]] = {
     "single turn": {**_VERIFIERS, "settings": {"name": "sums"}},
     "several turns": {**_VERIFIERS, "settings": {"name": "guessing"}},
     "with a tool": {**_VERIFIERS, "settings": {"name": "doubling"}},
-    "tools and get_reward": {"kind": "trl_environment", "env": "chat_environments:GuessEnvironment"},
+    "tools and get_reward": {
+        "kind": "trl_environment",
+        "env": "chat_environments:GuessEnvironment",
+        "examples": [*_CALLS, "done"],
+    },
 }
 _REASONS = {
     "OpenRouter": "asks a model of an endpoint",
@@ -113,11 +126,15 @@ def main() -> None:
     line = parser(__doc__)
     line.add_argument("library", choices=libraries())
     line.add_argument("--survey", action="store_true")
+    line.add_argument("--random", action="store_true", help="leave out the language model, which takes minutes")
+    line.add_argument("--digests", action="store_true", help="print a digest of one episode of each, and nothing else")
     given = line.parse_args()
     if given.survey:
         games = {"openspiel": _every_spiel_game, "textarena": _every_arena_game}[given.library]()
         return report(survey(games), given.out, seeds=[0])
-    figures = measure(given.library, libraries()[given.library])
+    if given.digests:
+        return print(json.dumps(digests(libraries()[given.library])))
+    figures = measure(given.library, libraries()[given.library], learns=not given.random)
     report(figures, given.out, seeds=[0])
     return sys.exit(bool(figures["faults"]))
 
@@ -128,10 +145,25 @@ def config_of(settings: dict[str, Any]) -> GameConfig:
     return part
 
 
-def measure(library: str, games: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def measure(library: str, games: dict[str, dict[str, Any]], *, learns: bool) -> dict[str, Any]:
     """Return the turns of a random episode and of the model's in each game, and what is not as it must be."""
     configs = {name: config_of(settings) for name, settings in games.items()}
     wrong = [f"{name}: {fault}" for name, config in configs.items() for fault in faults(config, 0)]
+    elsewhere = _digests_elsewhere(library)
+    wrong += [f"{name}: another process" for name, text in digests(games).items() if elsewhere[name] != text]
+    turns = _learn(library, games, wrong) if learns else {}
+    return {
+        "faults": wrong,
+        "learned": learns,
+        "turns": {
+            name: {"random": len(play(config, 0).moves), "model": turns.get(_label(name), [])}
+            for name, config in configs.items()
+        },
+    }
+
+
+def _learn(library: str, games: dict[str, dict[str, Any]], wrong: list[str]) -> dict[str, list[int]]:
+    """Return name of a game in the run -> turns of each episode of the model; add to `wrong` what differs."""
     home = RUNS / library
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
@@ -146,14 +178,19 @@ def measure(library: str, games: dict[str, dict[str, Any]]) -> dict[str, Any]:
         wrong.append(f"runs ended with {statuses}: {alone.said()[-300:]} {killed.said()[-300:]}")
     elif outcome(alone.run) != outcome(killed.run):
         wrong.append("a killed and resumed run differs")
-    turns = _turns(alone.run)
-    return {
-        "faults": wrong,
-        "turns": {
-            name: {"random": len(play(config, 0).moves), "model": turns.get(_label(name), [])}
-            for name, config in configs.items()
-        },
-    }
+    return _turns(alone.run)
+
+
+def digests(games: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Return name -> a digest of one random episode."""
+    return {name: digest(config_of(settings), 1) for name, settings in games.items()}
+
+
+def _digests_elsewhere(library: str) -> dict[str, str]:
+    """Return what `digests` does in a process in which sets of texts have another order."""
+    command = [sys.executable, "-W", "ignore", __file__, library, "--digests"]
+    output = subprocess.check_output(command, env=os.environ | {"PYTHONHASHSEED": "12345"}, text=True)
+    return json.loads(output.splitlines()[-1])
 
 
 def _turns(run: Path) -> dict[str, list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from games.base import TextGame, replay
 from marl.protocols import Game, GameConfig
@@ -61,6 +62,11 @@ def faults(config: GameConfig, seed: int, most: int = 2000) -> list[str]:
     if once.moves and forked(config, once, seed) != once.read[len(once.moves) // 2]:
         wrong.append("a fork goes on elsewhere")
     return wrong
+
+
+def digest(config: GameConfig, seed: int, most: int = 2000) -> str:
+    """A short text that differs if anything in the episode does, for comparisons between processes."""
+    return sha256(repr(play(config, seed, most)).encode()).hexdigest()[:16]
 
 
 def seats(config: GameConfig) -> dict[str, str]:

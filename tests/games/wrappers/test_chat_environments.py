@@ -110,9 +110,9 @@ def test_a_game_of_verifiers_passes_pettingzoos_own_checks() -> None:
 @pytest.mark.slow
 def test_what_is_no_environment_of_verifiers_is_refused() -> None:
     with pytest.raises(ValueError, match="is no class of environments, and no function named env, raw_env"):
-        VerifiersConfig(env="chat_environments:GuessEnvironment")
+        VerifiersConfig(env="chat_environments:GuessEnvironment").build()
     with pytest.raises(ValueError, match="chat_environments has no 'load'; did you mean 'load_environment'"):
-        VerifiersConfig(env="chat_environments:load")
+        VerifiersConfig(env="chat_environments:load").build()
 
 
 def test_an_environment_of_trl_is_played_by_calls_of_its_tools() -> None:
@@ -182,8 +182,8 @@ def test_a_game_of_trl_passes_pettingzoos_own_checks() -> None:
     ("settings", "message"),
     [
         ({"env": "chat_environments:hint"}, "is no class of environments, and no function named"),
-        ({"env": "subprocess:Popen"}, "env: subprocess is in Python's standard library"),
-        (GUESS | {"rewards": ["os:system"]}, "rewards: os is in Python's standard library"),
+        ({"env": "subprocess:Popen"}, "subprocess is in Python's standard library"),
+        (GUESS | {"rewards": ["os:system"]}, "os is in Python's standard library"),
         ({"env": "chat_environments:GuesEnvironment"}, "did you mean 'GuessEnvironment'"),
         (GUESS | {"settings": {"bottom": 0}}, "settings: {'bottom': 0} are not taken"),
     ],

@@ -64,7 +64,7 @@ def test_the_same_seed_gives_the_same_episode_also_after_a_fork() -> None:
     [
         ({"id": "FrozenLak-v1"}, "no environment 'FrozenLak-v1'"),
         ({"id": "os:MyEnv-v0"}, "'os:MyEnv-v0' is no import path"),
-        ({"id": "os:system", "settings": {"command": "true"}}, "id: os is in Python's standard library"),
+        ({"id": "os:system", "settings": {"command": "true"}}, "os is in Python's standard library"),
         ({"id": "Pendulum-v1"}, "actions of 'player_0' are Box"),
         ({"id": "CartPole-v1", "settings": {"gravity": 1}}, "id: 'CartPole-v1' with settings {'gravity': 1}"),
     ],

@@ -124,7 +124,7 @@ def evaluate(target: _Measured, options: EvalOptions, overrides: Overrides = Non
 
 def _measure(target: Path, options: EvalOptions, overrides: Sequence[str]) -> None:
     """Measure a run or a scenario by itself, against opponents, or in other scenarios."""
-    from marl.commands.evaluate import measure_policies, read_search, render, trained, untrained, write_figures
+    from marl.commands.evaluate import read_search, trained, untrained
 
     search = read_search(options.search) if options.search else None
     open_policies = trained if _is_run(target) else untrained
@@ -132,10 +132,10 @@ def _measure(target: Path, options: EvalOptions, overrides: Sequence[str]) -> No
     if options.transfer:
         _transfer(measured, target, options, search)
         return
-    metrics = measuring.measure_policies(measured, options.against, options.episodes or EPISODES, search)
-    echo(measuring.render(metrics, measured.scenario.rule_roles))
+    metrics = measure_policies(measured, options.against, options.episodes or EPISODES, search)
+    echo(render(metrics, measured.scenario.rule_roles))
     if options.out is not None:
-        measuring.write_figures(options.out, target, measured, metrics, search)
+        write_figures(options.out, target, measured, metrics, search)
         echo(f"{options.out}: {len(metrics)} figures")
 
 

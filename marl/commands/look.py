@@ -124,7 +124,7 @@ def evaluate(target: _Measured, options: EvalOptions, overrides: Overrides = Non
 
 def _measure(target: Path, options: EvalOptions, overrides: Sequence[str]) -> None:
     """Measure a run or a scenario by itself, against opponents, or in other scenarios."""
-    from marl.commands.evaluate import read_search, trained, untrained
+    from marl.commands.evaluate import measure_policies, read_search, render, trained, untrained, write_figures
 
     search = read_search(options.search) if options.search else None
     open_policies = trained if _is_run(target) else untrained

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from marl.data_files import read_lines, write_whole
 from marl.errors import FolderError, Writing
-from marl.graph import Trajectory, read_trajectories, write_trajectories
+from marl.graph import Trajectory, read_trajectories, read_trajectory, write_trajectories
 from marl.judging.records import StepRecord
 from marl.parts import RenamedKind
 from marl.runs.checkpoint import (
@@ -218,6 +218,20 @@ class RunFolder:
         """
         return list(read_trajectories(inside(self.path, *_episodes(step))))
 
+    def episode(self, step: int, place: int) -> Trajectory:
+        """Return one trajectory of a recorded step, by its place (from 0) in the order of play; no other is read.
+
+        Raises:
+            FolderError: if the step's file is a symbolic link that leads out of the run's folder.
+            ValueError: if it is damaged, or there is no such trajectory.
+        """
+        return read_trajectory(inside(self.path, *_episodes(step)), place)
+
+    def stamps(self) -> dict[int, str]:
+        """Return recorded step -> size and time of its trajectories' file: another one, if it was written anew."""
+        files = _numbered(self.path / "trajectories").items()
+        return {step: f"{status.st_size} {status.st_mtime_ns}" for step, file in files if (status := _status(file))}
+
     def policies(self, step: int) -> Path:
         """Return the folder in which checkpoint `step` saved its policies.
 
@@ -322,6 +336,13 @@ def _numbered(folder: Path) -> dict[int, Path]:
     """Return step -> file, of the files that are named after steps."""
     files = {step_of(file.name.removesuffix(".jsonl.zst")): file for file in folder.glob("*.jsonl.zst")}
     return {step: file for step, file in files.items() if step is not None}
+
+
+def _status(file: Path) -> os.stat_result | None:
+    """Return a file's size and times; None if it has just been removed, as by a run that begins anew."""
+    with suppress(FileNotFoundError):
+        return file.stat()
+    return None
 
 
 def _row(line: bytes) -> dict[str, Any]:

@@ -26,11 +26,12 @@ class OfflineRules:
     """Credit rules that judge recorded steps again without loading weights."""
 
     def __init__(self) -> None:
-        self.names: Sequence[str] = names("credit")
-        """Kinds of installed parts alone: what is asked for over HTTP must import nothing else."""
+        # Installed parts alone: what is asked for over HTTP must import nothing else.
+        self.assigns: Sequence[str] = names("credit")
+        self.baselines: Sequence[str] = names("baselines")
 
     def judge(self, run: Path, step: int, rule: str) -> StepRecord:
-        """Return the judgement of a recorded step by a rule.
+        """Return the judgement of a recorded step by a rule, `ASSIGN` or `ASSIGN/BASELINE`.
 
         Raises:
             ScenarioError: if the rule does not fit the scenario, or needs weights.

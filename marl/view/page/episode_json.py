@@ -92,6 +92,7 @@ class EpisodeView:
             "continues": len(request.continues),
             "prompt_tokens": len(completion.prompt_ids),
             "tokens": self._tokens(turn),
+            "gave": [asdict(score) for score in scores_of(turn)],
             "scores": [
                 {"name": score.name, "value": score.value, "why": score.why, "by": reader.agent, "turn": reader.id[1]}
                 for reader in readers_of(turn, trajectory)

@@ -35,10 +35,12 @@ class NotThere(LookupError):  # noqa: N818 (says what is wrong)
 class CreditRules(Protocol):
     """Credit rules by which recorded steps can be judged again, without weights."""
 
-    names: Sequence[str]
+    assigns: Sequence[str]
+    baselines: Sequence[str]
+    """Kinds of the two parts of a rule that can be asked for."""
 
     def judge(self, run: Path, step: int, rule: str) -> StepRecord:
-        """Return the judgement of a recorded step by a rule.
+        """Return the judgement of a recorded step by a rule, `ASSIGN` or `ASSIGN/BASELINE`.
 
         Raises:
             ScenarioError: if the rule does not fit the scenario, or needs weights.
@@ -121,7 +123,9 @@ class PageData:
 
     def _list_runs(self, query: Query) -> dict[str, Any]:
         listed = [self._described(run) for run in self.runs.values()]
-        return {"runs": listed, "rules": list(self._rules.names) if self._rules else []}
+        rules = self._rules
+        offered = {"assigns": list(rules.assigns), "baselines": list(rules.baselines)} if rules else None
+        return {"runs": listed, "rules": offered}
 
     def _described(self, run: OpenRun) -> dict[str, Any]:
         return {
@@ -198,7 +202,9 @@ class PageData:
     def _judgement(self, query: Query) -> dict[str, Any]:
         """Return the chains of an episode's turns by another rule than the run's own."""
         run, step, rule = self._run(query), _number(query, "step"), query.get("rule", "")
-        if self._rules is None or rule not in self._rules.names:
+        assign, slash, baseline = rule.partition("/")
+        known = self._rules and assign in self._rules.assigns and (not slash or baseline in self._rules.baselines)
+        if not known:
             raise NotThere(f"no rule {rule!r}")
         trajectory = run.trajectory(step, query.get("episode", ""))
         with self._judging:

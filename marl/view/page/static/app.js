@@ -31,7 +31,7 @@ function Header({ state, view, query, run, turnTheme, help }) {
 
 // Ask the server again and again: `version` grows when runs have grown.
 function useRuns() {
-  const [state, set] = useState({ runs: null, rules: [], version: 0, error: "", text: "" });
+  const [state, set] = useState({ runs: null, rules: null, version: 0, error: "", text: "" });
   useEffect(() => {
     let wanted = true, timer = 0;
     const look = () => ask("runs").then((answer) => {

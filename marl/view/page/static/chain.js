@@ -28,7 +28,8 @@ function Peers({ chain, run, step }) {
     ${chain.peer_count > chain.peers.length ? html`<p>and ${chain.peer_count - chain.peers.length} more</p>` : null}`;
 }
 
-export function Chain({ chain, title, run, step }) {
+// `learnt`: the judgement is the one that policies learnt from.
+export function Chain({ chain, title, run, step, learnt }) {
   if (!chain) return html`<section class="chain"><h3>${title}</h3><p>The judgement of this step was not recorded.</p></section>`;
   if (chain.not_judged) return html`<section class="chain"><h3>${title}</h3><p>not judged: ${spelled(chain.not_judged)}</p></section>`;
   const formula = chain.baseline === null || chain.scale === null ? ""
@@ -37,6 +38,6 @@ export function Chain({ chain, title, run, step }) {
     <${Rewards} chain=${chain} /><${Assigned} chain=${chain} />
     <li><h4>baseline <code>${spelled(chain.baseline_rule)}</code></h4><${Peers} chain=${chain} run=${run} step=${step} /></li>
     <li><h4>advantage</h4><p>${formula}<b class=${sign(chain.advantage)} data-figure="advantage">${figure(chain.advantage, true)}</b></p>
-      <p class="faint">${chain.tokens.length ? "each token has its own, see the shading" : "every token has the turn's"}; policy ${spelled(chain.policy)} learnt from it in the update after this step, if its schedule had one</p></li>
+      <p class="faint">${chain.tokens.length ? "each token has its own, see the shading" : "every token has the turn's"}${learnt ? `; policy ${spelled(chain.policy)} learnt from it in the update after this step, if its schedule had one` : ""}</p></li>
   </ol></section>`;
 }

@@ -64,7 +64,7 @@ function Turn({ run, episode, turn, chain, other, shade, setShade, scale }) {
     <${Messages} run=${run} episode=${episode} turn=${turn} />
     <${Answer} turn=${turn} chain=${chain} shade=${shade} setShade=${setShade} scale=${scale} />
     <${Scores} turn=${turn} /><${Knowledge} turn=${turn} />
-    <div class="chains"><${Chain} chain=${chain} title="credit, as it was learnt from" run=${run} step=${episode.step} />
+    <div class="chains"><${Chain} chain=${chain} title="credit, as it was learnt from" learnt=${true} run=${run} step=${episode.step} />
       ${other ? html`<${Chain} chain=${other.chains[turn.index]} title="credit by ${other.rule}" run=${run} step=${episode.step} />` : null}</div>
     ${sampled ? html`<${StepFigures} episode=${episode} policy=${turn.policy} />` : null}</article>`;
 }
@@ -100,6 +100,18 @@ function Siblings({ episode, run, compare }) {
       <ul class="plain siblings">${elsewhere.map(([step, name]) => row(step, name, `step ${step}`, ""))}</ul></details>` : null}`;
 }
 
+// Choose another rule, by which the recorded step is judged again.
+function Judge({ rules, rule, change, state }) {
+  const [assign, baseline] = rule.split("/");
+  const set = (first, second) => change({ rule: first && second ? `${first}/${second}` : first });
+  return html`<p class="tools"><label>judge by <select value=${assign} onChange=${(event) => set(event.target.value, baseline)}>
+      <option value="">the run's own rule</option>${rules.assigns.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>
+    ${assign ? html`<label>baseline <select value=${baseline || ""} onChange=${(event) => set(assign, event.target.value)}>
+      <option value="">as by default</option>${rules.baselines.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>` : null}
+    ${rule && !state.answer && !state.error ? html`<span role="status">judging…</span>` : null}
+    ${state.error ? html`<span class="warning" role="alert">${spelled(state.error)}</span>` : null}</p>`;
+}
+
 // Greatest absolute advantage of the episode, by which colours are scaled.
 const greatest = (episode, chains) => Math.max(0, ...episode.turns.flatMap((turn) => advantages(turn, chains && chains[turn.index]))
   .filter((each) => each !== null && Number.isFinite(each)).map(Math.abs));
@@ -116,10 +128,7 @@ export function EpisodePane({ query, change, rules, compare }) {
   return html`<section class="pane" aria-label="episode ${episode.episode}">
     <h2>episode ${episode.episode} <small>step ${episode.step}${episode.game ? `, ${episode.game}` : ""}, ${episode.end}</small></h2>
     <${Facts} episode=${episode} run=${query.run} />
-    ${live && rules.length ? html`<p class="tools"><label>judge by <select value=${query.rule || ""} onChange=${(event) => change({ rule: event.target.value })}>
-      <option value="">the run's own rule</option>${rules.map((rule) => html`<option value=${rule}>${rule}</option>`)}</select></label>
-      ${query.rule && !other.answer && !other.error ? html`<span role="status">judging…</span>` : null}
-      ${other.error ? html`<span class="warning" role="alert">${spelled(other.error)}</span>` : null}</p>` : null}
+    ${live && rules ? html`<${Judge} rules=${rules} rule=${query.rule || ""} change=${change} state=${other} />` : null}
     <div class="columns"><div><${Graph} episode=${episode} chains=${chains} scale=${scale} chosen=${chosen} choose=${(index) => change({ turn: index })} />
       <${Rewards} episode=${episode} /><${Siblings} episode=${episode} run=${query.run} compare=${compare} /></div>
       ${turn ? html`<${Turn} run=${query.run} episode=${episode} turn=${turn} chain=${episode.chains && episode.chains[chosen]} other=${other.answer}

@@ -1,6 +1,6 @@
 // The list of recorded episodes: filters, search, order.
 import { address, figure, go, html, stay, typing, useEffect, useRef, useState } from "./words.js";
-import { useAnswer } from "./store.js";
+import { live, useAnswer } from "./store.js";
 import { cut, spelled } from "./text.js";
 
 const PAGE = 50;
@@ -75,7 +75,7 @@ export function EpisodesPage({ run, query, version }) {
   });
   return html`<section aria-label="episodes"><h2>episodes of ${run.name}</h2><${Filters} run=${run} query=${query} change=${change} />
     ${error ? html`<p class="warning" role="alert">${spelled(error)}</p>` : null}
-    ${answer ? html`<p role="status">${answer.count} episodes<${Progress} index=${answer.index} /></p>
+    ${answer ? html`<p role="status">${answer.count} episodes${live ? "" : `, of ${answer.index.episodes} that the run recorded: this report holds a selection`}<${Progress} index=${answer.index} /></p>
       ${answer.index.recorded === 0 ? html`<p>Nothing was recorded yet; the setting <code>checkpoint.trajectories</code> is the share of steps that are.</p>` : null}
       <div class="wide" tabindex="0" role="region" aria-label="list of episodes"><table class="list"><thead><tr><th>step</th><th>episode</th><th>returns</th><th>measures</th><th>turns</th><th>remarks</th><th>start</th></tr></thead>
       <tbody ref=${body}>${answer.episodes.map((each, i) => html`<${Row} run=${run.name} each=${each} chosen=${i === chosen} />`)}</tbody></table></div>

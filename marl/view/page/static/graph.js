@@ -30,7 +30,8 @@ function Node({ turn, chain, scale, chosen, choose }) {
   const [x, y] = middle(turn);
   const advantage = chain && !chain.not_judged ? value(chain.advantage) : null;
   const press = (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(turn.index); } };
-  const said = turn.action === null ? "?" : cut(spelled(turn.action).replace(/\s+/g, " "), 14);
+  const gave = turn.gave.map((score) => `${score.name} ${figure(score.value)}`).join(", ");
+  const said = cut(spelled(gave || (turn.action ?? "?")).replace(/\s+/g, " "), 14);
   return html`<g class=${chosen ? "node chosen" : "node"} role="button" tabindex="0" aria-pressed=${chosen ? "true" : "false"}
       aria-label=${label(turn, advantage)} data-turn=${turn.index} onClick=${() => choose(turn.index)} onKeyDown=${press}>
     <title>${label(turn, advantage)}</title>
@@ -50,7 +51,7 @@ export function Graph({ episode, chains, scale, chosen, choose }) {
   const [width, height] = [columns * WIDTH + 24, TOP + rows * HEIGHT + 8];
   return html`<div class="graph" tabindex="0" role="region" aria-label="graph of the episode">
     <svg width=${width} height=${height} viewBox="0 0 ${width} ${height}" role="group" aria-label="turns, and what led to what">
-      <defs>${used.map((kind) => html`<marker id="arrow-${kind}" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="7" markerHeight="7" orient="auto">
+      <defs>${used.map((kind) => html`<marker id="arrow-${kind}" viewBox="0 0 8 8" refX="6" refY="4" markerUnits="userSpaceOnUse" markerWidth="9" markerHeight="9" orient="auto">
         <path d="M 0 0 L 8 4 L 0 8 z" fill=${KINDS[kind][0]} /></marker>`)}</defs>
       ${agents.map((turn) => html`<text class="agent" x=${turn.column * WIDTH + WIDTH / 2} y="16">${cut(spelled(turn.agent), 18)}</text>`)}
       ${arrows.map((arrow) => html`<path class=${arrow.source === chosen || arrow.reader === chosen ? "edge near" : "edge"}

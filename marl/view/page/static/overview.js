@@ -6,7 +6,7 @@ import { Chart } from "./chart.js";
 
 function Runs({ runs }) {
   const state = (run) => `${run.step}${run.planned ? ` of ${run.planned}` : ""} steps, ${run.index.episodes} episodes recorded`;
-  return html`<ul class="runs">${runs.map((run) => html`<li><b>${run.name}</b> ${state(run)}
+  return html`<ul class="runs">${runs.map((run) => html`<li><b>${run.name}</b> ${state(run)} ${" "}
     <a href=${address("episodes", { run: run.name })} aria-label="episodes of ${run.name}">episodes</a>
     ${run.problem ? html`<p class="warning">${spelled(run.problem)}</p>` : null}
     ${run.alarms.map((alarm) => html`<p class="warning">ALARM ${alarm.game ? `${alarm.game}, ` : ""}${alarm.role}: ${alarm.kind}, steps ${alarm.ranges.map(([a, b]) => (a === b ? a : `${a}–${b}`)).join(", ")}

@@ -21,7 +21,7 @@ export function StepsPage({ run, query, version }) {
   if (!answer) return html`<p role="status">reading the steps…</p>`;
   return html`<section aria-label="steps"><h2>steps of ${run.name}</h2>${query.step && live ? html`<${Step} run=${run} step=${query.step} />` : null}
     <div class="wide" tabindex="0" role="region" aria-label="steps"><table class="list"><thead><tr><th>step</th>${answer.columns.map((name) => html`<th>${name}</th>`)}</tr></thead>
-    <tbody>${answer.rows.map((row) => html`<tr class=${String(row.step) === query.step ? "chosen" : null}><th scope="row"><a href=${address("steps", { ...query, run: run.name, step: row.step })}>${row.step}</a></th>
+    <tbody>${answer.rows.map((row) => html`<tr class=${String(row.step) === query.step ? "chosen" : null}><th scope="row">${live ? html`<a href=${address("steps", { ...query, run: run.name, step: row.step })}>${row.step}</a>` : row.step}</th>
       ${answer.columns.map((name) => html`<td>${figure(row[name])}</td>`)}</tr>`)}</tbody></table></div>
     ${live ? html`<nav class="tools" aria-label="pages">${offset > 0 ? html`<button type="button" onClick=${() => turn(Math.max(0, offset - PAGE))}>newer</button>` : null}
       ${offset + PAGE < answer.count ? html`<button type="button" onClick=${() => turn(offset + PAGE)}>older</button>` : null}</nav>` : null}</section>`;

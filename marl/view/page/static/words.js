@@ -12,12 +12,12 @@ export const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "
 
 // The ways in which an earlier turn leads to a later one.
 export const KINDS = {
-  heard: ["#0072b2", "its words were heard"],
-  told: ["#009e73", "the game told of it"],
-  posed: ["#d55e00", "it posed the problem"],
-  gated: ["#888888", "it decided that the other speaks, or whom it hears"],
+  heard: ["#2a8fd0", "its words were heard"],
+  told: ["#1aa57d", "the game told of it"],
+  posed: ["#e0691a", "it posed the problem"],
+  gated: ["#8a8f98", "it decided that the other speaks, or whom it hears"],
   tool: ["#cc79a7", "it called the tool, or the tool answered it"],
-  self: ["#7a6f00", "the reader's own turn"],
+  self: ["#a08c00", "the reader's own turn"],
 };
 
 // The server spells numbers that JSON lacks: "NaN", "Infinity", "-Infinity".

@@ -207,9 +207,12 @@ class PageData:
         if not known:
             raise NotThere(f"no rule {rule!r}")
         trajectory = run.trajectory(step, query.get("episode", ""))
-        with self._judging:
-            record = self._judged(run.name, step, rule)
-        return {"rule": rule, "chains": run.view.chains(trajectory, record)}
+        try:
+            with self._judging:
+                record = self._judged(run.name, step, rule)
+        except ScenarioError as error:  # that a rule does not fit is an answer
+            return {"rule": rule, "problem": str(error), "chains": None}
+        return {"rule": rule, "problem": "", "chains": run.view.chains(trajectory, record)}
 
     def _judge(self, name: str, step: int, rule: str) -> StepRecord:
         assert self._rules is not None

@@ -14,7 +14,6 @@ from games.kuhn_poker import Equilibrium
 from games.tic_tac_toe import TicTacToeConfig
 from marl.commands.page import OfflineRules
 from marl.runs.run_folder import RunFolder
-from marl.scenario.load import ScenarioError
 from marl.view.page.page_data import NotThere, PageData
 from marl.view.why import why
 
@@ -83,8 +82,9 @@ def test_another_rule_judges_the_same_episode_and_one_that_needs_weights_says_so
     told = answer(data, "judgement", rule="flow/role_average", **query)
     assert told["chains"][0]["assign"].startswith("flow")
     assert told["chains"][0]["baseline_rule"].startswith("role_average")
-    with pytest.raises(ScenarioError, match="needs weights"):
-        answer(data, "judgement", rule="outcome/greedy", **query)
+    refused = answer(data, "judgement", rule="outcome/greedy", **query)
+    assert "needs weights" in refused["problem"]
+    assert refused["chains"] is None
 
 
 @pytest.mark.parametrize(

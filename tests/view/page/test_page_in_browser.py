@@ -96,7 +96,7 @@ def visit(page: Page, hash_: str) -> None:
 
 
 def number(text: str | None) -> float:
-    return float((text or "").replace("−", "-").replace(",", ""))
+    return float((text or "").replace("\N{MINUS SIGN}", "-").replace(",", ""))
 
 
 def test_two_runs_are_compared_and_their_curves_drawn(page: Page) -> None:

@@ -109,7 +109,7 @@ function Judge({ rules, rule, change, state }) {
     ${assign ? html`<label>baseline <select value=${baseline || ""} onChange=${(event) => set(assign, event.target.value)}>
       <option value="">as by default</option>${rules.baselines.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>` : null}
     ${rule && !state.answer && !state.error ? html`<span role="status">judging…</span>` : null}
-    ${state.error ? html`<span class="warning" role="alert">${spelled(state.error)}</span>` : null}</p>`;
+    ${state.error || state.answer?.problem ? html`<span class="warning" role="alert">${spelled(state.error || state.answer.problem)}</span>` : null}</p>`;
 }
 
 // Greatest absolute advantage of the episode, by which colours are scaled.
@@ -122,7 +122,8 @@ export function EpisodePane({ query, change, rules, compare }) {
   if (error) return html`<p class="warning" role="alert">${spelled(error)}</p>`;
   if (!episode) return html`<p role="status">reading the episode…</p>`;
   const chosen = Math.min(Number(query.turn || 0), episode.turns.length - 1);
-  const chains = other.answer ? other.answer.chains : episode.chains;
+  const judged = other.answer && other.answer.chains ? other.answer : null;
+  const chains = judged ? judged.chains : episode.chains;
   const scale = greatest(episode, chains);
   const turn = episode.turns[chosen];
   return html`<section class="pane" aria-label="episode ${episode.episode}">
@@ -131,7 +132,7 @@ export function EpisodePane({ query, change, rules, compare }) {
     ${live && rules ? html`<${Judge} rules=${rules} rule=${query.rule || ""} change=${change} state=${other} />` : null}
     <div class="columns"><div><${Graph} episode=${episode} chains=${chains} scale=${scale} chosen=${chosen} choose=${(index) => change({ turn: index })} />
       <${Rewards} episode=${episode} /><${Siblings} episode=${episode} run=${query.run} compare=${compare} /></div>
-      ${turn ? html`<${Turn} run=${query.run} episode=${episode} turn=${turn} chain=${episode.chains && episode.chains[chosen]} other=${other.answer}
+      ${turn ? html`<${Turn} run=${query.run} episode=${episode} turn=${turn} chain=${episode.chains && episode.chains[chosen]} other=${judged}
         shade=${query.shade || "advantage"} setShade=${(shade) => change({ shade })} scale=${scale} />` : html`<p>no turns</p>`}</div></section>`;
 }
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from dataclasses import fields as dataclass_fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol
+
+from pydantic import TypeAdapter, ValidationError
 
 from marl.errors import FolderError
 from marl.graph import Trajectory
@@ -19,13 +22,14 @@ from marl.view.curve_sets import CurveChoice
 from marl.view.page import run_json
 from marl.view.page.episode_index import EpisodeIndex
 from marl.view.page.episode_json import EpisodeView
-from marl.view.page.filters import EpisodeFilter, Order
+from marl.view.page.filters import EpisodeFilter
 from marl.view.page.reference import states_table
 from marl.view.run_groups import run_groups, run_names
 
 MOST_ROWS = 200
 """Episodes or steps of one answer."""
 Query = Mapping[str, str]
+_FILTERS = TypeAdapter(EpisodeFilter)
 
 
 class NotThere(LookupError):  # noqa: N818 (says what is wrong)
@@ -158,10 +162,9 @@ class PageData:
         run = self._run(query)
         chosen = episode_filter(query)
         if is_alarm(alarm := query.get("alarm", "")):
-            steps = run_json.alarm_steps(run.home, alarm)
-            chosen = EpisodeFilter(**{**_fields(chosen), "steps": steps})
+            chosen = replace(chosen, steps=run_json.alarm_steps(run.home, alarm))
         count, episodes = run.index.select(chosen, *_page(query))
-        return {"count": count, "episodes": [_fields(episode) for episode in episodes], "index": run.index.progress()}
+        return {"count": count, "episodes": [asdict(episode) for episode in episodes], "index": run.index.progress()}
 
     def _episode(self, query: Query) -> dict[str, Any]:
         run, step = self._run(query), _number(query, "step")
@@ -231,19 +234,17 @@ class PageData:
 
 
 def episode_filter(query: Query) -> EpisodeFilter:
-    """Return the filter that a query spells.
+    """Return the filter that a query spells; what is left empty narrows nothing.
 
     Raises:
         ValueError: if a value is no number or no order.
     """
-    words = {name: query.get(name, "") for name in ("text", "role", "game", "group", "episode", "start", "figure")}
-    order = query.get("order", "newest")
-    if order not in get_args(Order):
-        raise ValueError(f"order: {order!r}; choices: {', '.join(get_args(Order))}")
-    steps = {name: int(query[name]) if query.get(name) else None for name in ("first", "last")}
-    bounds = {name: float(query[name]) if query.get(name) else None for name in ("low", "high")}
-    flags = {name: query.get(name) == "1" for name in ("unreadable", "cut_off")}
-    return EpisodeFilter(**words, **steps, **bounds, **flags, order=order)
+    fields = {field.name for field in dataclass_fields(EpisodeFilter)} - {"steps"}
+    try:
+        return _FILTERS.validate_python({name: value for name, value in query.items() if name in fields and value})
+    except ValidationError as error:
+        problems = [f"{problem['loc'][0]}: {problem['input']!r}: {problem['msg']}" for problem in error.errors()]
+        raise ValueError("; ".join(problems)) from None
 
 
 def _open(name: str, path: Path) -> OpenRun:
@@ -255,10 +256,6 @@ def _open(name: str, path: Path) -> OpenRun:
     except (ScenarioError, FolderError) as error:
         scenario, problem = None, str(error)
     return OpenRun(name, home, EpisodeIndex(path), EpisodeView.of_run(home, scenario), problem)
-
-
-def _fields(record: Any) -> dict[str, Any]:
-    return asdict(record)
 
 
 def _of_policies(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -92,6 +92,8 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "marl", ""
     timeout = 60
+    disable_nagle_algorithm = True
+    wbufsize = -1  # headers and body leave together
 
     def do_GET(self) -> None:
         if self.headers.get("Host") not in self.server.hosts:

@@ -1,6 +1,6 @@
 // The page: header, keyboard, and the view that the address names.
 import { address, go, html, place, render, stay, typing, useEffect, useRef, useState } from "./words.js";
-import { ask, live } from "./store.js";
+import { ask, live, pace } from "./store.js";
 import { spelled } from "./text.js";
 import { OverviewPage } from "./overview.js";
 import { EpisodesPage } from "./episodes.js";
@@ -37,7 +37,7 @@ function useRuns() {
     const look = () => ask("runs").then((answer) => {
       const text = JSON.stringify(answer);
       set((before) => (before.text === text && !before.error ? before : { ...answer, version: before.version + 1, error: "", text }));
-    }).catch((error) => set((before) => ({ ...before, error: error.message }))).finally(() => { if (wanted && live) timer = setTimeout(look, REFRESH_MS); });
+    }).catch((error) => set((before) => ({ ...before, error: error.message }))).finally(() => { if (wanted && live) timer = setTimeout(look, Math.max(REFRESH_MS, 10 * pace.ms)); });
     look();
     return () => { wanted = false; clearTimeout(timer); };
   }, []);

@@ -8,11 +8,16 @@ export const live = embedded === null;
 
 const key = (path, query) => JSON.stringify([path, ...Object.entries(query).sort(([a], [b]) => (a < b ? -1 : 1))]);
 
+// Time that the server takes for an answer, in ms: of runs for which it takes long, the page asks less often for news.
+export const pace = { ms: 0 };
+
 export async function ask(path, query = {}) {
   const known = Object.fromEntries(Object.entries(query).filter(([, each]) => each !== null && each !== undefined)
     .map(([name, each]) => [name, String(each)]));
   if (!live) return fromReport(path, known);
+  const began = performance.now();
   const response = await fetch(`/api/${path}?${new URLSearchParams(known)}`);
+  pace.ms = Math.max(pace.ms / 2, performance.now() - began);
   const answer = await response.json().catch(() => ({ error: `the server answered ${response.status}` }));
   if (!response.ok) throw new Error(answer.error);
   return answer;

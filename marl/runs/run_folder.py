@@ -186,6 +186,12 @@ class RunFolder:
         with Writing(file):
             write_judgement(file, record)
 
+    def record_held_out(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+        """Write episodes on held-out starts, as they were played after one step; 0: before training."""
+        file = self._new_file(step, *_held_out(step))
+        with Writing(file):
+            write_trajectories(file, trajectories)
+
     def _new_file(self, step: int, folder: str, name: str) -> Path:
         """Return the path of a file of one step that is to be written."""
         self._expect_there()
@@ -208,6 +214,19 @@ class RunFolder:
     def recorded(self) -> list[int]:
         """Return the steps whose trajectories were written, oldest first."""
         return sorted(_numbered(self.path / "trajectories"))
+
+    def evaluated(self) -> list[int]:
+        """Return the steps of which episodes on held-out starts were written, oldest first."""
+        return sorted(_numbered(self.path / "eval"))
+
+    def held_out(self, step: int) -> list[Trajectory]:
+        """Return the episodes on held-out starts that were written of a step.
+
+        Raises:
+            FolderError: if their file is a symbolic link that leads out of the run's folder.
+            ValueError: if their file is missing or damaged.
+        """
+        return list(read_trajectories(inside(self.path, *_held_out(step))))
 
     def episodes(self, step: int) -> list[Trajectory]:
         """Return the trajectories of a recorded step.
@@ -283,7 +302,7 @@ class RunFolder:
         with Writing(self.path):
             set_aside(self.checkpoints, step)
             os.truncate(self.metrics, length)
-            for name in ("trajectories", "judgements"):
+            for name in ("trajectories", "judgements", "eval"):
                 _remove_after(self.path / name, step)
         return state
 
@@ -315,7 +334,7 @@ class RunFolder:
             FolderError: if that cannot be done.
         """
         self._expect_there()
-        names = [place for step in self._unsettled for place in (_episodes(step), _judgement(step))]
+        names = [place for step in self._unsettled for place in (_episodes(step), _judgement(step), _held_out(step))]
         files = [self.path.joinpath(*place) for place in names]
         with Writing(self.path):
             for path in filter(Path.exists, [self.metrics, *files, *{file.parent for file in files}]):
@@ -330,6 +349,10 @@ def _episodes(step: int) -> tuple[str, str]:
 
 def _judgement(step: int) -> tuple[str, str]:
     return "judgements", f"{step:06d}.jsonl.zst"
+
+
+def _held_out(step: int) -> tuple[str, str]:
+    return "eval", f"{step:06d}.jsonl.zst"
 
 
 def _numbered(folder: Path) -> dict[int, Path]:

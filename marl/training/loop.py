@@ -29,6 +29,8 @@ from marl.types import Metrics, Sample, Turn
 from marl.view.console import Monitor
 from marl.view.examples import examples
 
+HELD_OUT_RECORDED = 32
+"""Most episodes of an evaluation that are written."""
 _LOST = ("episode/dropped", "episode/unjudged")
 
 
@@ -182,8 +184,15 @@ class Training:
         run.mix.take(metrics | measured)
         for failure in run.simulator.take_failures():
             self._say(failure)
-        for line in examples(self._evaluator.played or trajectories) if due else ():
-            self._say(line)
+        if due:
+            self._record_held_out()
+            for line in examples(self._evaluator.played or trajectories):
+                self._say(line)
+
+    def _record_held_out(self) -> None:
+        """Write the first held-out episodes of an evaluation, so that they can be looked at before and after."""
+        if self.run.scenario.checkpoint.trajectories and (played := self._evaluator.played):
+            self.folder.record_held_out(self.run.step, played[:HELD_OUT_RECORDED])
 
     def _learn(self, samples: Mapping[str, list[Sample]]) -> Metrics:
         try:

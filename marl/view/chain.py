@@ -13,7 +13,7 @@ from marl.types import Reward, Turn, TurnId
 
 @dataclass(frozen=True, slots=True)
 class CreditChain:
-    """What the advantage of one turn came from."""
+    """The advantage of one turn, and all that it came from."""
 
     turn: TurnRecord
     rule: RuleRecord

@@ -45,6 +45,8 @@ def kuhn_run(folder: Path, *overrides: str, steps: int = 2, seed: int = 0, said:
             hands[0] = with_answer(hands[0], said)
         home.record(step, hands)
         home.record_judgement(step, judge(Evidence(hands, "kuhn_poker")).record(hands, {"player": "actor"}))
+    home.record_held_out(0, [hand("held_out.0", "QJ", rng)])
+    home.record_held_out(steps, [hand("held_out.0", "QJ", rng), hand("held_out.1", "KJ", rng)])
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows(steps, rng)))
     (folder / "environment.json").write_text(json.dumps({"python": "3", "packages": {"torch": "2"}}))
     tokenizer(folder / "checkpoints" / f"{steps:06d}" / "policies" / "actor")

@@ -10,7 +10,7 @@ LIBRARIES = ("htm-preact.js", "uplot.js")
 """Vendored libraries, which are plain scripts: they leave `htmPreact` and `uPlot` behind."""
 MODULES = (
     *("words.js", "store.js", "text.js", "tokens.js", "graph.js", "chart.js", "board.js", "chain.js"),
-    *("episode.js", "episodes.js", "overview.js", "steps.js", "states.js", "app.js"),
+    *("episode.js", "episodes.js", "overview.js", "steps.js", "states.js", "held_out.js", "app.js"),
 )
 """Modules of the page, each after those that it imports."""
 STYLES = ("uplot.css", "page.css")

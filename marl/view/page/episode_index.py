@@ -47,7 +47,7 @@ _BUSY_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class IndexedEpisode:
-    """What lists show of an episode."""
+    """An episode as lists show it."""
 
     step: int
     place: int
@@ -163,12 +163,12 @@ class EpisodeIndex:
         """Return the names of all figures by which episodes can be filtered and ordered."""
         with self._reading() as tables:
             # Leaps from name to name along the primary key; DISTINCT would walk over every row.
-            found, name = [], ""
+            names, name = [], ""
             while (
                 name := tables.execute("SELECT min(name) FROM figures WHERE name > ?", (name,)).fetchone()[0]
             ) is not None:
-                found.append(name)
-            return found
+                names.append(name)
+            return names
 
     def select(self, chosen: EpisodeFilter, offset: int = 0, limit: int = 50) -> tuple[int, list[IndexedEpisode]]:
         """Return the number of episodes that match, and those of one page of them, in order."""
@@ -184,8 +184,8 @@ class EpisodeIndex:
 
     def find(self, step: int, episode: str) -> IndexedEpisode | None:
         """Return an episode of a step; None if it is not in the index."""
-        found = self.select(EpisodeFilter(first=step, last=step, episode=episode), limit=1)[1]
-        return found[0] if found else None
+        _, episodes = self.select(EpisodeFilter(first=step, last=step, episode=episode), limit=1)
+        return episodes[0] if episodes else None
 
     def same_start(self, start: str) -> list[tuple[int, str]]:
         """Return (step, episode) of the first episode of each step that began with this start, oldest first."""
@@ -245,9 +245,9 @@ def _text(trajectory: Trajectory) -> str:
 def _with_figures(tables: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> list[IndexedEpisode]:
     figures: dict[int, dict[str, float]] = defaultdict(dict)
     marks = ", ".join("?" * len(rows))
-    found: Iterable[tuple[int, str, float]] = tables.execute(
+    known: Iterable[tuple[int, str, float]] = tables.execute(
         f"SELECT id, name, value FROM figures WHERE id IN ({marks}) ORDER BY name", [row[0] for row in rows]
     )
-    for number, name, value in found:
+    for number, name, value in known:
         figures[number][name] = value
     return [IndexedEpisode(*row[1:], figures=figures[row[0]]) for row in rows]

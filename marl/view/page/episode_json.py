@@ -26,7 +26,7 @@ _SHOWN_PEERS = 64
 
 @dataclass(frozen=True, slots=True)
 class EpisodeView:
-    """What is needed to describe a run's episodes."""
+    """Describes episodes of a run."""
 
     home: RunFolder
     scenario: Scenario | None

@@ -23,6 +23,7 @@ from marl.view.page import run_json
 from marl.view.page.episode_index import EpisodeIndex
 from marl.view.page.episode_json import EpisodeView
 from marl.view.page.filters import EpisodeFilter
+from marl.view.page.held_out import held_out
 from marl.view.page.reference import states_table
 from marl.view.run_groups import run_groups, run_names
 
@@ -76,7 +77,7 @@ class OpenRun:
 
 
 class PageData:
-    """What the page shows of some runs. Safe to ask from several threads."""
+    """Answers all that the page shows of some runs. Safe to ask from several threads."""
 
     def __init__(self, runs: Sequence[Path], rules: CreditRules | None = None) -> None:
         """Open the runs.
@@ -100,6 +101,7 @@ class PageData:
             "prompt": self._prompt,
             "judgement": self._judgement,
             "states": self._states,
+            "held_out": lambda query: held_out(self._run(query).home, _step(query, "before"), _step(query, "after")),
         }
         self._record = lru_cache(maxsize=4)(self._read_record)
         self._summary = lru_cache(maxsize=16)(self._read_summary)
@@ -269,6 +271,10 @@ def _number(query: Query, name: str) -> int:
         return int(query[name])
     except (KeyError, ValueError):
         raise ValueError(f"{name}: must be a whole number, got {query.get(name)!r}") from None
+
+
+def _step(query: Query, name: str) -> int | None:
+    return _number(query, name) if query.get(name) else None
 
 
 def _page(query: Query) -> tuple[int, int]:

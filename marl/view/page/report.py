@@ -72,6 +72,7 @@ def _answers(data: PageData, episodes: int) -> Iterator[tuple[str, Any]]:
     for name, run in data.runs.items():
         query = {"run": name, "limit": str(MOST_ROWS)}
         yield _address("rows", {"run": name}), data.answer("rows", query)
+        yield _address("held_out", {"run": name}), data.answer("held_out", {"run": name})
         picked = chosen(run, episodes)
         yield _address("episodes", {"run": name}), {"episodes": picked, "index": run.index.progress()}
         yield from _of_episodes(data, name, picked)

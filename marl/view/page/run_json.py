@@ -76,8 +76,8 @@ def curves(runs: Sequence[Path], choice: CurveChoice) -> dict[str, Any]:
         shown = []
         for name, points in lines.items():
             every = -(-len(points) // _MOST_POINTS) or 1
-            kept = [points[i] for i in range(len(points)) if i % every == 0 or i == len(points) - 1]
-            shown.append({"name": name, "points": [[p.step, p.value, p.low, p.high, int(p.counts)] for p in kept]})
+            thinned = [points[i] for i in range(len(points)) if i % every == 0 or i == len(points) - 1]
+            shown.append({"name": name, "points": [[p.step, p.value, p.low, p.high, int(p.counts)] for p in thinned]})
         panels.append({"metric": metric, "lines": shown})
     return {"panels": panels, "left_out": left_out}
 

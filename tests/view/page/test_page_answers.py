@@ -136,6 +136,20 @@ def test_runs_are_described_with_alarms_costs_and_differences(data: PageData) ->
     ] * 8
 
 
+def test_held_out_starts_stand_beside_themselves_before_and_after(data: PageData, runs: tuple[Path, Path]) -> None:
+    told = answer(data, "held_out", run="a")
+    assert (told["steps"], told["before"], told["after"]) == ([0, 3], 0, 3)
+    for side in ("before", "after"):
+        played = {trajectory.id: trajectory for trajectory in RunFolder(runs[0]).held_out(told[side])}
+        for pair in told["episodes"]:
+            assert (pair[side] is None) == (pair["episode"] not in played)
+            if pair[side]:
+                assert pair[side]["returns"] == played[pair["episode"]].returns
+                said = [turn.completion.text for turn in played[pair["episode"]].turns]
+                assert [turn["text"] for turn in pair[side]["turns"]] == said
+    assert len(told["episodes"]) == 2
+
+
 @pytest.mark.parametrize(
     ("path", "query", "message"),
     [
@@ -147,6 +161,7 @@ def test_runs_are_described_with_alarms_costs_and_differences(data: PageData) ->
         ("episodes", {"low": "a"}, "low: 'a': Input should be a valid number"),
         ("prompt", {"run": "a", "step": "1", "episode": "000000.0.0", "turn": "-1"}, "no turn -1"),
         ("states", {"run": "a", "step": "77"}, "was not recorded"),
+        ("held_out", {"after": "2"}, "no held-out episodes of step 2; there are: 0, 3"),
         ("curves", {"metrics": "no/such"}, "not in these runs"),
     ],
 )

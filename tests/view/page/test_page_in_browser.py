@@ -28,7 +28,15 @@ pytestmark = [
 SERIOUS = ("serious", "critical")
 EPISODE = "#/episode?run=a&step=1&episode=000000.0.0"
 BAD = "#/episode?run=a&step=3&episode=000002.0.0&turn=9"
-VIEWS = ("#/overview", "#/episodes?run=a", EPISODE, BAD, "#/steps?run=a&step=2", "#/states?run=a&step=1")
+VIEWS = (
+    "#/overview",
+    "#/episodes?run=a",
+    EPISODE,
+    BAD,
+    "#/steps?run=a&step=2",
+    "#/states?run=a&step=1",
+    "#/held_out?run=a",
+)
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,18 @@
 // The page: header, keyboard, and the view that the address names.
 import { address, go, html, place, render, stay, typing, useEffect, useRef, useState } from "./words.js";
-import { ask, live, pace } from "./store.js";
+import { ask, live, latency } from "./store.js";
 import { spelled } from "./text.js";
 import { OverviewPage } from "./overview.js";
 import { EpisodesPage } from "./episodes.js";
 import { ComparePage, EpisodePage } from "./episode.js";
 import { StepsPage } from "./steps.js";
 import { StatesPage } from "./states.js";
+import { HeldOutPage } from "./held_out.js";
 
 const REFRESH_MS = 3000;
-const VIEWS = { overview: "runs", episodes: "episodes", steps: "steps", states: "states" };
+const VIEWS = { overview: "runs", episodes: "episodes", steps: "steps", states: "states", held_out: "held-out" };
 const KEYS = [["j, ↓ / k, ↑", "next and previous turn or episode"], ["Enter", "open what is chosen"], ["/", "search episodes"],
-  ["g r, g e, g s, g i", "go to runs, episodes, steps, information states"], ["t", "light or dark"], ["Esc", "back"], ["?", "this list"]];
+  ["g r, g e, g s, g i, g h", "go to runs, episodes, steps, information states, held-out examples"], ["t", "light or dark"], ["Esc", "back"], ["?", "this list"]];
 
 function Help({ close }) {
   const dialog = useRef(null);
@@ -37,7 +38,7 @@ function useRuns() {
     const look = () => ask("runs").then((answer) => {
       const text = JSON.stringify(answer);
       set((before) => (before.text === text && !before.error ? before : { ...answer, version: before.version + 1, error: "", text }));
-    }).catch((error) => set((before) => ({ ...before, error: error.message }))).finally(() => { if (wanted && live) timer = setTimeout(look, Math.max(REFRESH_MS, 10 * pace.ms)); });
+    }).catch((error) => set((before) => ({ ...before, error: error.message }))).finally(() => { if (wanted && live) timer = setTimeout(look, Math.max(REFRESH_MS, 10 * latency.ms)); });
     look();
     return () => { wanted = false; clearTimeout(timer); };
   }, []);
@@ -87,6 +88,7 @@ function View({ state, view, query, run, theme }) {
   if (view === "compare") return html`<${ComparePage} query=${query} rules=${state.rules} />`;
   if (view === "steps") return html`<${StepsPage} key=${run.name} run=${run} query=${query} version=${state.version} />`;
   if (view === "states") return html`<${StatesPage} key=${run.name} run=${run} query=${query} version=${state.version} />`;
+  if (view === "held_out") return html`<${HeldOutPage} key=${run.name} run=${run} query=${query} version=${state.version} />`;
   return html`<${OverviewPage} runs=${state.runs} query=${query} change=${(changes) => stay("overview", { ...query, ...changes })} version=${state.version} theme=${theme} />`;
 }
 
@@ -99,7 +101,7 @@ function App() {
   const run = runs.find((each) => each.name === query.run) || runs[0];
   const to = (name) => () => run && go(name, name === "overview" ? {} : { run: run.name });
   const search = () => { if (view !== "episodes") to("episodes")(); setTimeout(() => document.getElementById("filter-text")?.focus(), 50); };
-  useKeyboard({ "?": () => setHelp(true), "/": search, t: turnTheme, Escape: () => history.back(), "g r": to("overview"), "g e": to("episodes"), "g s": to("steps"), "g i": to("states") });
+  useKeyboard({ "?": () => setHelp(true), "/": search, t: turnTheme, Escape: () => history.back(), "g r": to("overview"), "g e": to("episodes"), "g s": to("steps"), "g i": to("states"), "g h": to("held_out") });
   if (!run) return html`<main><h1>marl</h1><p role="status">${state.error ? spelled(state.error) : "reading the runs…"}</p></main>`;
   return html`<${Header} state=${state} view=${view} query=${query} run=${run} turnTheme=${turnTheme} help=${() => setHelp(true)} />
     ${state.error ? html`<p class="warning" role="alert">the server does not answer: ${spelled(state.error)}</p>` : null}

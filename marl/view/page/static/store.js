@@ -9,7 +9,7 @@ export const live = embedded === null;
 const key = (path, query) => JSON.stringify([path, ...Object.entries(query).sort(([a], [b]) => (a < b ? -1 : 1))]);
 
 // Time that the server takes for an answer, in ms: of runs for which it takes long, the page asks less often for news.
-export const pace = { ms: 0 };
+export const latency = { ms: 0 };
 
 export async function ask(path, query = {}) {
   const known = Object.fromEntries(Object.entries(query).filter(([, each]) => each !== null && each !== undefined)
@@ -17,7 +17,7 @@ export async function ask(path, query = {}) {
   if (!live) return fromReport(path, known);
   const began = performance.now();
   const response = await fetch(`/api/${path}?${new URLSearchParams(known)}`);
-  pace.ms = Math.max(pace.ms / 2, performance.now() - began);
+  latency.ms = Math.max(latency.ms / 2, performance.now() - began);
   const answer = await response.json().catch(() => ({ error: `the server answered ${response.status}` }));
   if (!response.ok) throw new Error(answer.error);
   return answer;

@@ -73,7 +73,7 @@ class Drawing:
     kind: Literal["grid", "cards"]
     """`grid`: a board, row by row; `cards`: rows of cards."""
     rows: tuple[tuple[str, ...], ...]
-    """What lies on each cell, or on each card; "" for an empty cell."""
+    """Sign on each cell, or words on each card; "" for an empty cell."""
     caption: str = ""
     """All else that the state holds, in words."""
 

@@ -157,10 +157,7 @@ class Training:
         return metrics, trajectories
 
     def _finish(self, metrics: Metrics, clock: Clock, trajectories: Sequence[Trajectory] = ()) -> None:
-        """Evaluate if it is time, and write the step's row; if evaluation fails, the row without it.
-
-        Of an evaluation some turns are shown: on held-out starts, or else of the step's own `trajectories`.
-        """
+        """Evaluate if it is time, and write the step's row; if evaluation fails, the row without it."""
         run, measured = self.run, Metrics()
 
         def log() -> None:
@@ -185,14 +182,14 @@ class Training:
         for failure in run.simulator.take_failures():
             self._say(failure)
         if due:
-            self._record_held_out()
-            for line in examples(self._evaluator.played or trajectories):
-                self._say(line)
+            self._show_play(self._evaluator.played, trajectories)
 
-    def _record_held_out(self) -> None:
-        """Write the first held-out episodes of an evaluation, so that they can be looked at before and after."""
-        if self.run.scenario.checkpoint.trajectories and (played := self._evaluator.played):
-            self.folder.record_held_out(self.run.step, played[:HELD_OUT_RECORDED])
+    def _show_play(self, held_out: Sequence[Trajectory], trajectories: Sequence[Trajectory]) -> None:
+        """Write the first held-out episodes of an evaluation, and print some turns of them, or of the step's own."""
+        if held_out and self.run.scenario.checkpoint.trajectories:
+            self.folder.record_held_out(self.run.step, held_out[:HELD_OUT_RECORDED])
+        for line in examples(held_out or trajectories):
+            self._say(line)
 
     def _learn(self, samples: Mapping[str, list[Sample]]) -> Metrics:
         try:

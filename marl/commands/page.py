@@ -56,7 +56,12 @@ def view(
     from marl.view.page.page_data import PageData
     from marl.view.page.server import PageServer
 
-    with PageServer(PageData(runs, OfflineRules()), port) as server:
+    data = PageData(runs, OfflineRules())
+    try:
+        served = PageServer(data, port)
+    except OSError as error:
+        raise ScenarioError(f"--port {port}: {error.strerror}; 0 takes any free one") from error
+    with served as server:
         echo(f"{server.url}  (Ctrl-C ends it)")
         if browser:
             webbrowser.open(server.url)

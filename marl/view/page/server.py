@@ -53,15 +53,15 @@ class PageServer(ThreadingHTTPServer):
         Raises:
             OSError: if the port is taken.
         """
-        super().__init__((HOST, port), _Handler)
-        self.data = data
-        self.token = secrets.token_urlsafe(24)
-        self.cookie = f"marl_{self.server_port}"  # browsers share cookies among all ports of a host
-        self.hosts = frozenset(f"{name}:{self.server_port}" for name in (HOST, "localhost"))
         # Threads begin without the caller's context, which holds what the user has agreed to be imported.
         self._context = copy_context()
         self._closed = threading.Event()
         self._indexer = threading.Thread(target=self._context.copy().run, args=(self._keep_indexing,), daemon=True)
+        self.data = data
+        super().__init__((HOST, port), _Handler)
+        self.token = secrets.token_urlsafe(24)
+        self.cookie = f"marl_{self.server_port}"  # browsers share cookies among all ports of a host
+        self.hosts = frozenset(f"{name}:{self.server_port}" for name in (HOST, "localhost"))
         self._indexer.start()
 
     @property
@@ -75,7 +75,8 @@ class PageServer(ThreadingHTTPServer):
     def server_close(self) -> None:
         self._closed.set()
         super().server_close()
-        self._indexer.join()
+        if self._indexer.is_alive():
+            self._indexer.join()
 
     def _keep_indexing(self) -> None:
         while not self._closed.is_set():

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from games.base import IllegalMove, TextGame, TextGameConfig
 from marl.engines.scripted import ScriptedConfig
-from marl.protocols import EngineConfig, GameStart
+from marl.protocols import Drawing, EngineConfig, GameStart
 
 DECK = "JQK"
 DEALS = tuple(first + second for first in DECK for second in DECK if first != second)
@@ -49,6 +49,10 @@ class KuhnPokerConfig(TextGameConfig):
 
     def opponents(self) -> Mapping[str, EngineConfig]:
         return {"nash": Equilibrium()}
+
+    def drawing(self, state: str) -> Drawing:
+        card, _, betting = state.partition(" ")
+        return Drawing("cards", ((card, "?"),), f"betting: {betting or 'none'}")
 
     def starts(self) -> tuple[GameStart, ...]:
         return tuple(GameStart(1 / len(DEALS), {"cards": cards}) for cards in DEALS)

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from games.base import TextGame, TextGameConfig
 from marl.engines.scripted import ScriptedConfig
-from marl.protocols import EngineConfig
+from marl.protocols import Drawing, EngineConfig
 
 AGENTS = ("player_0", "player_1")
 MARKS = "xo"
@@ -103,6 +103,10 @@ class TicTacToeConfig(TextGameConfig):
 
     def optimal(self, state: str) -> tuple[str, ...]:
         return best_moves(state) if value(state) >= 0 else ()
+
+    def drawing(self, state: str) -> Drawing:
+        cells = tuple("" if mark == "." else mark for mark in state)
+        return Drawing("grid", (cells[:3], cells[3:6], cells[6:]), f"{MARKS[mover(state)]} to move")
 
     def positions(self) -> tuple[tuple[Mapping[str, Any], tuple[str, ...]], ...]:
         return tuple(({"board": board}, ()) for board in unfinished())

@@ -186,19 +186,35 @@ def read_trajectories(path: Path) -> Iterator[Trajectory]:
     Raises:
         ValueError: if the file is damaged, is no trajectory file, or exceeds a limit of `marl/data_files.py`.
     """
-    lines = enumerate(read_lines(path), 1)
-    while True:
-        try:
-            number, line = next(lines)
-        except StopIteration:
-            return
-        except ValueError as error:
-            raise ValueError(f"{path}: not a whole trajectory file ({error})") from error
-        try:
-            trajectory = _trajectory(_codec().validate_json(line))
-        except ValueError as error:
-            raise ValueError(f"{path}: line {number} is no trajectory ({problems(error)})") from error
-        yield trajectory
+    for number, line in _lines(path):
+        yield _read(path, number, line)
+
+
+def read_trajectory(path: Path, place: int) -> Trajectory:
+    """Return the episode in the line `place` (from 0) of what `write_trajectories` wrote; others are not read.
+
+    Raises:
+        ValueError: as `read_trajectories`, and if there are fewer lines.
+    """
+    for number, line in _lines(path):
+        if number == place + 1:
+            return _read(path, number, line)
+    raise ValueError(f"{path}: it has no line {place + 1}")
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a trajectory file with their numbers, from 1."""
+    try:
+        yield from enumerate(read_lines(path), 1)
+    except ValueError as error:
+        raise ValueError(f"{path}: not a whole trajectory file ({error})") from error
+
+
+def _read(path: Path, number: int, line: bytes) -> Trajectory:
+    try:
+        return _trajectory(_codec().validate_json(line))
+    except ValueError as error:
+        raise ValueError(f"{path}: line {number} is no trajectory ({problems(error)})") from error
 
 
 Chat = tuple[Message, ...]

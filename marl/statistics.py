@@ -28,10 +28,10 @@ def student(values: Sequence[float]) -> tuple[float, float, float]:
 
     A single value has no bounds: they are infinite.
     """
-    from scipy.stats import t
+    from scipy.special import stdtrit  # scipy.stats takes three times as long to import
 
     mean, n = fmean(values), len(values)
-    half = float(t.ppf(0.975, n - 1)) * stdev(values) / math.sqrt(n) if n > 1 else math.inf
+    half = float(stdtrit(n - 1, 0.975)) * stdev(values) / math.sqrt(n) if n > 1 else math.inf
     return mean - half, mean, mean + half
 
 

@@ -28,7 +28,7 @@ from marl.protocols.engines import (
     WeightlessEngine,
     WorkerEngine,
 )
-from marl.protocols.games import Game, GameConfig, GameStart, Refusal, Speaker
+from marl.protocols.games import Drawing, Game, GameConfig, GameStart, Refusal, Speaker
 from marl.protocols.learning import CountsChanges, Learner, LearnerConfig, LearnerContext, LossConfig
 from marl.protocols.models import ModelConfig, ModelContext, ModelSource, SharedWeights, WarmUp
 from marl.protocols.play import (
@@ -63,6 +63,7 @@ __all__ = [
     "CreditPart",
     "DataParallel",
     "Deals",
+    "Drawing",
     "Engine",
     "EngineConfig",
     "Evidence",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from marl.config import Component
 from marl.protocols.engines import EngineConfig
@@ -71,6 +71,18 @@ class GameStart:
 
     probability: float
     options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Picture of a state of a game, for those who look at play."""
+
+    kind: Literal["grid", "cards"]
+    """`grid`: a board, row by row; `cards`: rows of cards."""
+    rows: tuple[tuple[str, ...], ...]
+    """Sign on each cell, or words on each card; "" for an empty cell."""
+    caption: str = ""
+    """All else that the state holds, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +158,7 @@ class GameConfig(Component):
     def positions(self) -> tuple[tuple[Mapping[str, Any], tuple[str, ...]], ...]:
         """Return (reset options, actions) that lead to each position in which `optimal` is to be measured."""
         return ()
+
+    def drawing(self, state: str) -> Drawing | None:
+        """Return a picture of an information state; None: it is shown as text."""
+        return None

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from marl.data_files import read_lines, write_whole
 from marl.errors import FolderError, Writing
-from marl.graph import Trajectory, read_trajectories, write_trajectories
+from marl.graph import Trajectory, read_trajectories, read_trajectory, write_trajectories
 from marl.judging.records import StepRecord
 from marl.parts import RenamedKind
 from marl.runs.checkpoint import (
@@ -197,6 +197,12 @@ class RunFolder:
         with Writing(file):
             write_strategies(file, rows)
 
+    def record_held_out(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+        """Write episodes on held-out starts, as they were played after one step; 0: before training."""
+        file = self._new_file(step, *_held_out(step))
+        with Writing(file):
+            write_trajectories(file, trajectories)
+
     def _new_file(self, step: int, folder: str, name: str) -> Path:
         """Return the path of a file of one step that is to be written."""
         self._expect_there()
@@ -220,6 +226,19 @@ class RunFolder:
         """Return the steps whose trajectories were written, oldest first."""
         return sorted(_numbered(self.path / "trajectories"))
 
+    def evaluated(self) -> list[int]:
+        """Return the steps of which episodes on held-out starts were written, oldest first."""
+        return sorted(_numbered(self.path / "eval"))
+
+    def held_out(self, step: int) -> list[Trajectory]:
+        """Return the episodes on held-out starts that were written of a step.
+
+        Raises:
+            FolderError: if their file is a symbolic link that leads out of the run's folder.
+            ValueError: if their file is missing or damaged.
+        """
+        return list(read_trajectories(inside(self.path, *_held_out(step))))
+
     def episodes(self, step: int) -> list[Trajectory]:
         """Return the trajectories of a recorded step.
 
@@ -238,6 +257,20 @@ class RunFolder:
         """
         for step in sorted(_numbered(self.path / "strategies")):
             yield step, read_strategies(inside(self.path, *_strategies(step)))
+
+    def episode(self, step: int, place: int) -> Trajectory:
+        """Return one trajectory of a recorded step, by its place (from 0) in the order of play; no other is read.
+
+        Raises:
+            FolderError: if the step's file is a symbolic link that leads out of the run's folder.
+            ValueError: if it is damaged, or there is no such trajectory.
+        """
+        return read_trajectory(inside(self.path, *_episodes(step)), place)
+
+    def stamps(self) -> dict[int, str]:
+        """Return recorded step -> size and time of its trajectories' file: another one, if it was written anew."""
+        files = _numbered(self.path / "trajectories").items()
+        return {step: f"{status.st_size} {status.st_mtime_ns}" for step, file in files if (status := _status(file))}
 
     def policies(self, step: int) -> Path:
         """Return the folder in which checkpoint `step` saved its policies.
@@ -290,7 +323,7 @@ class RunFolder:
         with Writing(self.path):
             set_aside(self.checkpoints, step)
             os.truncate(self.metrics, length)
-            for name in ("trajectories", "judgements", "strategies"):
+            for name in ("trajectories", "judgements", "strategies", "eval"):
                 _remove_after(self.path / name, step)
         self.snapshots.cut(step)
         return state
@@ -323,7 +356,7 @@ class RunFolder:
             FolderError: if that cannot be done.
         """
         self._expect_there()
-        places = (_episodes, _judgement, _strategies)
+        places = (_episodes, _judgement, _strategies, _held_out)
         names = [place(step) for step in self._unsettled for place in places]
         files = [self.path.joinpath(*place) for place in names]
         with Writing(self.path):
@@ -345,10 +378,21 @@ def _strategies(step: int) -> tuple[str, str]:
     return "strategies", f"{step:06d}.jsonl.zst"
 
 
+def _held_out(step: int) -> tuple[str, str]:
+    return "eval", f"{step:06d}.jsonl.zst"
+
+
 def _numbered(folder: Path) -> dict[int, Path]:
     """Return step -> file, of the files that are named after steps."""
     files = {step_of(file.name.removesuffix(".jsonl.zst")): file for file in folder.glob("*.jsonl.zst")}
     return {step: file for step, file in files.items() if step is not None}
+
+
+def _status(file: Path) -> os.stat_result | None:
+    """Return a file's size and times; None if it has just been removed, as by a run that begins anew."""
+    with suppress(FileNotFoundError):
+        return file.stat()
+    return None
 
 
 def _row(line: bytes) -> dict[str, Any]:

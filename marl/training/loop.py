@@ -31,6 +31,8 @@ from marl.types import Metrics, Sample, Turn
 from marl.view.console import Monitor
 from marl.view.examples import examples
 
+HELD_OUT_RECORDED = 32
+"""Most episodes of an evaluation that are written."""
 _LOST = ("episode/dropped", "episode/unjudged")
 
 
@@ -158,10 +160,7 @@ class Training:
         return metrics, trajectories
 
     def _finish(self, metrics: Metrics, clock: Clock, trajectories: Sequence[Trajectory] = ()) -> None:
-        """Evaluate if it is time, and write the step's row; if evaluation fails, the row without it.
-
-        Of an evaluation some turns are shown: on held-out starts, or else of the step's own `trajectories`.
-        """
+        """Evaluate if it is time, and write the step's row; if evaluation fails, the row without it."""
         run, measured = self.run, Metrics()
 
         def log() -> None:
@@ -185,7 +184,14 @@ class Training:
         run.mix.take(metrics | measured)
         for failure in run.simulator.take_failures():
             self._say(failure)
-        for line in examples(self._evaluator.played or trajectories) if due else ():
+        if due:
+            self._show_play(self._evaluator.played, trajectories)
+
+    def _show_play(self, held_out: Sequence[Trajectory], trajectories: Sequence[Trajectory]) -> None:
+        """Write the first held-out episodes of an evaluation, and print some turns of them, or of the step's own."""
+        if held_out and self.run.scenario.checkpoint.trajectories:
+            self.folder.record_held_out(self.run.step, held_out[:HELD_OUT_RECORDED])
+        for line in examples(held_out or trajectories):
             self._say(line)
 
     def _evaluate(self) -> Metrics:

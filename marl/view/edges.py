@@ -15,7 +15,7 @@ IN_PROMPT = frozenset(KINDS) - {"gated"}
 """Ways in which an earlier turn is part of a prompt."""
 
 
-def _marked_tokens(reader: Turn, source: TurnId, kind: EdgeKind) -> list[int]:
+def marked_tokens(reader: Turn, source: TurnId, kind: EdgeKind) -> list[int]:
     """Return the tokens of a turn's prompt that were made from an earlier turn; [] where they are unknown, too."""
     pairs = zip(reader.request.marks, reader.completion.mark_tokens, strict=False)
     ranges = [places for mark, places in pairs if (mark.source, mark.kind) == (source, kind)]
@@ -41,7 +41,7 @@ def placed(tokens: Sequence[int]) -> str:
 def kinds_in_words(reader: Turn, source: TurnId, trajectory: Trajectory, show: Show = counted) -> str:
     """Return in which ways a turn led to another, such as `heard, 14 tokens; gated`."""
     kinds = trajectory.kinds(source, reader.id)
-    tokens = [(kind, _marked_tokens(reader, source, kind)) for kind in KINDS if kind in kinds]
+    tokens = [(kind, marked_tokens(reader, source, kind)) for kind in KINDS if kind in kinds]
     return "; ".join(f"{kind}, {show(held)}" if held else kind for kind, held in tokens)
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from marl.config import cut
 from marl.graph import Trajectory
-from marl.judging.records import StepRecord, TurnRecord
+from marl.judging.records import TurnRecord
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 from marl.types import Turn, TurnId
+from marl.view.chain import CreditChain, credit_chain, not_judged
 from marl.view.edges import KINDS, kinds_in_words, placed
 from marl.view.verdicts import readers_of, scores_of
 
@@ -39,8 +40,9 @@ def why(run: Path, turn: str) -> str:
     lines = [*header, *_readers(node, trajectory), *_edges(node, trajectory)]
     chain = chains.get(node.id)
     if chain is None:
-        return "\n".join([*lines, f"not judged: {_reason(home, node)}"])
-    lines += [*_rewards(chain, record, trajectory), *_assignment(chain, record), *_comparison(chain, record, chains)]
+        return "\n".join([*lines, f"not judged: {not_judged(home.scenario(), node)}"])
+    judged = credit_chain(chain, record, trajectory, chains)
+    lines += [*_rewards(judged), *_assignment(judged), *_comparison(judged)]
     return "\n".join([*lines, *_tokens(chain, node)])
 
 
@@ -98,52 +100,40 @@ def _edges(turn: Turn, trajectory: Trajectory) -> Iterator[str]:
         yield f"  {reader.id[1]} of {reader.agent}: {kinds_in_words(reader, turn.id, trajectory, placed)}"
 
 
-def _reason(home: RunFolder, turn: Turn) -> str:
-    scenario = home.scenario()
-    role = scenario.roles.get(turn.role)
-    if role is None or role.policy not in scenario.policies:
-        return f"role {turn.role!r} is not the scenario's"
-    if scenario.policies[role.policy].engine.rule_bound:
-        return f"role {turn.role!r} answers by rule"
-    return "the rule gave it no entry: it is no fair sample, or could not be judged"
-
-
-def _rewards(chain: TurnRecord, record: StepRecord, trajectory: Trajectory) -> Iterator[str]:
-    rule, pool = record.rules[chain.rule], set(chain.pool) or {chain.agent}
+def _rewards(judged: CreditChain) -> Iterator[str]:
+    chain, rule = judged.turn, judged.rule
     sharing = f", shared by {', '.join(chain.pool)}" if len(chain.pool) > 1 else ""
     yield f"rewards{sharing}"
-    rewards = [reward for reward in trajectory.rewards if reward.agent in pool]
-    for reward in rewards:
+    for reward in judged.rewards:
         cause = f": {reward.cause}" if reward.cause else ""
         yield f"  {reward.value:+.4g} {reward.name} to {reward.agent} after turn {reward.turn[1]}{cause}"
-    if not rewards:
+    if not judged.rewards:
         yield "  none was paid"
     scaled = f" (times scale {rule.scale:g})" if rule.scale != 1 else ""
     if chain.pool:
         yield f"  in all {chain.pool_reward:+.4g}{scaled}"
 
 
-def _settings(part: Mapping[str, Any]) -> str:
+def settings_in_words(part: Mapping[str, Any]) -> str:
+    """Return the kind of a part, and those of its settings that say something."""
     settings = {name: value for name, value in part.items() if name != "kind" and value not in (None, [], {}, ())}
     return part["kind"] + (f" {json.dumps(settings)}" if settings else "")
 
 
-def _assignment(chain: TurnRecord, record: StepRecord) -> Iterator[str]:
-    rule = record.rules[chain.rule]
+def _assignment(judged: CreditChain) -> Iterator[str]:
+    chain, rule = judged.turn, judged.rule
     assigned = "nothing" if chain.assigned is None else f"{chain.assigned:+.4g}"
-    yield f"assign ({rule.field}.assign: {_settings(rule.assign)}) gave this turn {assigned}"
+    yield f"assign ({rule.field}.assign: {settings_in_words(rule.assign)}) gave this turn {assigned}"
     for name, penalty in chain.penalties.items():
         yield f"  {penalty:+.4g} {name} penalty over its tokens"
     yield f"  earned {chain.earned:+.4g}"
 
 
-def _comparison(chain: TurnRecord, record: StepRecord, chains: Mapping[TurnId, TurnRecord]) -> Iterator[str]:
-    rule = record.rules[chain.rule]
-    yield f"baseline ({rule.field}.baseline: {_settings(rule.baseline)})"
-    if chain.group is not None:
-        group = record.groups[chain.group]
-        peers = [chains[turn] for turn in group.turns if turn != chain.turn and turn in chains]
-        like = f" with the same {group.like}" if group.like else ""
+def _comparison(judged: CreditChain) -> Iterator[str]:
+    chain, peers = judged.turn, judged.peers
+    yield f"baseline ({judged.rule.field}.baseline: {settings_in_words(judged.rule.baseline)})"
+    if peers is not None:
+        like = f" with the same {judged.like}" if judged.like else ""
         shown = ", ".join(f"{p.turn[0]}:{p.turn[1]} {p.earned:+.4g}" for p in peers[:_SHOWN_PEERS])
         more = f", and {len(peers) - _SHOWN_PEERS} more" if len(peers) > _SHOWN_PEERS else ""
         yield f"  {len(peers)} peers{like}" + (f": {shown}{more}" if peers else "")

@@ -72,6 +72,16 @@ def test_a_turn_that_is_not_judged_says_why(run: Path) -> None:
     assert text.endswith("not judged: role 'verifier' answers by rule")
 
 
+def test_held_out_episodes_are_written_before_and_after_training(run: Path) -> None:
+    home = RunFolder(run)
+    assert home.evaluated() == [0, 2]
+    before, after = home.held_out(0), home.held_out(2)
+    assert [episode.deal for episode in before] == [episode.deal for episode in after]
+    assert len(after) == 4
+    row = list(home.rows())[-1]
+    assert row["eval/held_out/success"] == sum(episode.findings.measures["success"] for episode in after) / 4
+
+
 def test_it_needs_no_model(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoints", "cache"))
     code = (

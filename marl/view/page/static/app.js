@@ -1,0 +1,112 @@
+// The page: header, keyboard, and the view that the address names.
+import { address, go, html, place, render, stay, typing, useEffect, useRef, useState } from "./words.js";
+import { ask, live, latency } from "./store.js";
+import { spelled } from "./text.js";
+import { OverviewPage } from "./overview.js";
+import { EpisodesPage } from "./episodes.js";
+import { ComparePage, EpisodePage } from "./episode.js";
+import { StepsPage } from "./steps.js";
+import { StatesPage } from "./states.js";
+import { HeldOutPage } from "./held_out.js";
+
+const REFRESH_MS = 3000;
+const VIEWS = { overview: "runs", episodes: "episodes", steps: "steps", states: "states", held_out: "held-out" };
+const KEYS = [["j, ↓ / k, ↑", "next and previous turn or episode"], ["Enter", "open what is chosen"], ["/", "search episodes"],
+  ["g r, g e, g s, g i, g h", "go to runs, episodes, steps, information states, held-out examples"], ["t", "light or dark"], ["Esc", "back"], ["?", "this list"]];
+
+function Help({ close }) {
+  const dialog = useRef(null);
+  useEffect(() => dialog.current.showModal(), []);
+  return html`<dialog ref=${dialog} onClose=${close} aria-label="keyboard"><h2>keyboard</h2>
+    <dl class="keys">${KEYS.map(([key, words]) => html`<div><dt><kbd>${key}</kbd></dt><dd>${words}</dd></div>`)}</dl>
+    <form method="dialog"><button>close</button></form></dialog>`;
+}
+
+function Header({ state, view, query, run, turnTheme, help }) {
+  return html`<header><h1><a href=${address("overview")}>marl</a></h1>
+    <nav aria-label="views">${Object.entries(VIEWS).map(([name, words]) => html`<a href=${address(name, name === "overview" ? {} : { run: run.name })} aria-current=${name === view ? "page" : null}>${words}</a>`)}</nav>
+    ${state.runs.length > 1 && view !== "overview" && view !== "compare" ? html`<label class="run">run <select value=${run.name} onChange=${(event) => go(view === "episode" ? "episodes" : view, { run: event.target.value })}>
+      ${state.runs.map((each) => html`<option value=${each.name}>${each.name}</option>`)}</select></label>` : null}
+    <button type="button" onClick=${turnTheme} aria-label="light or dark">◐</button><button type="button" onClick=${help} aria-label="keyboard">?</button></header>`;
+}
+
+// Ask the server again and again: `version` grows when runs have grown.
+function useRuns() {
+  const [state, set] = useState({ runs: null, rules: null, version: 0, error: "", text: "" });
+  useEffect(() => {
+    let wanted = true, timer = 0;
+    const look = () => ask("runs").then((answer) => {
+      const text = JSON.stringify(answer);
+      set((before) => (before.text === text && !before.error ? before : { ...answer, version: before.version + 1, error: "", text }));
+    }).catch((error) => set((before) => ({ ...before, error: error.message }))).finally(() => { if (wanted && live) timer = setTimeout(look, Math.max(REFRESH_MS, 10 * latency.ms)); });
+    look();
+    return () => { wanted = false; clearTimeout(timer); };
+  }, []);
+  return state;
+}
+
+function usePlace() {
+  const [now, set] = useState(place(location.hash));
+  useEffect(() => {
+    const changed = () => set(place(location.hash));
+    addEventListener("hashchange", changed);
+    return () => removeEventListener("hashchange", changed);
+  }, []);
+  return now;
+}
+
+function useKeyboard(commands) {
+  const before = useRef("");
+  useEffect(() => {
+    const press = (event) => {
+      if (event.key === "Escape" && typing(event)) { event.target.blur(); return; }
+      if (typing(event) || document.querySelector("dialog[open]")) return;
+      const command = commands[`${before.current}${event.key}`] || commands[event.key];
+      before.current = event.key === "g" ? "g " : "";
+      if (command) { event.preventDefault(); command(); }
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  });
+}
+
+function useTheme() {
+  const system = () => (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+  const [theme, set] = useState(system());
+  useEffect(() => { document.documentElement.dataset.theme = theme; }, [theme]);
+  useEffect(() => {
+    const query = matchMedia("(prefers-color-scheme: dark)"), changed = () => set(system());
+    query.addEventListener("change", changed);
+    return () => query.removeEventListener("change", changed);
+  }, []);
+  return [theme, () => set(theme === "dark" ? "light" : "dark")];
+}
+
+function View({ state, view, query, run, theme }) {
+  if (view === "episodes") return html`<${EpisodesPage} key=${run.name} run=${run} query=${query} version=${state.version} />`;
+  if (view === "episode") return html`<${EpisodePage} query=${{ ...query, run: run.name }} rules=${state.rules} />`;
+  if (view === "compare") return html`<${ComparePage} query=${query} rules=${state.rules} />`;
+  if (view === "steps") return html`<${StepsPage} key=${run.name} run=${run} query=${query} version=${state.version} />`;
+  if (view === "states") return html`<${StatesPage} key=${run.name} run=${run} query=${query} version=${state.version} />`;
+  if (view === "held_out") return html`<${HeldOutPage} key=${run.name} run=${run} query=${query} version=${state.version} />`;
+  return html`<${OverviewPage} runs=${state.runs} query=${query} change=${(changes) => stay("overview", { ...query, ...changes })} version=${state.version} theme=${theme} />`;
+}
+
+function App() {
+  const state = useRuns();
+  const { view, query } = usePlace();
+  const [theme, turnTheme] = useTheme();
+  const [help, setHelp] = useState(false);
+  const runs = state.runs || [];
+  const run = runs.find((each) => each.name === query.run) || runs[0];
+  const to = (name) => () => run && go(name, name === "overview" ? {} : { run: run.name });
+  const search = () => { if (view !== "episodes") to("episodes")(); setTimeout(() => document.getElementById("filter-text")?.focus(), 50); };
+  useKeyboard({ "?": () => setHelp(true), "/": search, t: turnTheme, Escape: () => history.back(), "g r": to("overview"), "g e": to("episodes"), "g s": to("steps"), "g i": to("states"), "g h": to("held_out") });
+  if (!run) return html`<main><h1>marl</h1><p role="status">${state.error ? spelled(state.error) : "reading the runs…"}</p></main>`;
+  return html`<${Header} state=${state} view=${view} query=${query} run=${run} turnTheme=${turnTheme} help=${() => setHelp(true)} />
+    ${state.error ? html`<p class="warning" role="alert">the server does not answer: ${spelled(state.error)}</p>` : null}
+    <main><${View} state=${state} view=${view} query=${query} run=${run} theme=${theme} /></main>
+    ${help ? html`<${Help} close=${() => setHelp(false)} />` : null}`;
+}
+
+render(html`<${App} />`, document.getElementById("page"));

@@ -1,0 +1,43 @@
+// How a turn came to its advantage: rewards and their causes, what `assign` gave, its peers, its advantage.
+import { address, figure, html, value } from "./words.js";
+import { spelled } from "./text.js";
+
+const sign = (number) => (value(number) > 0 ? "plus" : value(number) < 0 ? "minus" : null);
+
+function Rewards({ chain }) {
+  return html`<li><h4>rewards${chain.pool.length > 1 ? `, shared by ${chain.pool.join(", ")}` : ""}</h4>
+    ${chain.rewards.length === 0 ? html`<p>none was paid</p>` : html`<ul class="plain">${chain.rewards.map((reward) => html`<li>
+      <b class=${sign(reward.value)}>${figure(reward.value, true)}</b> ${spelled(reward.name)} to ${spelled(reward.agent)} after turn ${reward.turn}
+      ${reward.cause ? html`<span class="cause"> ${spelled(reward.cause)}</span>` : null}</li>`)}</ul>`}
+    ${chain.pool.length ? html`<p>in all <b data-figure="pool_reward">${figure(chain.pool_reward, true)}</b>${chain.reward_scale === 1 ? "" : ` (times scale ${figure(chain.reward_scale)})`}</p>` : null}</li>`;
+}
+
+function Assigned({ chain }) {
+  const penalties = Object.entries(chain.penalties);
+  return html`<li><h4>assign <code>${spelled(chain.assign)}</code></h4>
+    <p>gave this turn <b data-figure="assigned">${chain.assigned === null ? "nothing" : figure(chain.assigned, true)}</b></p>
+    ${penalties.map(([name, number]) => html`<p><b class="minus">${figure(number, true)}</b> ${name} penalty over its tokens</p>`)}
+    <p>earned <b data-figure="earned">${figure(chain.earned, true)}</b></p></li>`;
+}
+
+function Peers({ chain, run, step }) {
+  if (chain.peers === null) return null;
+  const link = (peer) => address("episode", { run, step, episode: peer.episode, turn: peer.turn });
+  return html`<p>${chain.peer_count} peers${chain.like ? ` with the same ${chain.like}` : ""}</p>
+    <ul class="peers">${chain.peers.map((peer) => html`<li><a href=${link(peer)}>${peer.episode}:${peer.turn}</a> ${figure(peer.earned, true)}</li>`)}</ul>
+    ${chain.peer_count > chain.peers.length ? html`<p>and ${chain.peer_count - chain.peers.length} more</p>` : null}`;
+}
+
+// `learnt`: the judgement is the one that policies learnt from.
+export function Chain({ chain, title, run, step, learnt }) {
+  if (!chain) return html`<section class="chain"><h3>${title}</h3><p>The judgement of this step was not recorded.</p></section>`;
+  if (chain.not_judged) return html`<section class="chain"><h3>${title}</h3><p>not judged: ${spelled(chain.not_judged)}</p></section>`;
+  const formula = chain.baseline === null || chain.scale === null ? ""
+    : `(${figure(chain.earned)} − ${figure(chain.baseline)}) × ${figure(chain.scale)} = `;
+  return html`<section class="chain" aria-label=${title}><h3>${title} <small>${spelled(chain.field)}</small></h3><ol>
+    <${Rewards} chain=${chain} /><${Assigned} chain=${chain} />
+    <li><h4>baseline <code>${spelled(chain.baseline_rule)}</code></h4><${Peers} chain=${chain} run=${run} step=${step} /></li>
+    <li><h4>advantage</h4><p>${formula}<b class=${sign(chain.advantage)} data-figure="advantage">${figure(chain.advantage, true)}</b></p>
+      <p class="faint">${chain.tokens.length ? "each token has its own, see the shading" : "every token has the turn's"}${learnt ? `; policy ${spelled(chain.policy)} learnt from it in the update after this step, if its schedule had one` : ""}</p></li>
+  </ol></section>`;
+}

@@ -1,0 +1,82 @@
+// Curves: a line with its interval for each run or role, alarms as grounds; the values as a table for those who cannot see them.
+import { COLOURS, figure, html, useEffect, useRef, useState, value } from "./words.js";
+
+const HEIGHT = 220;
+const FEW = 40;
+
+const ink = () => getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
+const rule = () => getComputedStyle(document.documentElement).getPropertyValue("--rule").trim();
+
+// Return uPlot's columns: steps, then for each line its values, those that do not count, and its bounds.
+function columns(lines) {
+  const steps = [...new Set(lines.flatMap((line) => line.points.map(([step]) => step)))].sort((a, b) => a - b);
+  const at = new Map(steps.map((step, i) => [step, i]));
+  const finite = (number) => (number !== null && Number.isFinite(value(number)) ? value(number) : null);
+  const data = [steps];
+  for (const line of lines) {
+    const made = [0, 1, 2, 3].map(() => Array(steps.length).fill(null));
+    for (const [step, size, low, high, counts] of line.points) {
+      made[counts ? 0 : 1][at.get(step)] = finite(size);
+      made[2][at.get(step)] = finite(low);
+      made[3][at.get(step)] = finite(high);
+    }
+    data.push(...made);
+  }
+  return data;
+}
+
+function options(panel, alarms, width, go) {
+  const series = [{}], bands = [];
+  panel.lines.forEach((line, i) => {
+    const stroke = COLOURS[i % COLOURS.length];
+    series.push({ label: line.name, stroke, width: 1.6, spanGaps: true, points: { show: line.points.length <= FEW, size: 5 } });
+    series.push({ label: `${line.name}, does not count`, stroke, width: 0, points: { show: true, size: 5, fill: "transparent" } });
+    series.push({ stroke: "transparent", points: { show: false } }, { stroke: "transparent", points: { show: false } });
+    bands.push({ series: [4 * i + 4, 4 * i + 3], fill: `${stroke}26` });
+  });
+  const axis = { stroke: ink(), grid: { stroke: rule(), width: 1 }, ticks: { stroke: rule(), width: 1 }, font: "11px system-ui" };
+  return {
+    width, height: HEIGHT, series, bands, legend: { show: false }, cursor: { points: { show: false } },
+    scales: { x: { time: false } }, axes: [axis, { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => figure(tick)) }],
+    hooks: { drawClear: [(plot) => grounds(plot, alarms)], ready: [(plot) => plot.over.addEventListener("click", () => {
+      const step = plot.cursor.idx === null || plot.cursor.idx === undefined ? null : plot.data[0][plot.cursor.idx];
+      if (step) go(step);
+    })] },
+  };
+}
+
+function grounds(plot, alarms) {
+  plot.ctx.fillStyle = "rgba(220, 60, 60, 0.16)";
+  for (const [first, last] of alarms.flatMap((alarm) => alarm.ranges)) {
+    const begin = plot.valToPos(first - 0.5, "x", true), end = plot.valToPos(last + 0.5, "x", true);
+    const left = Math.max(begin, plot.bbox.left), right = Math.min(end, plot.bbox.left + plot.bbox.width);
+    if (right > left) plot.ctx.fillRect(left, plot.bbox.top, right - left, plot.bbox.height);
+  }
+}
+
+const summary = (panel) => panel.lines.filter((line) => line.points.length).map((line) => {
+  const [first, last] = [line.points[0], line.points.at(-1)];
+  return `${line.name}: ${figure(first[1])} at step ${first[0]}, ${figure(last[1])} at step ${last[0]}`;
+}).join("; ");
+
+export function Chart({ panel, alarms, theme, open }) {
+  const holder = useRef(null);
+  const [table, setTable] = useState(false);
+  useEffect(() => {
+    const draw = () => {
+      holder.current.replaceChildren();
+      return new globalThis.uPlot(options(panel, alarms, Math.max(240, holder.current.clientWidth), open), columns(panel.lines), holder.current);
+    };
+    let plot = draw();
+    const resized = new ResizeObserver(() => { const width = Math.max(240, holder.current.clientWidth); if (plot.width !== width) plot.setSize({ width, height: HEIGHT }); });
+    resized.observe(holder.current);
+    return () => { resized.disconnect(); plot.destroy(); };
+  }, [panel, alarms, theme]);
+  return html`<figure class="chart"><figcaption>${panel.metric}</figcaption>
+    <div ref=${holder} role="img" aria-label="${panel.metric}. ${summary(panel)}"></div>
+    <p class="legend">${panel.lines.map((line, i) => html`<span><i style=${{ backgroundColor: COLOURS[i % COLOURS.length] }}></i>${line.name} <b>${line.points.length ? figure(line.points.at(-1)[1]) : "–"}</b></span>`)}</p>
+    <button type="button" class="quiet" aria-expanded=${table ? "true" : "false"} onClick=${() => setTable(!table)}>values</button>
+    ${table ? html`<div class="wide" tabindex="0" role="region" aria-label="values of ${panel.metric}"><table><thead><tr><th>line</th><th>step</th><th>value</th><th>interval</th></tr></thead>
+      <tbody>${panel.lines.flatMap((line) => line.points.map(([step, size, low, high, counts]) => html`<tr><td>${line.name}</td><td>${step}</td><td>${figure(size)}${counts ? "" : " (does not count)"}</td>
+      <td>${low === null ? "" : `${figure(low)} to ${figure(high)}`}</td></tr>`))}</tbody></table></div>` : null}</figure>`;
+}

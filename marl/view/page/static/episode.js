@@ -1,0 +1,162 @@
+// One episode: its graph, its turns, and for the chosen turn all that is known of it.
+import { address, figure, html, KINDS, share, stay, typing, useEffect, useState, value } from "./words.js";
+import { ask, live, useAnswer } from "./store.js";
+import { cut, Prompt, spelled, Written } from "./text.js";
+import { advantages, SHADES, Tokens, TokenTable } from "./tokens.js";
+import { Graph } from "./graph.js";
+import { Board, Moves } from "./board.js";
+import { Chain } from "./chain.js";
+
+const CUT_OFF = { length: "cut off at max_tokens", overflow: "no answer: the prompt is too long", aborted: "no answer" };
+
+function Scores({ turn }) {
+  if (!turn.scores.length) return null;
+  return html`<h4>scores</h4><ul class="plain">${turn.scores.map((score) => html`<li><b>${figure(score.value)}</b> ${spelled(score.name)} by ${spelled(score.by)}, turn ${score.turn}
+    ${score.why ? html`<${Written} text=${score.why} label="reason of ${score.name}" />` : null}</li>`)}</ul>`;
+}
+
+// The prompt as messages, or as the very text that the model read, with its chat template.
+function Messages({ run, episode, turn }) {
+  const [whole, setWhole] = useState(false);
+  const [exact, setExact] = useState(null);
+  useEffect(() => { setExact(null); setWhole(false); }, [episode.episode, turn.index]);
+  const query = { run, step: episode.step, episode: episode.episode, turn: turn.index };
+  const show = () => (exact === null ? ask("prompt", query).then(setExact).catch((error) => setExact({ text: error.message, ids: [] })) : setExact(null));
+  const last = turn.messages.length - 1;
+  const shown = turn.messages.map((_, i) => i).filter((i) => whole || i === last);
+  return html`<h4>asked</h4>
+    <p class="tools">${last > 0 ? html`<button type="button" aria-pressed=${whole ? "true" : "false"} onClick=${() => setWhole(!whole)}>all ${last + 1} messages</button>` : null}
+      ${turn.prompt_tokens ? html`<button type="button" aria-pressed=${exact ? "true" : "false"} onClick=${show}>chat template, as the model read it (${turn.prompt_tokens} tokens)</button>` : null}
+      ${turn.continues ? html`<span class="faint">continues ${turn.continues} tokens of its earlier turn, byte for byte</span>` : null}</p>
+    ${exact ? html`<${Written} text=${exact.text ?? `no tokenizer at hand; the ids: ${exact.ids.join(" ")}`} label="exact prompt" />`
+      : shown.map((i) => html`<div class="message"><span class="speaker">${turn.messages[i].role}</span><${Prompt} turn=${turn} message=${i} colours=${KINDS} /></div>`)}`;
+}
+
+function Answer({ turn, chain, shade, setShade, scale }) {
+  const [table, setTable] = useState(false);
+  const sampled = turn.tokens.ids.length > 0;
+  return html`<h4>answered${CUT_OFF[turn.finish] ? html` <span class="warning">${CUT_OFF[turn.finish]}</span>` : null}</h4>
+    ${sampled ? html`<p class="tools"><label>shade by <select value=${shade} onChange=${(event) => setShade(event.target.value)}>
+      ${Object.entries(SHADES).map(([name, words]) => html`<option value=${name}>${words}</option>`)}</select></label>
+      <button type="button" aria-pressed=${table ? "true" : "false"} onClick=${() => setTable(!table)}>token table</button></p>` : null}
+    ${sampled && shade !== "plain" ? html`<${Tokens} turn=${turn} chain=${chain} shade=${shade} scale=${scale} />` : html`<${Written} text=${turn.text} label="completion" />`}
+    ${turn.reason ? html`<${Written} text=${turn.reason} label="reason" />` : null}
+    ${sampled && table ? html`<${TokenTable} turn=${turn} chain=${chain} />` : null}
+    <p>read as ${turn.action === null ? html`<b class="warning">nothing: no legal move could be read</b>` : html`<b class="said">${spelled(cut(turn.action, 400))}</b>`}
+      ${turn.probability === null ? null : html`, sampled with probability ${share(turn.probability)}`}</p>`;
+}
+
+function Knowledge({ turn }) {
+  const players = Object.keys(turn.reference);
+  if (!turn.drawing && !players.length && !turn.state) return null;
+  const sampled = turn.action === null || turn.probability === null ? {} : { "sampled here": { [turn.action]: turn.probability } };
+  return html`<h4>information state</h4><${Board} drawing=${turn.drawing} />
+    ${turn.drawing ? null : html`<details><summary>as text</summary><${Written} text=${turn.state} label="information state" /></details>`}
+    ${turn.moves && players.length ? html`<${Moves} moves=${turn.moves} action=${turn.action} columns=${{ ...sampled, ...turn.reference }} />` : null}`;
+}
+
+const version = ([first, last]) => (first === last ? `version ${first}` : `versions ${first} to ${last}`);
+
+function Turn({ run, episode, turn, chain, other, shade, setShade, scale }) {
+  const sampled = turn.tokens.ids.length > 0;
+  return html`<article class="turn" aria-label="turn ${turn.index}">
+    <h3 tabindex="-1" id="turn-title">turn ${turn.index}: ${spelled(turn.agent)} <small>role ${turn.role}, policy ${turn.policy}${sampled ? `, ${version(turn.versions)}` : ""}${turn.attempt ? `, after ${turn.attempt} refused` : ""}</small></h3>
+    <${Messages} run=${run} episode=${episode} turn=${turn} />
+    <${Answer} turn=${turn} chain=${chain} shade=${shade} setShade=${setShade} scale=${scale} />
+    <${Scores} turn=${turn} /><${Knowledge} turn=${turn} />
+    <div class="chains"><${Chain} chain=${chain} title="credit, as it was learnt from" learnt=${true} run=${run} step=${episode.step} />
+      ${other ? html`<${Chain} chain=${other.chains[turn.index]} title="credit by ${other.rule}" run=${run} step=${episode.step} />` : null}</div>
+    ${sampled ? html`<${StepFigures} episode=${episode} policy=${turn.policy} />` : null}</article>`;
+}
+
+function StepFigures({ episode, policy }) {
+  const known = Object.entries(episode.metrics).filter(([name]) => name.startsWith(`policy/${policy.split("@")[0]}/`));
+  return html`<p class="faint">Entropy and the sampler's mismatch are recorded for the step, not for each token: ${known.length
+    ? known.map(([name, number]) => `${name.split("/").at(-1)} ${figure(number)}`).join(", ") : "nothing for this policy"}.</p>`;
+}
+
+function Facts({ episode, run }) {
+  const figures = [...Object.entries(episode.returns).map(([agent, paid]) => [`return of ${agent}`, figure(paid, true)]),
+    ...Object.entries(episode.measures).map(([name, measured]) => [name, figure(measured)])];
+  return html`<dl class="facts">${figures.map(([name, text]) => html`<div><dt>${spelled(name)}</dt><dd>${text}</dd></div>`)}</dl>
+    ${episode.question ? html`<details open><summary>problem${episode.answer ? html`, answer <b>${spelled(cut(episode.answer, 80))}</b>` : ""}</summary><${Written} text=${episode.question} label="problem" /></details>` : null}
+    ${episode.parent ? html`<p>left episode <a href=${address("episode", { run, step: episode.step, episode: episode.parent[0] })}>${episode.parent[0]}</a> before its turn ${episode.parent[1]}</p>` : null}`;
+}
+
+function Rewards({ episode }) {
+  return html`<details><summary>all ${episode.rewards.length} rewards</summary><ul class="plain">${episode.rewards.map((reward) => html`<li>
+    <b>${figure(reward.value, true)}</b> ${spelled(reward.name)} to ${spelled(reward.agent)} after turn ${reward.turn}${reward.cause ? html`<span class="cause"> ${spelled(reward.cause)}</span>` : ""}</li>`)}</ul></details>`;
+}
+
+function Siblings({ episode, run, compare }) {
+  const elsewhere = episode.same_start.filter(([step]) => step !== episode.step);
+  const row = (step, name, text, advantage) => html`<li><a href=${address("episode", { run, step, episode: name })} aria-current=${name === episode.episode ? "true" : null}>${name}</a> ${text} ${advantage}
+    ${compare && name !== episode.episode ? html` <a class="compare" href=${address("compare", { run, step: episode.step, episode: episode.episode, run2: run, step2: step, episode2: name })} aria-label="compare with ${name}">compare</a>` : null}</li>`;
+  const of = (name) => (episode.advantages[name] || []).map((each) => figure(each, true)).join(" ");
+  return html`<details open=${compare}><summary>group ${episode.group}: ${episode.siblings.length} episodes from one start</summary>
+    <ul class="plain siblings">${episode.siblings.map((each) => row(episode.step, each.episode, Object.entries(each.figures).filter(([name]) => name.startsWith("agent/"))
+      .map(([name, paid]) => `${name.slice(6)} ${figure(paid, true)}`).join(", "), html`<span class="faint">advantages ${of(each.episode)}</span>`))}</ul></details>
+    ${elsewhere.length ? html`<details><summary>the same start in ${elsewhere.length} other steps, by other weights</summary>
+      <ul class="plain siblings">${elsewhere.map(([step, name]) => row(step, name, `step ${step}`, ""))}</ul></details>` : null}`;
+}
+
+// Choose another rule, by which the recorded step is judged again.
+function Judge({ rules, rule, change, state }) {
+  const [assign, baseline] = rule.split("/");
+  const set = (first, second) => change({ rule: first && second ? `${first}/${second}` : first });
+  return html`<p class="tools"><label>judge by <select value=${assign} onChange=${(event) => set(event.target.value, baseline)}>
+      <option value="">the run's own rule</option>${rules.assigns.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>
+    ${assign ? html`<label>baseline <select value=${baseline || ""} onChange=${(event) => set(assign, event.target.value)}>
+      <option value="">as by default</option>${rules.baselines.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>` : null}
+    ${rule && !state.answer && !state.error ? html`<span role="status">judging…</span>` : null}
+    ${state.error || state.answer?.problem ? html`<span class="warning" role="alert">${spelled(state.error || state.answer.problem)}</span>` : null}</p>`;
+}
+
+// Greatest absolute advantage of the episode, by which colours are scaled.
+const greatest = (episode, chains) => Math.max(0, ...episode.turns.flatMap((turn) => advantages(turn, chains && chains[turn.index]))
+  .filter((each) => each !== null && Number.isFinite(each)).map(Math.abs));
+
+export function EpisodePane({ query, change, rules, compare }) {
+  const { answer: episode, error } = useAnswer("episode", { run: query.run, step: query.step, episode: query.episode });
+  const other = useAnswer(query.rule ? "judgement" : null, { run: query.run, step: query.step, episode: query.episode, rule: query.rule });
+  if (error) return html`<p class="warning" role="alert">${spelled(error)}</p>`;
+  if (!episode) return html`<p role="status">reading the episode…</p>`;
+  const chosen = Math.min(Number(query.turn || 0), episode.turns.length - 1);
+  const judged = other.answer && other.answer.chains ? other.answer : null;
+  const chains = judged ? judged.chains : episode.chains;
+  const scale = greatest(episode, chains);
+  const turn = episode.turns[chosen];
+  return html`<section class="pane" aria-label="episode ${episode.episode}">
+    <h2>episode ${episode.episode} <small>step ${episode.step}${episode.game ? `, ${episode.game}` : ""}, ${episode.end}</small></h2>
+    <${Facts} episode=${episode} run=${query.run} />
+    ${live && rules ? html`<${Judge} rules=${rules} rule=${query.rule || ""} change=${change} state=${other} />` : null}
+    <div class="columns"><div><${Graph} episode=${episode} chains=${chains} scale=${scale} chosen=${chosen} choose=${(index) => change({ turn: index })} />
+      <${Rewards} episode=${episode} /><${Siblings} episode=${episode} run=${query.run} compare=${compare} /></div>
+      ${turn ? html`<${Turn} run=${query.run} episode=${episode} turn=${turn} chain=${episode.chains && episode.chains[chosen]} other=${judged}
+        shade=${query.shade || "advantage"} setShade=${(shade) => change({ shade })} scale=${scale} />` : html`<p>no turns</p>`}</div></section>`;
+}
+
+export function EpisodePage({ query, rules }) {
+  const change = (changes) => stay("episode", { ...query, ...changes });
+  useEffect(() => {
+    const move = (event) => {
+      if (typing(event)) return;
+      const step = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
+      if (!step || (event.key.startsWith("Arrow") && event.target.tabIndex >= 0)) return;
+      event.preventDefault();
+      change({ turn: Math.max(0, Number(query.turn || 0) + step) });
+    };
+    addEventListener("keydown", move);
+    return () => removeEventListener("keydown", move);
+  });
+  return html`<${EpisodePane} query=${query} change=${change} rules=${rules} compare=${true} />`;
+}
+
+// Two episodes side by side: siblings of a group, the same start at two checkpoints, or any other two.
+export function ComparePage({ query, rules }) {
+  const right = { run: query.run2, step: query.step2, episode: query.episode2, turn: query.turn2, shade: query.shade2, rule: query.rule2 };
+  const spread = (changes) => Object.fromEntries(Object.entries(changes).map(([name, each]) => [`${name}2`, each]));
+  return html`<div class="side-by-side">
+    <${EpisodePane} query=${query} change=${(changes) => stay("compare", { ...query, ...changes })} rules=${rules} compare=${false} />
+    <${EpisodePane} query=${right} change=${(changes) => stay("compare", { ...query, ...spread(changes) })} rules=${rules} compare=${false} /></div>`;
+}

@@ -1,0 +1,64 @@
+// An episode as a graph: a column an agent, a row a generation, an arrow for each way in which a turn led to another.
+import { figure, html, KINDS, value } from "./words.js";
+import { cut, spelled } from "./text.js";
+
+const WIDTH = 132, HEIGHT = 66, BOX = { width: 108, height: 40 }, TOP = 26;
+
+const middle = (turn) => [turn.column * WIDTH + WIDTH / 2, TOP + turn.row * HEIGHT + HEIGHT / 2];
+
+function path(source, reader, nth) {
+  const [x1, y1] = middle(source), [x2, y2] = middle(reader);
+  const begin = y1 + BOX.height / 2, end = y2 - BOX.height / 2 - 5;
+  if (source.column === reader.column && reader.row - source.row > 1) {
+    const side = x1 + BOX.width / 2 + 8 + 4 * nth;  // around what lies between
+    return `M ${x1 + BOX.width / 2} ${y1} C ${side + 14} ${y1}, ${side + 14} ${y2}, ${x2 + BOX.width / 2 + 5} ${y2}`;
+  }
+  const shift = 7 * nth;
+  return `M ${x1 + shift} ${begin} C ${x1 + shift} ${begin + 22}, ${x2 + shift} ${end - 22}, ${x2 + shift} ${end}`;
+}
+
+function fill(advantage, scale) {
+  if (advantage === null || !scale) return "transparent";
+  const strength = 0.45 * Math.min(1, Math.abs(advantage) / scale);
+  return advantage < 0 ? `rgba(230, 120, 0, ${strength})` : `rgba(0, 114, 178, ${strength})`;
+}
+
+const label = (turn, advantage) => `turn ${turn.index}, ${turn.agent}, ${turn.action === null ? "unreadable" : spelled(turn.action)}`
+  + (advantage === null ? ", not judged" : `, advantage ${figure(advantage, true)}`);
+
+function Node({ turn, chain, scale, chosen, choose }) {
+  const [x, y] = middle(turn);
+  const advantage = chain && !chain.not_judged ? value(chain.advantage) : null;
+  const press = (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(turn.index); } };
+  const gave = turn.gave.map((score) => `${score.name} ${figure(score.value)}`).join(", ");
+  const said = cut(spelled(gave || (turn.action ?? "?")).replace(/\s+/g, " "), 14);
+  return html`<g class=${chosen ? "node chosen" : "node"} role="button" tabindex="0" aria-pressed=${chosen ? "true" : "false"}
+      aria-label=${label(turn, advantage)} data-turn=${turn.index} onClick=${() => choose(turn.index)} onKeyDown=${press}>
+    <title>${label(turn, advantage)}</title>
+    <rect class="ground" x=${x - BOX.width / 2} y=${y - BOX.height / 2} width=${BOX.width} height=${BOX.height} rx="6" />
+    <rect class="box" x=${x - BOX.width / 2} y=${y - BOX.height / 2} width=${BOX.width} height=${BOX.height} rx="6" fill=${fill(advantage, scale)} />
+    <text x=${x} y=${y - 4}>${turn.index}: ${said}</text>
+    <text class="small" x=${x} y=${y + 13}>${advantage === null ? "not judged" : figure(advantage, true)}</text></g>`;
+}
+
+export function Graph({ episode, chains, scale, chosen, choose }) {
+  const columns = 1 + Math.max(0, ...episode.turns.map((turn) => turn.column));
+  const rows = 1 + Math.max(0, ...episode.turns.map((turn) => turn.row));
+  const agents = [...new Map(episode.turns.map((turn) => [turn.column, turn])).values()];
+  const turnOf = new Map(episode.turns.map((turn) => [turn.index, turn]));
+  const arrows = episode.edges.flatMap((edge) => Object.keys(edge.kinds).map((kind, nth) => ({ ...edge, kind, nth })));
+  const used = [...new Set(arrows.map((arrow) => arrow.kind))];
+  const [width, height] = [columns * WIDTH + 24, TOP + rows * HEIGHT + 8];
+  return html`<div class="graph" tabindex="0" role="region" aria-label="graph of the episode">
+    <svg width=${width} height=${height} viewBox="0 0 ${width} ${height}" role="group" aria-label="turns, and what led to what">
+      <defs>${used.map((kind) => html`<marker id="arrow-${kind}" viewBox="0 0 8 8" refX="6" refY="4" markerUnits="userSpaceOnUse" markerWidth="9" markerHeight="9" orient="auto">
+        <path d="M 0 0 L 8 4 L 0 8 z" fill=${KINDS[kind][0]} /></marker>`)}</defs>
+      ${agents.map((turn) => html`<text class="agent" x=${turn.column * WIDTH + WIDTH / 2} y="16">${cut(spelled(turn.agent), 18)}</text>`)}
+      ${arrows.map((arrow) => html`<path class=${arrow.source === chosen || arrow.reader === chosen ? "edge near" : "edge"}
+        d=${path(turnOf.get(arrow.source), turnOf.get(arrow.reader), arrow.nth)} stroke=${KINDS[arrow.kind][0]}
+        stroke-dasharray=${arrow.kind === "gated" ? "4 3" : null} marker-end="url(#arrow-${arrow.kind})">
+        <title>${arrow.source} → ${arrow.reader}: ${arrow.kind}${arrow.kinds[arrow.kind] ? `, ${arrow.kinds[arrow.kind]} tokens` : ""}</title></path>`)}
+      ${episode.turns.map((turn) => html`<${Node} turn=${turn} chain=${chains && chains[turn.index]} scale=${scale} chosen=${turn.index === chosen} choose=${choose} />`)}
+    </svg>
+    <p class="legend">${used.map((kind) => html`<span><i style=${{ backgroundColor: KINDS[kind][0] }}></i>${kind}: ${KINDS[kind][1]}</span>`)}</p></div>`;
+}

@@ -1,0 +1,68 @@
+// Runs at a glance: curves, alarms, final figures, settings and their differences, what the runs cost.
+import { address, figure, go, html, useState } from "./words.js";
+import { live, useAnswer } from "./store.js";
+import { spelled } from "./text.js";
+import { Chart } from "./chart.js";
+
+function Runs({ runs }) {
+  const state = (run) => `${run.step}${run.planned ? ` of ${run.planned}` : ""} steps, ${run.index.episodes} episodes recorded`;
+  return html`<ul class="runs">${runs.map((run) => html`<li><b>${run.name}</b> ${state(run)} ${" "}
+    <a href=${address("episodes", { run: run.name })} aria-label="episodes of ${run.name}">episodes</a>
+    ${run.problem ? html`<p class="warning">${spelled(run.problem)}</p>` : null}
+    ${run.alarms.map((alarm) => html`<p class="warning">ALARM ${alarm.game ? `${alarm.game}, ` : ""}${alarm.role}: ${alarm.kind}, steps ${alarm.ranges.map(([a, b]) => (a === b ? a : `${a}–${b}`)).join(", ")}
+      <a href=${address("episodes", { run: run.name, alarm: alarm.name })}>episodes of these steps</a></p>`)}</li>`)}</ul>`;
+}
+
+function Curves({ runs, query, change, version, theme }) {
+  const several = runs.length > 1;
+  const by = query.by ?? "", band = query.band ?? (several ? "seeds" : "");
+  const asked = { by, band, ...(query.metrics ? { metrics: query.metrics } : {}) };
+  const { answer, error } = useAnswer("curves", asked, version);
+  const metrics = [...new Set(runs.flatMap((run) => run.metrics))].sort();
+  const alarms = runs.flatMap((run) => run.alarms);
+  const add = (event) => { if (metrics.includes(event.target.value)) { change({ metrics: [query.metrics, event.target.value].filter(Boolean).join(",") }); event.target.value = ""; } };
+  return html`<section aria-label="curves"><h2>curves</h2><p class="tools">
+    <label>panels <select value=${by} onChange=${(event) => change({ by: event.target.value })}><option value="">by metric</option><option value="role">by role</option></select></label>
+    ${several ? html`<label>seeds <select value=${band} onChange=${(event) => change({ band: event.target.value })}><option value="seeds">as one band</option><option value="">each a line</option></select></label>` : null}
+    ${live ? html`<label>metric <input list="metrics" placeholder="all of the first look" onChange=${add} /></label><datalist id="metrics">${metrics.map((name) => html`<option value=${name} />`)}</datalist>
+    ${query.metrics ? html`<button type="button" onClick=${() => change({ metrics: "" })}>first look</button>` : null}` : null}</p>
+    ${error ? html`<p class="warning" role="alert">${spelled(error)}</p>` : null}
+    ${answer ? html`<div class="charts">${answer.panels.map((panel) => html`<${Chart} key=${panel.metric} panel=${panel} alarms=${alarms} theme=${theme} open=${(step) => go("episodes", { run: runs[0].name, first: step, last: step })} />`)}</div>
+      ${answer.left_out.length ? html`<details><summary>${answer.left_out.length} more metrics of the first look</summary><p>${answer.left_out.join(", ")}</p></details>` : null}` : html`<p role="status">reading the curves…</p>`}</section>`;
+}
+
+function Figures({ compared }) {
+  const cell = (each) => (each === null ? "–" : `${figure(each.value)}${each.low === null ? "" : ` [${figure(each.low)}, ${figure(each.high)}]`}`);
+  return html`<section aria-label="final figures"><h2>final figures</h2><p class="faint">Mean of the last tenth of the steps; intervals are 95 %, over seeds where there are several.</p>
+    <div class="wide" tabindex="0" role="region" aria-label="table of final figures"><table><thead><tr><th>figure</th>${compared.groups.map((group) => html`<th>${group.name}</th>`)}</tr></thead>
+    <tbody>${compared.figures.map((row) => html`<tr><th scope="row">${row.name}</th>${row.values.map((each) => html`<td>${cell(each)}</td>`)}</tr>`)}</tbody></table></div></section>`;
+}
+
+function Settings({ compared }) {
+  const [all, setAll] = useState(false);
+  const differing = new Set(compared.differing);
+  const several = compared.groups.length > 1;
+  const rows = compared.settings.filter((row) => all || !several || differing.has(row.name));
+  return html`<section aria-label="settings"><h2>settings</h2>${several ? html`<p class="tools"><button type="button" aria-pressed=${all ? "true" : "false"} onClick=${() => setAll(!all)}>all settings</button>
+    <span>${differing.size} differ, seeds left out</span></p>` : null}
+    <div class="wide short" tabindex="0" role="region" aria-label="table of settings"><table><thead><tr><th>setting</th>${compared.groups.map((group) => html`<th>${group.name}</th>`)}</tr></thead>
+    <tbody>${rows.map((row) => html`<tr class=${several && differing.has(row.name) ? "differs" : null}><th scope="row">${row.name}</th>${row.values.map((each) => html`<td class="text">${each === null ? "–" : spelled(each)}</td>`)}</tr>`)}</tbody></table></div></section>`;
+}
+
+function Ledger({ runs }) {
+  const names = [...new Set(runs.flatMap((run) => Object.keys(run.ledger)))];
+  const facts = [...new Set(runs.flatMap((run) => Object.keys(run.environment)))];
+  const unit = (name) => (name.startsWith("time/") ? " s" : "");
+  return html`<section aria-label="ledger"><h2>tokens, time and money</h2>
+    <div class="wide" tabindex="0" role="region" aria-label="table of costs"><table><thead><tr><th>sum over the run</th>${runs.map((run) => html`<th>${run.name}</th>`)}</tr></thead>
+    <tbody>${names.map((name) => html`<tr><th scope="row">${name}</th>${runs.map((run) => html`<td>${name in run.ledger ? figure(run.ledger[name]) + unit(name) : "–"}</td>`)}</tr>`)}</tbody></table></div>
+    <details><summary>machine and versions</summary><div class="wide" tabindex="0" role="region" aria-label="machine and versions"><table><thead><tr><th>fact</th>${runs.map((run) => html`<th>${run.name}</th>`)}</tr></thead>
+      <tbody>${facts.map((name) => html`<tr><th scope="row">${name}</th>${runs.map((run) => html`<td class="text">${spelled(String(run.environment[name] ?? "–"))}</td>`)}</tr>`)}</tbody></table></div></details></section>`;
+}
+
+export function OverviewPage({ runs, query, change, version, theme }) {
+  const { answer: compared, error } = useAnswer("settings", {}, version);
+  return html`<${Runs} runs=${runs} /><${Curves} runs=${runs} query=${query} change=${change} version=${version} theme=${theme} />
+    ${error ? html`<p class="warning" role="alert">${spelled(error)}</p>` : null}
+    ${compared ? html`<${Figures} compared=${compared} /><${Settings} compared=${compared} />` : null}<${Ledger} runs=${runs} />`;
+}

@@ -1,0 +1,28 @@
+// Steps of a run: its rows of metrics, newest first; all metrics of one step on demand.
+import { address, figure, html, stay } from "./words.js";
+import { live, useAnswer } from "./store.js";
+import { spelled } from "./text.js";
+
+const PAGE = 100;
+
+function Step({ run, step }) {
+  const { answer, error } = useAnswer("row", { run: run.name, step });
+  if (error) return html`<p class="warning" role="alert">${spelled(error)}</p>`;
+  return html`<section aria-label="step ${step}"><h3>step ${step}</h3><p class="tools"><a href=${address("episodes", { run: run.name, first: step, last: step })}>its episodes</a>
+    <a href=${address("states", { run: run.name, step })}>its information states</a></p>
+    ${answer ? html`<div class="wide short" tabindex="0" role="region" aria-label="all metrics of step ${step}"><table><tbody>${Object.entries(answer).map(([name, number]) => html`<tr><th scope="row">${name}</th><td>${figure(number)}</td></tr>`)}</tbody></table></div>` : null}</section>`;
+}
+
+export function StepsPage({ run, query, version }) {
+  const offset = Number(query.offset || 0);
+  const { answer, error } = useAnswer("rows", { run: run.name, ...(live ? { offset, limit: PAGE } : {}) }, version);
+  const turn = (to) => stay("steps", { ...query, run: run.name, offset: to });
+  if (error) return html`<p class="warning" role="alert">${spelled(error)}</p>`;
+  if (!answer) return html`<p role="status">reading the steps…</p>`;
+  return html`<section aria-label="steps"><h2>steps of ${run.name}</h2>${query.step && live ? html`<${Step} run=${run} step=${query.step} />` : null}
+    <div class="wide" tabindex="0" role="region" aria-label="steps"><table class="list"><thead><tr><th>step</th>${answer.columns.map((name) => html`<th>${name}</th>`)}</tr></thead>
+    <tbody>${answer.rows.map((row) => html`<tr class=${String(row.step) === query.step ? "chosen" : null}><th scope="row">${live ? html`<a href=${address("steps", { ...query, run: run.name, step: row.step })}>${row.step}</a>` : row.step}</th>
+      ${answer.columns.map((name) => html`<td>${figure(row[name])}</td>`)}</tr>`)}</tbody></table></div>
+    ${live ? html`<nav class="tools" aria-label="pages">${offset > 0 ? html`<button type="button" onClick=${() => turn(Math.max(0, offset - PAGE))}>newer</button>` : null}
+      ${offset + PAGE < answer.count ? html`<button type="button" onClick=${() => turn(offset + PAGE)}>older</button>` : null}</nav>` : null}</section>`;
+}

@@ -1,0 +1,87 @@
+// Answers to what the page asks for: from the server, or in a report from the file itself.
+import { useEffect, useState } from "./words.js";
+
+const element = document.getElementById("answers");
+const embedded = element ? JSON.parse(element.textContent) : null;
+
+export const live = embedded === null;
+
+const key = (path, query) => JSON.stringify([path, ...Object.entries(query).sort(([a], [b]) => (a < b ? -1 : 1))]);
+
+// Time that the server takes for an answer, in ms: of runs for which it takes long, the page asks less often for news.
+export const latency = { ms: 0 };
+
+export async function ask(path, query = {}) {
+  const known = Object.fromEntries(Object.entries(query).filter(([, each]) => each !== null && each !== undefined)
+    .map(([name, each]) => [name, String(each)]));
+  if (!live) return fromReport(path, known);
+  const began = performance.now();
+  const response = await fetch(`/api/${path}?${new URLSearchParams(known)}`);
+  latency.ms = Math.max(latency.ms / 2, performance.now() - began);
+  const answer = await response.json().catch(() => ({ error: `the server answered ${response.status}` }));
+  if (!response.ok) throw new Error(answer.error);
+  return answer;
+}
+
+function fromReport(path, query) {
+  if (path === "episodes") return filtered(query);
+  const name = key(path, path === "rows" ? { run: query.run } : query);
+  if (!(name in embedded)) throw new Error("this report does not hold that; marl view shows all of a run");
+  return embedded[name];
+}
+
+// The filters of marl/view/page/filters.py, on the few episodes that a report holds. Texts are those of the episodes.
+function filtered(query) {
+  const all = embedded[key("episodes", { run: query.run })];
+  const steps = query.alarm ? alarmSteps(query) : null;
+  const chosen = all.episodes.filter((each) => matches(each, query) && (!steps || steps.some(([a, b]) => a <= each.step && each.step <= b)));
+  const size = (each) => measured(each, query) ?? -Infinity;
+  const orders = {
+    newest: (a, b) => b.step - a.step || a.place - b.place, oldest: (a, b) => a.step - b.step || a.place - b.place,
+    best: (a, b) => size(b) - size(a), worst: (a, b) => size(a) - size(b), longest: (a, b) => b.turns - a.turns,
+  };
+  chosen.sort(orders[query.order || "newest"]);
+  const offset = Number(query.offset || 0);
+  const page = chosen.slice(offset, offset + Number(query.limit || 50));
+  return { count: chosen.length, episodes: page, index: all.index };
+}
+
+function alarmSteps(query) {
+  const run = embedded[key("runs", {})].runs.find((each) => each.name === query.run);
+  return (run.alarms.find((each) => each.name === query.alarm) || { ranges: [] }).ranges;
+}
+
+const measured = (each, query) => query.figure ? each.figures[query.figure] : query.role ? each.figures[`return/${query.role}`] : each.paid;
+
+function matches(each, query) {
+  const size = measured(each, query);
+  return (!query.role || `turns/${query.role}` in each.figures)
+    && (!query.game || each.game === query.game) && (!query.group || each.group === query.group)
+    && (!query.start || each.start === query.start)
+    && (!query.first || each.step >= Number(query.first)) && (!query.last || each.step <= Number(query.last))
+    && (query.unreadable !== "1" || (query.role ? `unreadable/${query.role}` in each.figures : each.unreadable > 0))
+    && (query.cut_off !== "1" || each.cut_off > 0)
+    && (!query.low || size >= Number(query.low)) && (!query.high || size <= Number(query.high))
+    && (!query.text || holds(each, query));
+}
+
+function holds(each, query) {
+  const episode = embedded[key("episode", { run: query.run, step: String(each.step), episode: each.episode })];
+  const text = [episode.start, ...episode.turns.flatMap((turn) => [turn.agent, turn.messages.at(-1)?.content, turn.text])].join("\n").toLowerCase();
+  return query.text.toLowerCase().split(/\s+/).filter(Boolean).every((word) => text.includes(word));
+}
+
+// Return {answer, error} of what is asked for; asked again when `version` changes. The last answer stays until then.
+export function useAnswer(path, query, version = 0) {
+  const [state, set] = useState({ name: "", answer: null, error: "" });
+  const name = path ? key(path, query) : "";
+  useEffect(() => {
+    let wanted = path !== null;
+    if (wanted) {
+      ask(path, query).then((answer) => wanted && set({ name, answer, error: "" }))
+        .catch((error) => wanted && set({ name, answer: null, error: error.message }));
+    }
+    return () => { wanted = false; };
+  }, [name, version]);
+  return state.name === name ? state : { name, answer: null, error: "" };
+}

@@ -1,0 +1,84 @@
+"""Pictures of the page for the documents: runs compared, an episode with its credit, two siblings, a phone in the dark.
+
+Needs two runs of Kuhn poker that differ in their seeds, and one of `debate`, each with recorded episodes:
+
+    marl train scenarios/kuhn_self_play.yaml --out runs/kuhn_0 checkpoint.trajectories=0.1
+    marl train scenarios/kuhn_self_play.yaml --out runs/kuhn_1 checkpoint.trajectories=0.1 schedule.seed=1
+    marl train scenarios/debate.yaml --out runs/debate checkpoint.trajectories=0.1
+    python tests/bench/page_pictures.py runs/kuhn_0 runs/kuhn_1 runs/debate
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import threading
+from pathlib import Path
+
+from _bench import ROOT
+from PIL import Image
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from marl.commands.page import OfflineRules
+from marl.view.page.filters import EpisodeFilter
+from marl.view.page.page_data import OpenRun, PageData
+from marl.view.page.server import PageServer
+
+OUT = ROOT / "tests" / "bench" / "results"
+COLOURS = 64
+"""Of a picture, so that it stays small."""
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("runs", type=Path, nargs=3)
+    data = PageData(options.parse_args().runs, OfflineRules())
+    for run in data.runs.values():
+        run.index.update()
+    with PageServer(data) as server, sync_playwright() as playwright:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        take_all(browser, server.url, list(data.runs.values()))
+        browser.close()
+        server.shutdown()
+
+
+def take_all(browser: Browser, url: str, runs: list[OpenRun]) -> None:
+    debate = runs[2]
+    first, second = siblings(debate)
+    where = f"run={debate.name}&step={first[0]}&episode={first[1]}&turn=4"
+    other = f"run2={debate.name}&step2={second[0]}&episode2={second[1]}&turn2=4"
+    take(browser, url, "runs", "#/overview", ".chart canvas", (1200, 760))
+    take(browser, url, "episode", f"#/episode?{where}&rule=flow", "#turn-title", (1200, 1080))
+    take(browser, url, "siblings", f"#/compare?{where}&{other}", ".pane + .pane #turn-title", (1200, 900))
+    take(browser, url, "phone", f"#/states?run={runs[0].name}", ".state", (390, 800), dark=True)
+
+
+def siblings(run: OpenRun) -> tuple[tuple[int, str], tuple[int, str]]:
+    """Return (step, episode) of two episodes of one group that were paid differently."""
+    for entry in run.index.select(EpisodeFilter(), limit=200)[1]:
+        for peer in run.index.select(EpisodeFilter(first=entry.step, last=entry.step, group=entry.group), limit=50)[1]:
+            if peer.paid > entry.paid:
+                return (entry.step, entry.episode), (peer.step, peer.episode)
+    raise SystemExit(f"{run.name}: all episodes of each group were paid the same")
+
+
+def take(
+    browser: Browser, url: str, name: str, place: str, awaited: str, size: tuple[int, int], *, dark: bool = False
+) -> None:
+    context = browser.new_context(
+        viewport={"width": size[0], "height": size[1]}, color_scheme="dark" if dark else "light"
+    )
+    page = context.new_page()
+    page.goto(url)
+    page.goto(url.partition("?")[0] + place)
+    expect(page.locator(awaited).first).to_be_visible(timeout=60_000)
+    page.wait_for_timeout(2000)
+    file = OUT / f"page_{name}.png"
+    page.screenshot(path=file)
+    Image.open(file).convert("P", palette=Image.Palette.ADAPTIVE, colors=COLOURS).save(file, optimize=True)
+    context.close()
+
+
+if __name__ == "__main__":
+    main()

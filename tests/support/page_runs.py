@@ -1,0 +1,126 @@
+"""Runs as they lie on disk, made without a model: hands of Kuhn poker, judged by the real rule."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from paths import KUHN
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+
+from games.kuhn_poker import KuhnPokerConfig
+from marl.config import Sampling
+from marl.graph import Trajectory
+from marl.judging.by_game import GamesJudge
+from marl.protocols import Evidence
+from marl.runs.run_folder import RunFolder, dump
+from marl.scenario.load import load
+from marl.types import Completion, Deal, Findings, Mark, Message, Request, Reward, Turn
+
+WORDS = ("<eos>", "[", "]", "check", "bet", "fold", "call")
+HOSTILE = (
+    '<img src=x onerror="window.broken=1"><script>window.broken=1</script>\x1b[31mred\x1b[0m \u202eevil\u202c '
+    "zero\u200bwidth </script><!-- ${window.broken=1} {{constructor}} javascript:alert(1)"
+)
+"""What a model may say: markup, scripts, escape sequences, signs that turn the text around or are not seen."""
+OPPOSITE = "שלום עולם [bet]"
+"""Text that is written from right to left."""
+
+
+def kuhn_run(folder: Path, *overrides: str, steps: int = 2, seed: int = 0, said: str = "") -> Path:
+    """A run with every step recorded: two starts, four hands of each. `said`: what the last turn of one answered."""
+    folder.mkdir(parents=True)
+    scenario = load(KUHN, [f"schedule.seed={seed}", f"schedule.steps={steps}", *overrides])
+    (folder / "scenario.yaml").write_text(dump(scenario))
+    home, rng = RunFolder(folder), random.Random(seed)
+    judge = GamesJudge(scenario.credit)
+    for step in range(1, steps + 1):
+        hands = [hand(f"{step - 1:06d}.{i}.{k}", cards, rng) for i, cards in enumerate(("KQ", "JK")) for k in range(4)]
+        if said and step == steps:
+            hands[0] = with_answer(hands[0], said)
+        home.record(step, hands)
+        home.record_judgement(step, judge(Evidence(hands, "kuhn_poker")).record(hands, {"player": "actor"}))
+    home.record_held_out(0, [hand("held_out.0", "QJ", rng)])
+    home.record_held_out(steps, [hand("held_out.0", "QJ", rng), hand("held_out.1", "KJ", rng)])
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows(steps, rng)))
+    (folder / "environment.json").write_text(json.dumps({"python": "3", "packages": {"torch": "2"}}))
+    tokenizer(folder / "checkpoints" / f"{steps:06d}" / "policies" / "actor")
+    return folder
+
+
+def hand(name: str, cards: str, rng: random.Random) -> Trajectory:
+    """A hand of Kuhn poker, played at random, with tokens as a model would have sampled them."""
+    game = KuhnPokerConfig().build()
+    game.reset(0, {"cards": cards})
+    seats = {"player_0": "player", "player_1": "player"}
+    trajectory = Trajectory(Deal(name, name.rpartition(".")[0], 0, seats), game.start_key())
+    while not any(game.terminations.values()):
+        agent, index = game.agent_selection, len(trajectory.turns)
+        legal = game.infos[agent]["legal"] or ()
+        move = rng.choice(legal)
+        trajectory.add(turn(trajectory, agent, legal, move, game), [each.id for each in trajectory.turns[-1:]])
+        game.step(move)
+        for paid in game.agents if any(game.terminations.values()) else ():
+            reward = Reward(paid, game.rewards[paid], (name, index), "outcome", "result of the game")
+            trajectory.rewards.append(reward)
+    trajectory.end = "terminated"
+    trajectory.findings = Findings({"chips": abs(trajectory.returns["player_0"])})
+    return trajectory
+
+
+def turn(trajectory: Trajectory, agent: str, legal: Sequence[str], move: str, game: object) -> Turn:
+    """One decision: the prompt tells of the turn before it."""
+    index = len(trajectory.turns)
+    observed, info = game.observe(agent), game.infos[agent]  # type: ignore[attr-defined]
+    before = [(earlier.id, "heard", 0, 0, 6) for earlier in trajectory.turns[-1:]]
+    request = Request(
+        *("actor", (Message("user", observed["text"]),), Sampling()),
+        options={each: f"[{each}]" for each in legal},
+        state=info["state"],
+        marks=tuple(Mark(*mark) for mark in before),
+    )
+    ids = (1, WORDS.index(move), 2, 0)
+    completion = Completion(
+        *(f"[{move}]", (3, 4), ids, (-0.1, -0.7, -0.2, 0.0), "stop"),
+        versions=(1, 1),
+        mark_tokens=((0, 1),) * len(before),
+    )
+    nth = sum(each.agent == agent for each in trajectory.turns)
+    return Turn((trajectory.id, index), agent, nth, 0, "player", request, completion, move)
+
+
+def with_answer(trajectory: Trajectory, text: str) -> Trajectory:
+    """The same hand, in which the last turn answered `text`, which cannot be read, to an equally bad prompt."""
+    made = Trajectory(trajectory.deal, trajectory.start)
+    *rest, last = trajectory.turns
+    request = replace(last.request, messages=(*last.request.messages, Message("user", text)), marks=())
+    changed = replace(last, request=request, completion=replace(last.completion, text=text), action=None)
+    for each in (*rest, changed):
+        made.add(each, trajectory.sources(each.id, ["heard", "self"]))
+    made.rewards = [replace(reward, cause=text) for reward in trajectory.rewards]
+    made.end, made.findings = trajectory.end, trajectory.findings
+    return made
+
+
+def rows(steps: int, rng: random.Random) -> Iterator[dict[str, float]]:
+    """Metrics of every step; an alarm holds in the second one."""
+    for step in range(1, steps + 1):
+        yield {
+            **{"step": step, "episode/return/player_0": rng.random(), "role/player/reward/outcome": 0.0},
+            **{"policy/actor/loss": rng.random(), "policy/actor/entropy": 0.5, "step/tokens": 100.0, "time/step": 0.5},
+            **({"alarm/player/constant": 1.0} if step == 2 else {}),
+        }
+
+
+def tokenizer(folder: Path) -> None:
+    """Write a tokenizer with a word for each token."""
+    folder.mkdir(parents=True)
+    made = Tokenizer(WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<eos>"))
+    made.pre_tokenizer = Split(" ", "removed")
+
+    made.save(str(folder / "tokenizer.json"))

@@ -1,0 +1,175 @@
+"""What the page is told of a run is what lies on disk, and what `marl why` says of it."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from page_runs import HOSTILE, WORDS, kuhn_run
+from pydantic_core import to_json
+
+from games.kuhn_poker import Equilibrium
+from games.tic_tac_toe import TicTacToeConfig
+from marl.commands.page import OfflineRules
+from marl.runs.run_folder import RunFolder
+from marl.view.page.page_data import NotThere, PageData
+from marl.view.why import why
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("page")
+    return kuhn_run(folder / "a", steps=3, said=HOSTILE), kuhn_run(folder / "b", "credit.scale=2", seed=1)
+
+
+@pytest.fixture
+def data(runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PageData:
+    monkeypatch.setenv("MARL_CACHE", str(tmp_path))
+    made = PageData(runs, OfflineRules())
+    for run in made.runs.values():
+        run.index.update()
+    return made
+
+
+def answer(data: PageData, path: str, **query: object) -> object:
+    """The answer as the browser gets it."""
+    return json.loads(to_json(data.answer(path, {k: str(v) for k, v in query.items()}), inf_nan_mode="strings"))
+
+
+def test_an_episode_is_told_turn_by_turn_as_it_was_recorded(data: PageData, runs: tuple[Path, Path]) -> None:
+    home = RunFolder(runs[0])
+    for step in home.recorded():
+        for trajectory in home.episodes(step):
+            told = answer(data, "episode", run="a", step=step, episode=trajectory.id)
+            assert len(told["turns"]) == len(trajectory.turns)
+            for turn, shown in zip(trajectory.turns, told["turns"], strict=True):
+                assert (shown["text"], shown["action"], shown["agent"]) == (
+                    turn.completion.text,
+                    turn.action,
+                    turn.agent,
+                )
+                assert shown["messages"] == [message._asdict() for message in turn.request.messages]
+                assert shown["tokens"]["logprobs"] == list(turn.completion.logprobs)
+                assert shown["tokens"]["ids"] == list(turn.completion.token_ids)
+            edges = {(edge["source"], edge["reader"]): set(edge["kinds"]) for edge in told["edges"]}
+            assert edges == {(a[1], b[1]): set(k) for a, b, k in trajectory.graph.edges(data="kinds")}
+            assert told["returns"] == trajectory.returns
+            assert [reward["cause"] for reward in told["rewards"]] == [reward.cause for reward in trajectory.rewards]
+
+
+def test_the_credit_chain_of_every_turn_equals_the_judgement_and_what_marl_why_says(
+    data: PageData, runs: tuple[Path, Path]
+) -> None:
+    record = RunFolder(runs[0]).judgement(2)
+    chains = record.turns()
+    for (episode, index), chain in chains.items():
+        told = answer(data, "episode", run="a", step=2, episode=episode)["chains"][index]
+        for name in ("pool_reward", "assigned", "earned", "baseline", "scale", "advantage"):
+            assert told[name] == getattr(chain, name)
+        group = record.groups[chain.group]
+        assert {(peer["episode"], peer["turn"]) for peer in told["peers"]} == set(group.turns) - {chain.turn}
+        assert all(peer["earned"] == chains[peer["episode"], peer["turn"]].earned for peer in told["peers"])
+        words = why(runs[0], f"{episode}:{index}")
+        assert f"in all {told['pool_reward']:+.4g} (times scale 0.5)" in words
+        assert f"= {told['advantage']:+.4g}" in words
+        assert f"{told['peer_count']} peers with the same start" in words
+
+
+def test_another_rule_judges_the_same_episode_and_one_that_needs_weights_says_so(data: PageData) -> None:
+    query = {"run": "a", "step": 1, "episode": "000000.0.0"}
+    told = answer(data, "judgement", rule="flow/role_average", **query)
+    assert told["chains"][0]["assign"].startswith("flow")
+    assert told["chains"][0]["baseline_rule"].startswith("role_average")
+    refused = answer(data, "judgement", rule="outcome/greedy", **query)
+    assert "needs weights" in refused["problem"]
+    assert refused["chains"] is None
+
+
+@pytest.mark.parametrize(
+    "rule", ["os:system", "credit.assign.outcome:Outcome", "{kind: outcome}", "", "flow/os:system", "flow/"]
+)
+def test_no_rule_but_an_installed_one_can_be_asked_for(rule: str, data: PageData) -> None:
+    with pytest.raises(NotThere, match="no rule"):
+        data.answer("judgement", {"run": "a", "step": "1", "episode": "000000.0.0", "rule": rule})
+
+
+def test_tokens_have_the_texts_of_the_checkpoints_tokenizer(data: PageData) -> None:
+    turn = answer(data, "episode", run="a", step=1, episode="000000.0.0")["turns"][0]
+    assert [text.strip() for text in turn["tokens"]["texts"]] == [WORDS[token] for token in turn["tokens"]["ids"]]
+    prompt = answer(data, "prompt", run="a", step=1, episode="000000.0.0", turn=0)
+    assert prompt == {"text": "check bet", "ids": [3, 4]}
+
+
+def test_a_turn_stands_below_what_led_to_it_in_its_agents_column(data: PageData) -> None:
+    told = answer(data, "episode", run="a", step=1, episode="000000.0.0")
+    assert [turn["column"] for turn in told["turns"]] == [int(turn["agent"][-1]) for turn in told["turns"]]
+    assert all(a["row"] < b["row"] for a, b in pairwise(told["turns"]))
+
+
+def test_information_states_are_counted_and_compared_with_the_equilibrium(
+    data: PageData, runs: tuple[Path, Path]
+) -> None:
+    turns = [turn for trajectory in RunFolder(runs[1]).episodes(1) for turn in trajectory.turns]
+    for row in answer(data, "states", run="b", step=1)["states"]:
+        here = [turn for turn in turns if turn.request.state == row["state"]]
+        assert row["turns"] == len(here)
+        for move, part in row["made"].items():
+            assert part == sum(turn.action == move for turn in here) / len(here)
+        assert row["reference"]["nash"] == Equilibrium().probabilities(row["state"], tuple(row["moves"]))
+        assert row["drawing"]["rows"][0][0] == row["state"][0]
+
+
+def test_runs_are_described_with_alarms_costs_and_differences(data: PageData) -> None:
+    told = answer(data, "runs")["runs"][0]
+    assert told["ledger"] == {"step/tokens": 300.0, "time/step": 1.5}
+    assert [(alarm["role"], alarm["kind"], alarm["ranges"]) for alarm in told["alarms"]] == [
+        ("player", "constant", [[2, 2]])
+    ]
+    compared = answer(data, "settings")
+    assert set(compared["differing"]) == {"credit.scale", "schedule.steps"}
+    panels = {panel["metric"] for panel in answer(data, "curves")["panels"]}
+    assert {"episode/return/player_0", "policy/actor/loss"} <= panels
+    assert [each["step"] for each in answer(data, "episodes", run="a", alarm="alarm/player/constant")["episodes"]] == [
+        2
+    ] * 8
+
+
+def test_held_out_starts_stand_beside_themselves_before_and_after(data: PageData, runs: tuple[Path, Path]) -> None:
+    told = answer(data, "held_out", run="a")
+    assert (told["steps"], told["before"], told["after"]) == ([0, 3], 0, 3)
+    for side in ("before", "after"):
+        played = {trajectory.id: trajectory for trajectory in RunFolder(runs[0]).held_out(told[side])}
+        for pair in told["episodes"]:
+            assert (pair[side] is None) == (pair["episode"] not in played)
+            if pair[side]:
+                assert pair[side]["returns"] == played[pair["episode"]].returns
+                said = [turn.completion.text for turn in played[pair["episode"]].turns]
+                assert [turn["text"] for turn in pair[side]["turns"]] == said
+    assert len(told["episodes"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "message"),
+    [
+        ("nothing", {}, "nothing is called"),
+        ("episodes", {"run": "../a"}, "no run"),
+        ("episode", {"run": "a", "step": "9", "episode": "x"}, "no episode x in step 9"),
+        ("episode", {"run": "a", "step": "one"}, "step: must be a whole number"),
+        ("episodes", {"order": "random"}, "order: 'random': Input should be 'newest'"),
+        ("episodes", {"low": "a"}, "low: 'a': Input should be a valid number"),
+        ("prompt", {"run": "a", "step": "1", "episode": "000000.0.0", "turn": "-1"}, "no turn -1"),
+        ("states", {"run": "a", "step": "77"}, "was not recorded"),
+        ("held_out", {"after": "2"}, "no held-out episodes of step 2; there are: 0, 3"),
+        ("curves", {"metrics": "no/such"}, "not in these runs"),
+    ],
+)
+def test_what_is_not_there_is_named(path: str, query: dict[str, str], message: str, data: PageData) -> None:
+    with pytest.raises((NotThere, ValueError), match=message):
+        data.answer(path, query)
+
+
+def test_a_board_is_drawn_cell_by_cell() -> None:
+    drawing = TicTacToeConfig().drawing("xo..x...o")
+    assert drawing.rows == (("x", "o", ""), ("", "x", ""), ("", "", "o"))

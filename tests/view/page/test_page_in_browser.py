@@ -1,0 +1,274 @@
+"""The page in a real browser: what is shown is what lies on disk, whatever models wrote, whoever looks at it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from page_runs import HOSTILE, OPPOSITE, kuhn_run
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from marl.commands.page import OfflineRules
+from marl.runs.run_folder import RunFolder
+from marl.view.page.page_data import PageData
+from marl.view.page.report import write_report
+from marl.view.page.server import PageServer
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine"),
+    pytest.mark.xdist_group("browser"),
+]
+SERIOUS = ("serious", "critical")
+EPISODE = "#/episode?run=a&step=1&episode=000000.0.0"
+BAD = "#/episode?run=a&step=3&episode=000002.0.0&turn=9"
+VIEWS = (
+    "#/overview",
+    "#/episodes?run=a",
+    EPISODE,
+    BAD,
+    "#/steps?run=a&step=2",
+    "#/states?run=a&step=1",
+    "#/held_out?run=a",
+)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
+    folder = tmp_path_factory.mktemp("browsed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MARL_CACHE", str(folder / "cache"))
+        yield [
+            kuhn_run(folder / "a", steps=3, said=HOSTILE),
+            kuhn_run(folder / "b", "credit.scale=2", seed=1, said=OPPOSITE),
+        ]
+
+
+@pytest.fixture(scope="module")
+def server(runs: list[Path]) -> Iterator[PageServer]:
+    with PageServer(PageData(runs, OfflineRules())) as made:
+        for run in made.data.runs.values():
+            run.index.update()
+        thread = threading.Thread(target=made.serve_forever, args=(0.05,))
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def context(browser: Browser, request: pytest.FixtureRequest) -> Iterator[BrowserContext]:
+    made = browser.new_context(**{"viewport": {"width": 1300, "height": 900}, **getattr(request, "param", {})})
+    made.set_default_timeout(20_000)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext, server: PageServer) -> Iterator[Page]:
+    """A page on the server, which must ask nobody else for anything, and report no error."""
+    made, problems = context.new_page(), []
+    made.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
+    made.on("pageerror", lambda error: problems.append(str(error)))
+    made.on("request", lambda asked: None if _is_here(asked.url, server) else problems.append(asked.url))
+    made.on("dialog", lambda dialog: problems.append(dialog.message))
+    made.goto(server.url)
+    expect(made.get_by_role("heading", name="curves")).to_be_visible()
+    yield made
+    assert made.evaluate("window.broken") is None
+    assert not problems
+
+
+def _is_here(url: str, server: PageServer) -> bool:
+    return url.startswith(f"http://127.0.0.1:{server.server_port}/")
+
+
+def visit(page: Page, hash_: str) -> None:
+    page.goto(page.url.partition("#")[0] + hash_)
+    expect(page.locator("main").get_by_role("heading").first).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text=re.compile("…$"))).to_have_count(0)
+
+
+def number(text: str | None) -> float:
+    return float((text or "").replace("\N{MINUS SIGN}", "-").replace(",", ""))
+
+
+def test_two_runs_are_compared_and_their_curves_drawn(page: Page) -> None:
+    expect(page.locator(".runs li")).to_have_count(2)
+    expect(page.locator(".chart canvas").first).to_be_visible()
+    expect(page.get_by_text("ALARM player: constant, steps 2").first).to_be_visible()
+    differences = page.get_by_role("region", name="table of settings")
+    expect(differences.locator("tbody tr")).to_have_count(2)
+    expect(differences).to_contain_text("credit.scale")
+    page.get_by_label("panels").select_option("role")
+    expect(page.get_by_text("role/*/reward/outcome")).to_be_visible()
+
+
+def test_the_chain_of_every_turn_that_is_clicked_is_the_one_on_disk(page: Page, runs: list[Path]) -> None:
+    visit(page, EPISODE)
+    chains = RunFolder(runs[0]).judgement(1).turns()
+    turns = RunFolder(runs[0]).episode(1, 0).turns
+    for turn in turns:
+        page.locator(f'[data-turn="{turn.id[1]}"]').click()
+        expect(page.locator("#turn-title")).to_contain_text(f"turn {turn.id[1]}: {turn.agent}")
+        chain = chains[turn.id]
+        for name in ("pool_reward", "assigned", "earned", "advantage"):
+            assert number(page.locator(f'.chain [data-figure="{name}"]').text_content()) == pytest.approx(
+                getattr(chain, name), rel=1e-3
+            )
+        assert (
+            page.locator(".peers li").count() == len(RunFolder(runs[0]).judgement(1).groups[chain.group or 0].turns) - 1
+        )
+    page.get_by_role("button", name="chat template").click()
+    expect(page.get_by_label("exact prompt")).to_have_text("check bet")
+    page.get_by_label("shade by").select_option("logprob")
+    expect(page.locator(".tokens .token")).to_have_count(4)
+    page.get_by_role("button", name="token table").click()
+    expect(page.get_by_role("region", name="tokens").locator("tbody tr")).to_have_count(4)
+
+
+def test_another_rule_is_shown_beside_the_runs_own(page: Page) -> None:
+    visit(page, EPISODE)
+    page.get_by_label("judge by").select_option("flow")
+    page.get_by_label("baseline").select_option("role_average")
+    expect(page.locator(".chain")).to_have_count(2)
+    expect(page.locator(".chain").nth(1)).to_contain_text("role_average")
+    page.get_by_label("judge by").select_option("shapley")
+    expect(page.get_by_role("alert")).to_contain_text("zero-sum")
+
+
+def test_episodes_are_filtered_and_a_link_leads_to_the_same_selection(page: Page, context: BrowserContext) -> None:
+    visit(page, "#/episodes?run=a")
+    expect(page.get_by_text("24 episodes")).to_be_visible()
+    page.get_by_label("unreadable turns").check()
+    expect(page.get_by_text("1 episodes")).to_be_visible()
+    page.get_by_role("button", name="clear").click()
+    page.get_by_label("words (/)").fill("onerror")
+    expect(page.get_by_role("link", name="000002.0.0")).to_be_visible()
+    again = context.new_page()
+    again.goto(page.url)
+    expect(again.get_by_text("1 episodes")).to_be_visible()
+    expect(again.get_by_label("words (/)")).to_have_value("onerror")
+
+
+def test_two_siblings_stand_side_by_side(page: Page) -> None:
+    visit(page, EPISODE)
+    page.get_by_role("link", name="compare with 000000.0.2").click()
+    expect(page.locator(".pane")).to_have_count(2)
+    expect(page.get_by_role("heading", name=re.compile("episode 000000.0.0"))).to_be_visible()
+    right = page.get_by_label("episode 000000.0.2", exact=True)
+    right.locator('[data-turn="1"]').click()
+    expect(right.locator("#turn-title")).to_contain_text("turn 1")
+
+
+def test_everything_is_reached_without_a_mouse(page: Page) -> None:
+    page.keyboard.press("/")
+    page.get_by_label("words (/)").wait_for()
+    expect(page.get_by_label("words (/)")).to_be_focused()
+    page.keyboard.type("bet")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("table")).to_be_visible()
+    page.keyboard.press("j")
+    expect(page.locator("tr.chosen")).to_have_count(1)
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page.locator("#turn-title")).to_contain_text("turn 0")
+    page.keyboard.press("j")
+    expect(page.locator("#turn-title")).to_contain_text("turn 1")
+    page.locator('[data-turn="0"]').focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#turn-title")).to_contain_text("turn 0")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.keyboard.press("g")
+    page.keyboard.press("i")
+    expect(page.get_by_role("heading", name=re.compile("information states"))).to_be_visible()
+
+
+def test_what_models_wrote_is_text_and_hidden_signs_are_seen(page: Page) -> None:
+    visit(page, BAD)
+    page.get_by_label("shade by").select_option("plain")
+    said = page.get_by_label("completion")
+    for part in (
+        "<img src=x onerror=",
+        "<script>window.broken=1</script>",
+        "U+001B",
+        "U+202E",
+        "U+200B",
+        "{{constructor}}",
+    ):
+        expect(said).to_contain_text(part)
+    assert page.locator("main img, main script").count() == 0
+    assert "\u202e" not in page.locator("body").inner_text()
+    visit(page, "#/episode?run=b&step=2&episode=000001.0.0&turn=9")
+    page.get_by_label("shade by").select_option("plain")
+    expect(page.get_by_label("completion")).to_have_text(OPPOSITE)
+
+
+@pytest.mark.parametrize("context", [{"color_scheme": scheme} for scheme in ("light", "dark")], indirect=True)
+def test_no_view_has_a_serious_finding_of_axe(page: Page) -> None:
+    for hash_ in VIEWS:
+        visit(page, hash_)
+        findings = Axe().run(page).response["violations"]
+        assert [(hash_, each["id"], each["nodes"][0]["html"]) for each in findings if each["impact"] in SERIOUS] == []
+
+
+@pytest.mark.parametrize(
+    "context", [{"viewport": {"width": 390, "height": 800}, "has_touch": True, "is_mobile": True}], indirect=True
+)
+def test_it_is_read_on_a_phone_without_scrolling_sideways(page: Page) -> None:
+    for hash_ in VIEWS:
+        visit(page, hash_)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), hash_
+    visit(page, EPISODE)
+    page.locator('[data-turn="1"]').tap()
+    expect(page.locator("#turn-title")).to_contain_text("turn 1")
+
+
+def test_a_step_that_is_recorded_meanwhile_appears_by_itself(page: Page, runs: list[Path]) -> None:
+    visit(page, "#/episodes?run=b")
+    expect(page.get_by_text("16 episodes")).to_be_visible()
+    home = RunFolder(runs[1])
+    home.record(9, home.episodes(1))
+    expect(page.get_by_text("24 episodes")).to_be_visible()
+
+
+def test_a_report_is_one_file_that_shows_the_same_and_loads_nothing(
+    context: BrowserContext, runs: list[Path], tmp_path: Path
+) -> None:
+    file = tmp_path / "report.html"
+    size = write_report(PageData(runs), file, episodes=8)
+    assert size == file.stat().st_size < 5e6
+    page, asked, problems = context.new_page(), [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(file.as_uri())
+    expect(page.locator(".chart canvas").first).to_be_visible()
+    page.keyboard.press("/")
+    page.keyboard.type("onerror")
+    page.get_by_role("link", name="000002.0.0").click()
+    expect(page.locator("#turn-title")).to_contain_text("turn 0")
+    page.get_by_role("button", name="chat template").click()
+    expect(page.get_by_label("exact prompt")).to_have_text("check bet")
+    page.get_by_role("navigation", name="views").get_by_role("link", name="states").click()
+    expect(page.get_by_role("heading", name=re.compile("information states"))).to_be_visible()
+    assert page.evaluate("window.broken") is None
+    assert asked == [file.as_uri()]
+    assert not problems

@@ -1,0 +1,86 @@
+"""`marl report`: one file that holds what the page shows, and nothing that a browser would run or load but the page."""
+
+from __future__ import annotations
+
+import json
+import socket
+from base64 import b64encode
+from collections import defaultdict
+from hashlib import sha256
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from command_line import printed
+from page_runs import HOSTILE, kuhn_run
+
+from marl.commands.page import view
+from marl.runs.run_folder import RunFolder
+from marl.scenario.load import ScenarioError
+
+
+class Reader(HTMLParser):
+    """Collects elements with their attributes, and the text of each kind."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=False)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = defaultdict(list)
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.elements.append(("", {}))
+
+    def handle_data(self, data: str) -> None:
+        if self.elements:
+            self.texts[self.elements[-1][0]].append(data)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
+    return kuhn_run(tmp_path / "run", said=HOSTILE)
+
+
+def test_it_loads_nothing_and_runs_its_own_script_alone(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "report.html: 0." in printed(monkeypatch, capsys, "report", run)
+    read = Reader((run / "report.html").read_text())
+    assert not [each for each in read.elements if {"src", "href", "onerror", "onload"} & each[1].keys()]
+    assert [attributes.get("type") for tag, attributes in read.elements if tag == "script"] == [
+        "application/json",
+        None,
+    ]
+    policy = next(each["content"] for _, each in read.elements if each.get("http-equiv") == "Content-Security-Policy")
+    data, script = read.texts["script"]
+    for kind, text in (("script", script), ("style", "".join(read.texts["style"]))):
+        assert f"{kind}-src 'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" in (policy or "")
+    assert "unsafe" not in (policy or "")
+    assert "<" not in data
+    told = json.loads(data)['["episode",["episode","000001.0.0"],["run","run"],["step","2"]]']
+    recorded = RunFolder(run).episode(2, 0)
+    assert [turn["text"] for turn in told["turns"]] == [turn.completion.text for turn in recorded.turns]
+
+
+def test_it_holds_as_many_episodes_as_are_asked_for_with_both_ends_of_the_run(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = run.parent / "six.html"
+    printed(monkeypatch, capsys, "report", run, "--out", file, "--episodes", 6)
+    answers = json.loads(next(text for text in Reader(file.read_text()).texts["script"] if text.startswith('{"[')))
+    episodes = answers['["episodes",["run","run"]]']["episodes"]
+    assert len(episodes) == 6
+    assert {each["step"] for each in episodes} == {1, 2}
+    groups = {(each["step"], each["group"]) for each in episodes}
+    assert len(groups) <= 3
+
+
+def test_a_port_that_is_taken_is_named(run: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ScenarioError, match=f"--port {port}: .*; 0 takes any free one"):
+            view([run], port, browser=False)

@@ -169,7 +169,8 @@ def test_source_files_draw_no_global_random_numbers() -> None:
     for path in Path(games.__path__[0]).glob("*.py"):
         uses = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)]
         named = {n.attr for n in uses if isinstance(n.value, ast.Name) and n.value.id == "random"}
-        assert named <= {"Random"}, path
+        # Environments of others may draw them; there they are swapped for generators that nobody else sees.
+        assert named <= {"Random"} or path.name == "global_random.py", path
 
 
 @every_policy

@@ -24,7 +24,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 RANGES = {"length": (-1.0, 0.0)}
 """Kind -> least and greatest score, where they are not 0 and 1."""
-KINDS = [kind for kind in names("verifiers") if kind != "unit_tests"]
+KINDS = [kind for kind in names("verifiers") if kind not in ("unit_tests", "reward_function")]
+"""All but those that run code which a user or a model wrote."""
 TIMEOUT = 5.0
 GOLDS: dict[str, st.SearchStrategy[str]] = {
     "json": st.sampled_from(['{"a": 918273}', '[918273, "zqv"]', "{}", "[]"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from small_games import FunctionEngine, deal, table
@@ -59,7 +60,7 @@ def expected(
     for move in moves:
         paid += sum(node.paid.get(agent, 0.0) for agent in team)
         node = node.moves[move]
-    values_of = values(GameTree(tree.agents, ((1.0, node),), tree.requests), strategy)
+    values_of = values(replace(tree, roots=((1.0, node),)), strategy)
     return paid + sum(values_of[agent] for agent in team)
 
 

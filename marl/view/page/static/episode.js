@@ -57,12 +57,13 @@ function Knowledge({ turn }) {
 
 const version = ([first, last]) => (first === last ? `version ${first}` : `versions ${first} to ${last}`);
 
-function Turn({ run, episode, turn, chain, other, shade, setShade, scale }) {
+// `shaded`: the chain, by the rule that is looked at, whose advantages shade the tokens.
+function Turn({ run, episode, turn, chain, shaded, other, shade, setShade, scale }) {
   const sampled = turn.tokens.ids.length > 0;
   return html`<article class="turn" aria-label="turn ${turn.index}">
     <h3 tabindex="-1" id="turn-title">turn ${turn.index}: ${spelled(turn.agent)} <small>role ${turn.role}, policy ${turn.policy}${sampled ? `, ${version(turn.versions)}` : ""}${turn.attempt ? `, after ${turn.attempt} refused` : ""}</small></h3>
     <${Messages} run=${run} episode=${episode} turn=${turn} />
-    <${Answer} turn=${turn} chain=${chain} shade=${shade} setShade=${setShade} scale=${scale} />
+    <${Answer} turn=${turn} chain=${shaded} shade=${shade} setShade=${setShade} scale=${scale} />
     <${Scores} turn=${turn} /><${Knowledge} turn=${turn} />
     <div class="chains"><${Chain} chain=${chain} title="credit, as it was learnt from" learnt=${true} run=${run} step=${episode.step} />
       ${other ? html`<${Chain} chain=${other.chains[turn.index]} title="credit by ${other.rule}" run=${run} step=${episode.step} />` : null}</div>
@@ -132,7 +133,7 @@ export function EpisodePane({ query, change, rules, compare }) {
     ${live && rules ? html`<${Judge} rules=${rules} rule=${query.rule || ""} change=${change} state=${other} />` : null}
     <div class="columns"><div><${Graph} episode=${episode} chains=${chains} scale=${scale} chosen=${chosen} choose=${(index) => change({ turn: index })} />
       <${Rewards} episode=${episode} /><${Siblings} episode=${episode} run=${query.run} compare=${compare} /></div>
-      ${turn ? html`<${Turn} run=${query.run} episode=${episode} turn=${turn} chain=${episode.chains && episode.chains[chosen]} other=${judged}
+      ${turn ? html`<${Turn} run=${query.run} episode=${episode} turn=${turn} chain=${episode.chains && episode.chains[chosen]} shaded=${chains && chains[chosen]} other=${judged}
         shade=${query.shade || "advantage"} setShade=${(shade) => change({ shade })} scale=${scale} />` : html`<p>no turns</p>`}</div></section>`;
 }
 

@@ -136,6 +136,24 @@ def test_runs_are_described_with_alarms_costs_and_differences(data: PageData) ->
     ] * 8
 
 
+def test_a_run_that_has_only_begun_is_shown_too(
+    runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / "scenario.yaml").write_bytes((runs[0] / "scenario.yaml").read_bytes())
+    data = PageData([begun])
+    assert answer(data, "runs")["runs"][0]["step"] == 0
+    assert answer(data, "episodes") == {
+        "count": 0,
+        "episodes": [],
+        "index": {"recorded": 0, "indexed": 0, "episodes": 0, "problems": []},
+    }
+    for path in ("curves", "settings", "rows", "held_out"):
+        answer(data, path)
+
+
 def test_held_out_starts_stand_beside_themselves_before_and_after(data: PageData, runs: tuple[Path, Path]) -> None:
     told = answer(data, "held_out", run="a")
     assert (told["steps"], told["before"], told["after"]) == ([0, 3], 0, 3)

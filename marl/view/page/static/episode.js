@@ -117,12 +117,27 @@ function Judge({ rules, rule, change, state }) {
 const greatest = (episode, chains) => Math.max(0, ...episode.turns.flatMap((turn) => advantages(turn, chains && chains[turn.index]))
   .filter((each) => each !== null && Number.isFinite(each)).map(Math.abs));
 
+// Let j and k, and the arrows where nothing has the focus, choose the next and the previous turn.
+function useTurnKeys(turns, chosen, change) {
+  useEffect(() => {
+    const press = (event) => {
+      const move = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
+      if (!turns || !move || typing(event) || (event.key.startsWith("Arrow") && event.target.tabIndex >= 0)) return;
+      event.preventDefault();
+      change({ turn: Math.max(0, Math.min(turns.length - 1, chosen + move)) });
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  });
+}
+
 export function EpisodePane({ query, change, rules, compare }) {
   const { answer: episode, error } = useAnswer("episode", { run: query.run, step: query.step, episode: query.episode });
   const other = useAnswer(query.rule ? "judgement" : null, { run: query.run, step: query.step, episode: query.episode, rule: query.rule });
+  const chosen = episode ? Math.min(Number(query.turn || 0), episode.turns.length - 1) : 0;
+  useTurnKeys(compare && episode ? episode.turns : null, chosen, change);
   if (error) return html`<p class="warning" role="alert">${spelled(error)}</p>`;
   if (!episode) return html`<p role="status">reading the episode…</p>`;
-  const chosen = Math.min(Number(query.turn || 0), episode.turns.length - 1);
   const judged = other.answer && other.answer.chains ? other.answer : null;
   const chains = judged ? judged.chains : episode.chains;
   const scale = greatest(episode, chains);
@@ -139,17 +154,6 @@ export function EpisodePane({ query, change, rules, compare }) {
 
 export function EpisodePage({ query, rules }) {
   const change = (changes) => stay("episode", { ...query, ...changes });
-  useEffect(() => {
-    const move = (event) => {
-      if (typing(event)) return;
-      const step = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
-      if (!step || (event.key.startsWith("Arrow") && event.target.tabIndex >= 0)) return;
-      event.preventDefault();
-      change({ turn: Math.max(0, Number(query.turn || 0) + step) });
-    };
-    addEventListener("keydown", move);
-    return () => removeEventListener("keydown", move);
-  });
   return html`<${EpisodePane} query=${query} change=${change} rules=${rules} compare=${true} />`;
 }
 

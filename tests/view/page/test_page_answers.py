@@ -129,6 +129,8 @@ def test_runs_are_described_with_alarms_costs_and_differences(data: PageData) ->
     ]
     compared = answer(data, "settings")
     assert set(compared["differing"]) == {"credit.scale", "schedule.steps"}
+    few = answer(data, "curves", points=1, band="")["panels"][0]["lines"][0]["points"]
+    assert [point[0] for point in few] == [1, 3]
     panels = {panel["metric"] for panel in answer(data, "curves")["panels"]}
     assert {"episode/return/player_0", "policy/actor/loss"} <= panels
     assert [each["step"] for each in answer(data, "episodes", run="a", alarm="alarm/player/constant")["episodes"]] == [

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "tests" / "bench"
 READMES = (
     *("README.md", "tests/bench/README.md", "credit/README.md", "games/README.md", "scenarios/README.md"),
-    *("scenarios/real/README.md", "marl/engines/vllm/README.md", "marl/cluster/README.md"),
+    *("scenarios/real/README.md", "marl/README.md", "marl/engines/vllm/README.md", "marl/cluster/README.md"),
 )
 _BLOCK = re.compile(r"(<!-- figures (\w+) -->\n).*?\n?(<!-- end of figures -->)", re.DOTALL)
 DASH, MINUS = "\u2013", "\u2212"

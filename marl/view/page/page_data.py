@@ -153,7 +153,8 @@ class PageData:
         metrics = tuple(filter(None, query.get("metrics", "").split(",")))
         by, band = query.get("by") == "role", query.get("band") == "seeds"
         choice = CurveChoice(metrics, "role" if by else None, "seeds" if band else None)
-        return run_json.curves(self._paths, choice)
+        most = _number(query, "points") if "points" in query else run_json.MOST_POINTS
+        return run_json.curves(self._paths, choice, max(1, most))
 
     def _rows(self, query: Query) -> dict[str, Any]:
         return run_json.rows(self._run(query).home, *_page(query))

@@ -22,6 +22,9 @@ _POLICY = (
     "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:; base-uri 'none'; form-action 'none'"
 )
 
+_MOST_POINTS = 500
+"""Most points of a curve."""
+
 
 def write_report(data: PageData, file: Path, episodes: int) -> int:
     """Write the page of these runs, with up to `episodes` episodes of each; return the size of the file in bytes.
@@ -68,7 +71,7 @@ def _answers(data: PageData, episodes: int) -> Iterator[tuple[str, Any]]:
     for by in ("", "role"):
         for band in ("", "seeds"):
             query = {"by": by, "band": band}
-            yield _address("curves", query), data.answer("curves", query)
+            yield _address("curves", query), data.answer("curves", query | {"points": str(_MOST_POINTS)})
     for name, run in data.runs.items():
         query = {"run": name, "limit": str(MOST_ROWS)}
         yield _address("rows", {"run": name}), data.answer("rows", query)

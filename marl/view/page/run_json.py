@@ -17,8 +17,8 @@ from marl.view.compare import default_figures, final_figure
 from marl.view.curve_sets import CurveChoice, curve_set
 from marl.view.run_groups import RunGroup, differing, flat
 
-_MOST_POINTS = 2000
-"""Points of a curve that are sent; of longer curves, every nth."""
+MOST_POINTS = 2000
+"""Most points of a curve that the page draws."""
 _SUMS = ("time/", "step/tokens", "step/eval_tokens", "credit/tokens")
 """Metrics of a step that add up over a run."""
 Row = Mapping[str, Any]
@@ -64,8 +64,10 @@ def alarm_steps(home: RunFolder, name: str) -> tuple[int, ...]:
     return tuple(row["step"] for row in home.rows() if row.get(name))
 
 
-def curves(runs: Sequence[Path], choice: CurveChoice) -> dict[str, Any]:
+def curves(runs: Sequence[Path], choice: CurveChoice, most: int = MOST_POINTS) -> dict[str, Any]:
     """Return panels of lines; a point is [step, value, low, high, 1 if it counts else 0].
+
+    Of a line with more than `most` points, every nth is returned, and the last.
 
     Raises:
         ScenarioError: if no run has one of the metrics.
@@ -75,7 +77,7 @@ def curves(runs: Sequence[Path], choice: CurveChoice) -> dict[str, Any]:
     for metric, lines in drawn.items():
         shown = []
         for name, points in lines.items():
-            every = -(-len(points) // _MOST_POINTS) or 1
+            every = -(-len(points) // most) or 1
             thinned = [points[i] for i in range(len(points)) if i % every == 0 or i == len(points) - 1]
             shown.append({"name": name, "points": [[p.step, p.value, p.low, p.high, int(p.counts)] for p in thinned]})
         panels.append({"metric": metric, "lines": shown})

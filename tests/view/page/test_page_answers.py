@@ -129,11 +129,31 @@ def test_runs_are_described_with_alarms_costs_and_differences(data: PageData) ->
     ]
     compared = answer(data, "settings")
     assert set(compared["differing"]) == {"credit.scale", "schedule.steps"}
+    few = answer(data, "curves", points=1, band="")["panels"][0]["lines"][0]["points"]
+    assert [point[0] for point in few] == [1, 3]
     panels = {panel["metric"] for panel in answer(data, "curves")["panels"]}
     assert {"episode/return/player_0", "policy/actor/loss"} <= panels
     assert [each["step"] for each in answer(data, "episodes", run="a", alarm="alarm/player/constant")["episodes"]] == [
         2
     ] * 8
+
+
+def test_a_run_that_has_only_begun_is_shown_too(
+    runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / "scenario.yaml").write_bytes((runs[0] / "scenario.yaml").read_bytes())
+    data = PageData([begun])
+    assert answer(data, "runs")["runs"][0]["step"] == 0
+    assert answer(data, "episodes") == {
+        "count": 0,
+        "episodes": [],
+        "index": {"recorded": 0, "indexed": 0, "episodes": 0, "problems": []},
+    }
+    for path in ("curves", "settings", "rows", "held_out"):
+        answer(data, path)
 
 
 def test_held_out_starts_stand_beside_themselves_before_and_after(data: PageData, runs: tuple[Path, Path]) -> None:

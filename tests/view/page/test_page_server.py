@@ -8,10 +8,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from page_runs import kuhn_run
 
+from marl.commands.consent import consent_needed
+from marl.parts import import_gate
+from marl.scenario.trust import gate
 from marl.view.page.page_data import PageData
 from marl.view.page.server import PageServer
 
@@ -140,6 +144,18 @@ def test_a_step_that_is_recorded_while_it_runs_appears(server: PageServer) -> No
             return
         waited.wait(0.1)
     pytest.fail("the step was not indexed in 10 seconds")
+
+
+def test_what_the_user_agreed_to_holds_for_every_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gated(PageData):
+        def answer(self, path: str, query: object) -> bool:
+            return gate.get() is not None and import_gate.get() is not None
+
+    monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
+    with consent_needed(), PageServer(Gated([kuhn_run(tmp_path / "run", steps=1)])) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        assert ask(server, "/api/gates", Authorization=f"Bearer {server.token}")[:2] == (200, "true")
+        server.shutdown()
 
 
 def test_the_page_is_served_without_torch() -> None:

@@ -50,6 +50,7 @@ function usePlace() {
   useEffect(() => {
     const changed = () => set(place(location.hash));
     addEventListener("hashchange", changed);
+    changed();  // the address may have changed between the first drawing and this
     return () => removeEventListener("hashchange", changed);
   }, []);
   return now;
@@ -101,7 +102,7 @@ function App() {
   const run = runs.find((each) => each.name === query.run) || runs[0];
   const to = (name) => () => run && go(name, name === "overview" ? {} : { run: run.name });
   const search = () => { if (view !== "episodes") to("episodes")(); setTimeout(() => document.getElementById("filter-text")?.focus(), 50); };
-  useKeyboard({ "?": () => setHelp(true), "/": search, t: turnTheme, Escape: () => history.back(), "g r": to("overview"), "g e": to("episodes"), "g s": to("steps"), "g i": to("states"), "g h": to("held_out") });
+  useKeyboard({ "?": () => setHelp(true), "/": search, t: turnTheme, Escape: () => { if (view !== "overview") history.back(); }, "g r": to("overview"), "g e": to("episodes"), "g s": to("steps"), "g i": to("states"), "g h": to("held_out") });
   if (!run) return html`<main><h1>marl</h1><p role="status">${state.error ? spelled(state.error) : "reading the runs…"}</p></main>`;
   return html`<${Header} state=${state} view=${view} query=${query} run=${run} turnTheme=${turnTheme} help=${() => setHelp(true)} />
     ${state.error ? html`<p class="warning" role="alert">the server does not answer: ${spelled(state.error)}</p>` : null}

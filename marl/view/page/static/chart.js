@@ -74,7 +74,7 @@ export function Chart({ panel, alarms, theme, open }) {
   }, [panel, alarms, theme]);
   return html`<figure class="chart"><figcaption>${panel.metric}</figcaption>
     <div ref=${holder} role="img" aria-label="${panel.metric}. ${summary(panel)}"></div>
-    <p class="legend">${panel.lines.map((line, i) => html`<span><i style=${{ backgroundColor: COLOURS[i % COLOURS.length] }}></i>${line.name} <b>${line.points.length ? figure(line.points.at(-1)[1]) : "–"}</b></span>`)}</p>
+    <p class="legend">${panel.lines.map((line, i) => (line.points.length ? html`<span><i style=${{ backgroundColor: COLOURS[i % COLOURS.length] }}></i>${line.name} <b>${figure(line.points.at(-1)[1])}</b></span>` : null))}</p>
     <button type="button" class="quiet" aria-expanded=${table ? "true" : "false"} onClick=${() => setTable(!table)}>values</button>
     ${table ? html`<div class="wide" tabindex="0" role="region" aria-label="values of ${panel.metric}"><table><thead><tr><th>line</th><th>step</th><th>value</th><th>interval</th></tr></thead>
       <tbody>${panel.lines.flatMap((line) => line.points.map(([step, size, low, high, counts]) => html`<tr><td>${line.name}</td><td>${step}</td><td>${figure(size)}${counts ? "" : " (does not count)"}</td>

@@ -57,12 +57,13 @@ function Knowledge({ turn }) {
 
 const version = ([first, last]) => (first === last ? `version ${first}` : `versions ${first} to ${last}`);
 
-function Turn({ run, episode, turn, chain, other, shade, setShade, scale }) {
+// `shaded`: the chain, by the rule that is looked at, whose advantages shade the tokens.
+function Turn({ run, episode, turn, chain, shaded, other, shade, setShade, scale }) {
   const sampled = turn.tokens.ids.length > 0;
   return html`<article class="turn" aria-label="turn ${turn.index}">
     <h3 tabindex="-1" id="turn-title">turn ${turn.index}: ${spelled(turn.agent)} <small>role ${turn.role}, policy ${turn.policy}${sampled ? `, ${version(turn.versions)}` : ""}${turn.attempt ? `, after ${turn.attempt} refused` : ""}</small></h3>
     <${Messages} run=${run} episode=${episode} turn=${turn} />
-    <${Answer} turn=${turn} chain=${chain} shade=${shade} setShade=${setShade} scale=${scale} />
+    <${Answer} turn=${turn} chain=${shaded} shade=${shade} setShade=${setShade} scale=${scale} />
     <${Scores} turn=${turn} /><${Knowledge} turn=${turn} />
     <div class="chains"><${Chain} chain=${chain} title="credit, as it was learnt from" learnt=${true} run=${run} step=${episode.step} />
       ${other ? html`<${Chain} chain=${other.chains[turn.index]} title="credit by ${other.rule}" run=${run} step=${episode.step} />` : null}</div>
@@ -116,12 +117,27 @@ function Judge({ rules, rule, change, state }) {
 const greatest = (episode, chains) => Math.max(0, ...episode.turns.flatMap((turn) => advantages(turn, chains && chains[turn.index]))
   .filter((each) => each !== null && Number.isFinite(each)).map(Math.abs));
 
+// Let j and k, and the arrows where nothing has the focus, choose the next and the previous turn.
+function useTurnKeys(turns, chosen, change) {
+  useEffect(() => {
+    const press = (event) => {
+      const move = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
+      if (!turns || !move || typing(event) || (event.key.startsWith("Arrow") && event.target.tabIndex >= 0)) return;
+      event.preventDefault();
+      change({ turn: Math.max(0, Math.min(turns.length - 1, chosen + move)) });
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  });
+}
+
 export function EpisodePane({ query, change, rules, compare }) {
   const { answer: episode, error } = useAnswer("episode", { run: query.run, step: query.step, episode: query.episode });
   const other = useAnswer(query.rule ? "judgement" : null, { run: query.run, step: query.step, episode: query.episode, rule: query.rule });
+  const chosen = episode ? Math.min(Number(query.turn || 0), episode.turns.length - 1) : 0;
+  useTurnKeys(compare && episode ? episode.turns : null, chosen, change);
   if (error) return html`<p class="warning" role="alert">${spelled(error)}</p>`;
   if (!episode) return html`<p role="status">reading the episode…</p>`;
-  const chosen = Math.min(Number(query.turn || 0), episode.turns.length - 1);
   const judged = other.answer && other.answer.chains ? other.answer : null;
   const chains = judged ? judged.chains : episode.chains;
   const scale = greatest(episode, chains);
@@ -132,23 +148,12 @@ export function EpisodePane({ query, change, rules, compare }) {
     ${live && rules ? html`<${Judge} rules=${rules} rule=${query.rule || ""} change=${change} state=${other} />` : null}
     <div class="columns"><div><${Graph} episode=${episode} chains=${chains} scale=${scale} chosen=${chosen} choose=${(index) => change({ turn: index })} />
       <${Rewards} episode=${episode} /><${Siblings} episode=${episode} run=${query.run} compare=${compare} /></div>
-      ${turn ? html`<${Turn} run=${query.run} episode=${episode} turn=${turn} chain=${episode.chains && episode.chains[chosen]} other=${judged}
+      ${turn ? html`<${Turn} run=${query.run} episode=${episode} turn=${turn} chain=${episode.chains && episode.chains[chosen]} shaded=${chains && chains[chosen]} other=${judged}
         shade=${query.shade || "advantage"} setShade=${(shade) => change({ shade })} scale=${scale} />` : html`<p>no turns</p>`}</div></section>`;
 }
 
 export function EpisodePage({ query, rules }) {
   const change = (changes) => stay("episode", { ...query, ...changes });
-  useEffect(() => {
-    const move = (event) => {
-      if (typing(event)) return;
-      const step = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
-      if (!step || (event.key.startsWith("Arrow") && event.target.tabIndex >= 0)) return;
-      event.preventDefault();
-      change({ turn: Math.max(0, Number(query.turn || 0) + step) });
-    };
-    addEventListener("keydown", move);
-    return () => removeEventListener("keydown", move);
-  });
   return html`<${EpisodePane} query=${query} change=${change} rules=${rules} compare=${true} />`;
 }
 

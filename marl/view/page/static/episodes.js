@@ -57,7 +57,7 @@ export function EpisodesPage({ run, query, version }) {
   const [chosen, choose] = useState(-1);
   const body = useRef(null);
   const offset = Number(query.offset || 0);
-  const { answer, error } = useAnswer("episodes", { ...query, run: run.name, offset, limit: PAGE }, version);
+  const { answer, error } = useAnswer("episodes", { ...query, run: run.name, offset, limit: PAGE }, version, true);
   const change = (changes) => { choose(-1); stay("episodes", { ...query, run: run.name, offset: "", ...changes }); };
   useEffect(() => {
     const press = (event) => {

@@ -5,7 +5,7 @@ import { cut, spelled, Written } from "./text.js";
 import { Board, Moves } from "./board.js";
 
 function State({ run, step, each }) {
-  const columns = { "made": each.made, "policy, mean where made": each.sampled, ...each.reference };
+  const columns = { made: each.made, policy: each.sampled, ...each.reference };
   return html`<article class="state"><h3>${each.game ? `${each.game}, ` : ""}${each.role} <small>${each.turns} turns${each.unreadable ? `, ${share(each.unreadable)} unreadable` : ""}</small></h3>
     ${each.drawing ? html`<${Board} drawing=${each.drawing} />` : html`<${Written} text=${cut(each.state, 400)} label="information state" />`}
     <${Moves} moves=${each.moves} columns=${columns} /></article>`;
@@ -19,6 +19,7 @@ export function StatesPage({ run, query, version }) {
   const choose = (event) => stay("states", { run: run.name, step: event.target.value });
   return html`<section aria-label="information states"><h2>information states of ${run.name}${step ? `, step ${step}` : ""}</h2>
     ${error ? html`<p class="warning" role="alert">${spelled(error)}</p>` : null}
+    <p class="faint">made: share of these turns; policy: mean probability of the sampled tokens, where the move was made; then the players that the game exports.</p>
     ${answer ? html`<p class="tools"><label>step <select value=${String(step)} onChange=${choose}>${answer.steps.map((each) => html`<option value=${String(each)}>${each}</option>`)}</select></label>
       <a href=${address("episodes", { run: run.name, first: step, last: step })}>episodes of this step</a></p>
       ${answer.states.length ? html`<div class="states">${answer.states.map((each) => html`<${State} run=${run} step=${step} each=${each} />`)}</div>`

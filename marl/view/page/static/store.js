@@ -71,8 +71,9 @@ function holds(each, query) {
   return query.text.toLowerCase().split(/\s+/).filter(Boolean).every((word) => text.includes(word));
 }
 
-// Return {answer, error} of what is asked for; asked again when `version` changes. The last answer stays until then.
-export function useAnswer(path, query, version = 0) {
+// Return {answer, error} of what is asked for; asked again when `version` changes, and the last answer stays until then.
+// `keep`: so it does when another question is asked.
+export function useAnswer(path, query, version = 0, keep = false) {
   const [state, set] = useState({ name: "", answer: null, error: "" });
   const name = path ? key(path, query) : "";
   useEffect(() => {
@@ -83,5 +84,5 @@ export function useAnswer(path, query, version = 0) {
     }
     return () => { wanted = false; };
   }, [name, version]);
-  return state.name === name ? state : { name, answer: null, error: "" };
+  return state.name === name || keep ? state : { name, answer: null, error: "" };
 }

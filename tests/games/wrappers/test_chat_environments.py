@@ -111,8 +111,8 @@ def test_a_game_of_verifiers_passes_pettingzoos_own_checks() -> None:
 def test_what_is_no_environment_of_verifiers_is_refused() -> None:
     with pytest.raises(ValueError, match="is no class of environments, and no function named env, raw_env"):
         VerifiersConfig(env="chat_environments:GuessEnvironment").build()
-    with pytest.raises(ValueError, match="chat_environments has no 'load'; did you mean 'load_environment'"):
-        VerifiersConfig(env="chat_environments:load").build()
+    with pytest.raises(ValueError, match="chat_environments has no 'load_environmen'; did you mean 'load_environment'"):
+        VerifiersConfig(env="chat_environments:load_environmen").build()
 
 
 def test_an_environment_of_trl_is_played_by_calls_of_its_tools() -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from marl.training.run import Run
 
 app = typer.Typer()
-_Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs.", show_default=False)]
+_Runs = Annotated[list[Path], typer.Argument(help="Folders of runs.", show_default=False)]
 
 
 class OfflineRules:

@@ -175,6 +175,17 @@ def test_two_siblings_stand_side_by_side(page: Page) -> None:
     expect(right.locator("#turn-title")).to_contain_text("turn 1")
 
 
+def test_the_same_start_is_compared_between_two_checkpoints(page: Page) -> None:
+    visit(page, EPISODE)
+    page.get_by_text("the same start in 2 other steps").click()
+    page.get_by_role("link", name="compare with 000001.0.0").click()
+    expect(page.locator(".pane")).to_have_count(2)
+    for step, name in ((1, "000000.0.0"), (2, "000001.0.0")):
+        expect(page.get_by_label(f"episode {name}", exact=True).get_by_role("heading").first).to_contain_text(
+            f"step {step}"
+        )
+
+
 def test_everything_is_reached_without_a_mouse(page: Page) -> None:
     page.keyboard.press("/")
     page.get_by_label("words (/)").wait_for()

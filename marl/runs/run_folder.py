@@ -190,9 +190,7 @@ class RunFolder:
             write_judgement(file, record)
 
     def record_strategies(self, step: int, rows: Sequence[StrategyRow]) -> None:
-        """Write the strategies that the evaluation of one step measured, if it measured any."""
-        if not rows:
-            return
+        """Write the strategies that the evaluation of one step measured."""
         file = self._new_file(step, *_strategies(step))
         with Writing(file):
             write_strategies(file, rows)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import StringIO
 from math import isfinite
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +19,7 @@ from marl.scenario.load import ScenarioError
 from marl.statistics import student
 from marl.text import for_terminal
 from marl.view.run_groups import RunGroup, differing, run_groups
+from marl.view.text_table import rendered
 
 _FIGURES = ("eval/nashconv", "eval/average/nashconv", "eval/optimal", "eval/random/win", "eval/minimax/draw")
 _TOTALS = ("step/tokens",)
@@ -137,6 +136,4 @@ def _table(heading: str, groups: Sequence[RunGroup], rows: Iterator[tuple[str, l
         table.add_column(_letter(index), overflow="fold")
     for name, cells in rows:
         table.add_row(*(Text(for_terminal(cell)) for cell in (name, *cells)))
-    text = StringIO()
-    Console(file=text, width=max(110, 44 + 26 * len(groups)), color_system=None).print(table)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n")
+    return rendered(table, max(110, 44 + 26 * len(groups))).strip("\n")

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from marl.errors import Writing
 from marl.evaluation.cross_table import CrossScore, CrossTable
 from marl.text import for_terminal
+from marl.view.text_table import rendered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,6 +25,8 @@ _MOST_NUMBERS = 15
 """Most players for which the picture's cells have numbers in them."""
 _DARK = 0.6
 """Share of the largest value from which a cell's colour is dark."""
+_WIDTH = 1000
+"""As wide as it needs to be: what a terminal breaks can be read, what is cut cannot."""
 
 
 def short_names(names: Sequence[str]) -> list[str]:
@@ -41,10 +42,10 @@ def short_names(names: Sequence[str]) -> list[str]:
 def standings(table: CrossTable) -> str:
     """Return players from the best to the worst, and the mean returns of rows against columns."""
     names = short_names(table.names)
-    parts = [_rendered(_ranking(table, names))] if table.ratings else []
+    parts = [rendered(_ranking(table, names), _WIDTH)] if table.ratings else []
     if len(names) <= _MOST_COLUMNS:
         parts.append("mean return of rows against columns, and half the width of its 95 % interval")
-        parts.append(_rendered(_matrix(table, names)))
+        parts.append(rendered(_matrix(table, names), _WIDTH))
     return "\n".join([*parts, *([table.unrated] if table.unrated else [])])
 
 
@@ -80,13 +81,6 @@ def _in_cell(cell: CrossScore | None) -> str:
 
 def _plain(text: str) -> Text:
     return Text(for_terminal(text))
-
-
-def _rendered(table: Table) -> str:
-    text = StringIO()
-    # As wide as it needs to be: what a terminal breaks can be read, what is cut cannot.
-    Console(file=text, width=1000, color_system=None).print(table)
-    return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
 
 
 def draw_matrix(path: Path, table: CrossTable) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from io import StringIO
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from marl.memory.preflight import Preflight
+from marl.view.text_table import rendered
 
 _WIDTH = 110
 _WHEN = {
@@ -23,7 +22,7 @@ _WHEN = {
 
 def memory_table(checked: Preflight) -> str:
     """Return what a run holds in memory, the sum at its peak, the device's memory, and what to change."""
-    return "\n".join((_rendered(_table(checked)), *_verdict(checked), *_changes(checked)))
+    return "\n".join((rendered(_table(checked), _WIDTH), *_verdict(checked), *_changes(checked)))
 
 
 def gigabytes(size: float) -> str:
@@ -45,12 +44,6 @@ def _table(checked: Preflight) -> Table:
         table.add_row("", "and at most", _WHEN[stage], gigabytes(checked.needed.stage_bytes(stage)))
     table.add_row("", "the process itself", "", gigabytes(checked.device.process))
     return table
-
-
-def _rendered(table: Table) -> str:
-    text = StringIO()
-    Console(file=text, width=_WIDTH, color_system=None).print(table)
-    return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
 
 
 def _verdict(checked: Preflight) -> Iterator[str]:

@@ -65,6 +65,18 @@ def test_coefficients_are_annealed_from_the_first_update_to_the_last():
     assert annealed(anchor, 0, 1) == 0.2
 
 
+def test_magnets_and_step_sizes_fall_as_one_over_the_root_of_time():
+    """1 / value^2 grows linearly: from 1 to 16 in 6 updates by 3 each, so 1, 1/2, 1/sqrt(7), …, 1/4."""
+    falling = [1, 1 / 2, 7**-0.5, 10**-0.5, 13**-0.5, 1 / 4]
+    anchor = Anchor(coefficient=0.2, final=0.05, schedule="inverse_sqrt")
+    assert [annealed(anchor, u, 6) for u in range(6)] == pytest.approx([0.2 * by for by in falling])
+    assert annealed(anchor, 50, 6) == pytest.approx(0.05)
+    rate = Grpo(lr=1.0, lr_end=0.25, schedule="inverse_sqrt", warm_up=1)
+    assert [learning_rate(rate, u, 7) for u in range(8)] == pytest.approx([0.5, *falling, 0.25])
+    bent = Anchor(coefficient=0.2, final=0.1, schedule="cosine")
+    assert [annealed(bent, u, 3) for u in range(3)] == pytest.approx([0.2, 0.15, 0.1])
+
+
 def test_learning_rates_follow_their_schedule():
     linear = Grpo(lr=1.0, lr_end=0.2, schedule="linear", warm_up=1)
     assert [learning_rate(linear, u, 6) for u in range(7)] == pytest.approx([0.5, 1, 0.8, 0.6, 0.4, 0.2, 0.2])

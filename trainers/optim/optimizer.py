@@ -15,7 +15,7 @@ from marl.protocols import Collective
 from marl.state import expect_alike
 
 if TYPE_CHECKING:
-    from trainers.settings.optimisation import Optimisation
+    from trainers.settings.optimisation import Course, Optimisation
 
 
 class Optimizer:
@@ -166,16 +166,27 @@ def run_progress(update: int, steps: int, warm_up: int = 0) -> float:
     return min(1.0, max(0.0, (update - warm_up) / max(1, steps - 1 - warm_up)))
 
 
+def course(schedule: Course, first: float, last: float, done: float) -> float:
+    """Return the value after a share `done` of the way from `first` to `last`.
+
+    With `inverse_sqrt` it is first / sqrt(1 + c done), c such that it ends at `last`: 1 / value^2 grows linearly, as
+    with the step sizes and temperatures 1 / sqrt(t) of magnetic mirror descent (2206.05825).
+    """
+    if schedule == "linear":
+        return first + (last - first) * done
+    if schedule == "cosine":
+        return last + (first - last) * (1 + math.cos(math.pi * done)) / 2
+    return first / math.sqrt(1 + ((first / last) ** 2 - 1) * done)
+
+
 def learning_rate(settings: Optimisation, update: int, steps: int) -> float:
     """Return the rate of an update (from 0): rising in the warm-up, then following the schedule to `lr_end`."""
     if update < settings.warm_up:
         return settings.lr * (update + 1) / (settings.warm_up + 1)
-    done, end = run_progress(update, steps, settings.warm_up), settings.lr_end or 0.0
-    if settings.schedule == "linear":
-        return settings.lr + (end - settings.lr) * done
-    if settings.schedule == "cosine":
-        return end + (settings.lr - end) * (1 + math.cos(math.pi * done)) / 2
-    return settings.lr
+    if settings.schedule == "constant":
+        return settings.lr
+    done = run_progress(update, steps, settings.warm_up)
+    return course(settings.schedule, settings.lr, settings.lr_end or 0.0, done)
 
 
 def named_tensors(model: nn.Module, *, frozen: bool = False) -> Iterator[tuple[str, Tensor]]:

@@ -10,7 +10,7 @@ from torch import nn
 
 from marl.statistics import adapted_entropy, adapted_kl
 from marl.types import Metrics
-from trainers.optim.optimizer import named_tensors, restore, run_progress, snapshot
+from trainers.optim.optimizer import course, named_tensors, restore, run_progress, snapshot
 
 if TYPE_CHECKING:
     from trainers.settings.optimisation import Anchor
@@ -82,9 +82,10 @@ class Anchors:
 
 
 def annealed(anchor: Anchor, update: int, steps: int) -> float:
-    """Return the anchor's coefficient, which goes linearly from `coefficient` to `final`."""
-    final = anchor.coefficient if anchor.final is None else anchor.final
-    return anchor.coefficient + (final - anchor.coefficient) * run_progress(update, steps)
+    """Return the anchor's coefficient, which goes from `coefficient` to `final`, if that is given."""
+    if anchor.final is None:
+        return anchor.coefficient
+    return course(anchor.schedule, anchor.coefficient, anchor.final, run_progress(update, steps))
 
 
 def _initial_copy(model: nn.Module) -> nn.Module:

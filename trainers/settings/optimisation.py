@@ -19,6 +19,8 @@ from trainers.settings.memory import (
 
 Aggregation = Literal["token_mean", "token_sum", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm"]
 Estimator = Literal["exact", "k2", "k3", "k3_is", "k1+", "k3+"]
+Course = Literal["linear", "cosine", "inverse_sqrt"]
+"""Course from a first value to a last one, as a function of the share of updates that are over."""
 HORIZON = 10_000
 LEAST_MICRO_TOKENS = 1024
 """Fewer tokens in a pass would leave a GPU idle; a longer text is computed whatever the setting says."""
@@ -47,7 +49,10 @@ class Anchor(Config):
     """Factor of the KL in the loss. With 0, and nothing that would change it, it is no part of the loss and only read
     by credit."""
     final: NonNegativeFloat | None = None
-    """Coefficient of the run's last update, reached linearly. None: it stays."""
+    """Coefficient of the run's last update. None: it stays."""
+    schedule: Course = "linear"
+    """Course from `coefficient` to `final`; `inverse_sqrt` falls as 1/sqrt(t), as in magnetic mirror descent
+    (2206.05825)."""
     target: PositiveFloat | None = None
     """KL (nats a token) that the coefficient is steered to from update to update (1909.08593). None: it is not."""
     horizon: PositiveInt = HORIZON
@@ -71,6 +76,17 @@ class Anchor(Config):
                 "is biased; choose exact, k2, k3_is or k1+, or put k1 into the reward (credit)"
             )
         return estimator
+
+    @model_validator(mode="after")
+    def _check_schedule(self) -> Self:
+        if self.final is None and self.schedule != "linear":
+            raise ValueError(f"schedule={self.schedule!r} has no effect without final; give one, or remove it")
+        if self.schedule == "inverse_sqrt" and not 0 < (self.final or 0.0) <= self.coefficient:
+            raise ValueError(
+                f"schedule='inverse_sqrt' falls from coefficient to a final above 0, got "
+                f"coefficient={self.coefficient} with final={self.final}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_steering(self) -> Self:
@@ -100,9 +116,10 @@ class Optimisation(LearnerConfig):
     lr: PositiveFloat = 1e-6
     """Learning rate, at its height."""
     lr_end: NonNegativeFloat | None = None
-    """Learning rate of the run's last update. None: 0. Not with a constant schedule."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Course of the learning rate after `warm_up`."""
+    """Learning rate of the run's last update. None: 0. Not with a constant schedule; must be given, above 0, with
+    `inverse_sqrt`."""
+    schedule: Literal["constant"] | Course = "constant"
+    """Course of the learning rate after `warm_up`; `inverse_sqrt` falls as 1/sqrt(t) (2206.05825)."""
     warm_up: NonNegativeInt = 0
     """Updates over which the learning rate rises to `lr`."""
     betas: tuple[float, float] = (0.9, 0.999)
@@ -186,5 +203,9 @@ class Optimisation(LearnerConfig):
                 f"got norm={self.norm} with aggregation={self.aggregation!r}"
             )
         if self.schedule == "constant" and self.lr_end is not None:
-            raise ValueError(f"lr_end={self.lr_end} has no effect with schedule='constant'; choose linear or cosine")
+            raise ValueError(f"lr_end={self.lr_end} has no effect with schedule='constant'; choose another")
+        if self.schedule == "inverse_sqrt" and not 0 < (self.lr_end or 0.0) <= self.lr:
+            raise ValueError(
+                f"schedule='inverse_sqrt' falls from lr={self.lr} to an lr_end above 0, got lr_end={self.lr_end}"
+            )
         return self

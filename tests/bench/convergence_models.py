@@ -1,0 +1,170 @@
+"""Which self-play converges with language models: NashConv of the newest and of the average policy against tokens.
+
+    python tests/bench/convergence_models.py [--games kuhn leduc liars_dice] [--methods ...] [--seeds 0] [--budget 1]
+        [--add] [--picture FILE] [--out FILE] [a.b=c]
+
+`scenarios/{kuhn,leduc,liars_dice}_self_play.yaml`, shorter and with half the episodes a step; model, learner and step size
+are the same in all runs of a game; only what keeps play from going in circles differs:
+
+- `plain`: nothing
+- `moving magnet`: KL to the policy of up to 200 updates ago and to that of up to 10 (`magnet`, `proximal`)
+- `fixed magnet`: KL to the first policy, near uniform, its coefficient falling linearly, and `proximal`
+- `fixed magnet, root`: the same, coefficient and step size falling as 1 / sqrt(t) (2206.05825)
+- `R-NaD`: `credit.assign.rnad`, its reference replaced every 200 updates (2206.15378)
+- `fictitious play`: one seat learns against all earlier selves alike (`experience: league`, `by: uniform`), with a
+  constant step size and a small fixed magnet, so that it can answer anew; half of the tokens are opponents'
+
+NashConv is exact. The average policy is the mixture of the evaluations in the last half of the run; that of fictitious
+play, by its definition, of all. With `--add`, runs that the result file holds are kept and not repeated; it is written
+after every run. Runs go to runs/convergence/. `--budget 0.1` does a tenth of the steps.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import learning
+import numpy as np
+from _bench import ROOT, parser, report, silent
+from convergence import tabulated
+
+import marl
+from marl.evaluation.game_tree import nash_conv
+from marl.runs.run_folder import RunFolder
+from marl.scenario.schema import Scenario
+
+STEPS = {"kuhn": 1000, "leduc": 500, "liars_dice": 500}
+"""Game -> steps of a run."""
+EPISODES = {"kuhn": (64, 2), "leduc": (64, 2), "liars_dice": (36, 4)}
+"""Game -> groups of a step, and episodes of a group: half of those of the scenario."""
+EVALUATIONS = 10
+REFRESH = 200
+RUNS = ROOT / "runs" / "convergence"
+_LEARNER = "policies.actor.learner"
+_PROXIMAL = f"{_LEARNER}.proximal={{coefficient: 1.0, refresh: 10}}"
+_LEAGUE = (
+    "experience={kind: league, players: {player: {opponents: {pool: 1}, by: uniform, every: 25}}}",
+    "seats={player_0: player, player_1: opponent}",
+    "roles.opponent={kind: player, policy: actor, trainable: false, sampling: {max_tokens: 6}}",
+    "schedule.rotate_seats=true",
+)
+METHODS: dict[str, tuple[str, ...]] = {
+    "plain": (f"{_LEARNER}.magnet=null", f"{_LEARNER}.proximal=null"),
+    "moving magnet": (f"{_LEARNER}.magnet={{coefficient: 0.15, refresh: {REFRESH}}}", _PROXIMAL),
+    "fixed magnet": (f"{_LEARNER}.magnet={{coefficient: 0.1, final: 0.02}}", _PROXIMAL),
+    "fixed magnet, root": (
+        f"{_LEARNER}.magnet={{coefficient: 0.1, final: 0.02, schedule: inverse_sqrt}}",
+        f"{_LEARNER}.schedule=inverse_sqrt",
+        _PROXIMAL,
+    ),
+    "R-NaD": (
+        f"{_LEARNER}.magnet=null",
+        f"{_LEARNER}.proximal=null",
+        f"{_LEARNER}.reference={{coefficient: 0, refresh: {REFRESH}}}",
+        "credit.assign={kind: rnad, eta: 0.15}",
+    ),
+    "fictitious play": (
+        f"{_LEARNER}.magnet={{coefficient: 0.05}}",
+        f"{_LEARNER}.proximal=null",
+        f"{_LEARNER}.schedule=constant",
+        f"{_LEARNER}.lr_end=null",
+        "evaluate.average.last=1",
+        *_LEAGUE,
+    ),
+}
+"""Method -> what it changes in the scenario."""
+
+
+def scenario(game: str, method: str, steps: int, overrides: Sequence[str]) -> Scenario:
+    """Return the scenario of a run; a game's scenario, changed."""
+    groups, size = EPISODES[game]
+    common = [
+        f"schedule={{steps: {steps}, groups: {groups}, group_size: {size}, seed: 0, threads: 1}}",
+        f"evaluate.every={steps // EVALUATIONS}",
+        "evaluate.average={last: 0.5}",
+        f"checkpoint.every={steps}",
+    ]
+    return marl.load(ROOT / "scenarios" / f"{game}_self_play.yaml", [*common, *METHODS[method], *overrides])
+
+
+def train(game: str, method: str, steps: int, seed: int, overrides: Sequence[str]) -> dict[str, Any]:
+    """Train one run; return its curve, the mean of its last two evaluations and the average policy's NashConv."""
+    run, started = RUNS / f"{game}_{method.replace(', ', '_').replace(' ', '_')}_{seed}", time.process_time()
+    learning.whole_run(scenario(game, method, steps, [*overrides, f"schedule.seed={seed}"]), run)
+    rows = [row for row in RunFolder(run).rows() if "eval/nashconv" in row]
+    curve = [[row.get("step/tokens", 0.0), row["eval/nashconv"], row.get("eval/average/nashconv")] for row in rows]
+    return {
+        "seed": seed,
+        "steps": steps,
+        "cpu_seconds": round(time.process_time() - started, 1),
+        "tokens": curve[-1][0],
+        "last": round(fmean(value for _, value, _ in curve[-2:]), 4),
+        "average": round(curve[-1][2], 4),
+        "legal_mass": round(min(row["eval/legal_mass"] for row in rows), 4),
+        "curve": [[tokens, round(newest, 4), average and round(average, 4)] for tokens, newest, average in curve],
+    }
+
+
+def draw(games: Mapping[str, Any], file: Path) -> None:
+    """Draw a panel for each game: means over seeds, the newest policy solid and the average one dashed."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2 * len(games), 4.2))
+    for axis, (game, measured) in zip(figure.subplots(1, len(games), squeeze=False).flat, games.items(), strict=True):
+        for number, (method, runs) in enumerate(measured["methods"].items()):
+            points = [*zip(*(run["curve"] for run in runs), strict=True)]
+            for place, style, label in ((1, "-", method), (2, "--", None)):
+                drawn = [each for each in points if all(one[place] is not None for one in each)]
+                tokens, values = ([fmean(one[of] for one in each) for each in drawn] for of in (0, place))
+                axis.plot(tokens, values, style, color=f"C{number}", label=label)
+        axis.axhline(measured["uniform"], color="grey", linewidth=0.8, linestyle=":")
+        axis.set(title=game.replace("_", " "), xlabel="tokens", yscale="log")
+    figure.axes[0].set_ylabel("NashConv: newest policy, dashed: average")
+    figure.axes[-1].legend(frameon=False, fontsize=8)
+    figure.tight_layout()
+    figure.savefig(file, dpi=90)
+
+
+def known(out: Path | None) -> dict[str, Any]:
+    """Return the figures of a result file; none if it is not there."""
+    return json.loads(out.read_text())["figures"] if out and out.exists() else {}
+
+
+def main() -> None:
+    line = parser(__doc__)
+    line.add_argument("--games", nargs="+", choices=STEPS, default=list(STEPS))
+    line.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    line.add_argument("--seeds", type=int, nargs="+", default=[0])
+    line.add_argument("--budget", type=float, default=1.0)
+    line.add_argument("--add", action="store_true", help="keep the runs that the result file has")
+    line.add_argument("--picture", type=Path, help="draw the curves, means over seeds, as a PNG")
+    line.add_argument("overrides", nargs="*")
+    given = line.parse_intermixed_args()
+    figures: dict[str, Any] = known(given.out) if given.add else {}
+    for game, seed, method in product(given.games, given.seeds, given.methods):
+        table = figures.setdefault(game, {"uniform": uniform(game), "methods": {}})["methods"]
+        runs = table.setdefault(method, [])
+        if all(run["seed"] != seed for run in runs):
+            steps = max(EVALUATIONS, round(STEPS[game] * given.budget))
+            runs.append(train(game, method, steps, seed, given.overrides))
+            with silent():
+                report(figures, given.out, seeds=given.seeds, budget=given.budget)
+    if given.picture:
+        draw(figures, given.picture)
+    report(figures, given.out, seeds=given.seeds, budget=given.budget)
+
+
+def uniform(game: str) -> float:
+    """Return NashConv of uniformly random play."""
+    table = tabulated(game)
+    return round(nash_conv(table.tree, table.strategy(table.softmax(np.zeros(table.legal.shape)))), 4)
+
+
+if __name__ == "__main__":
+    main()

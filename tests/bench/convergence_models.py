@@ -3,14 +3,14 @@
     python tests/bench/convergence_models.py [--games kuhn leduc liars_dice] [--methods ...] [--seeds 0] [--budget 1]
         [--add] [--picture FILE] [--out FILE] [a.b=c]
 
-`scenarios/{kuhn,leduc,liars_dice}_self_play.yaml`, shorter and with half the episodes a step; model, learner and step size
-are the same in all runs of a game; only what keeps play from going in circles differs:
+`scenarios/{kuhn,leduc,liars_dice}_self_play.yaml`, shorter and with half the episodes a step; model, learner and step
+size are the same in all runs of a game; only what keeps play from going in circles differs:
 
 - `plain`: nothing
-- `moving magnet`: KL to the policy of up to 200 updates ago and to that of up to 10 (`magnet`, `proximal`)
+- `moving magnet`: KL to the policy of up to 100 updates ago and to that of up to 10 (`magnet`, `proximal`)
 - `fixed magnet`: KL to the first policy, near uniform, its coefficient falling linearly, and `proximal`
 - `fixed magnet, root`: the same, coefficient and step size falling as 1 / sqrt(t) (2206.05825)
-- `R-NaD`: `credit.assign.rnad`, its reference replaced every 200 updates (2206.15378)
+- `R-NaD`: `credit.assign.rnad`, its reference replaced every 100 updates (2206.15378)
 - `fictitious play`: one seat learns against all earlier selves alike (`experience: league`, `by: uniform`), with a
   constant step size and a small fixed magnet, so that it can answer anew; half of the tokens are opponents'
 
@@ -39,12 +39,12 @@ from marl.evaluation.game_tree import nash_conv
 from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import Scenario
 
-STEPS = {"kuhn": 1000, "leduc": 500, "liars_dice": 500}
+STEPS = {"kuhn": 600, "leduc": 300, "liars_dice": 300}
 """Game -> steps of a run."""
 EPISODES = {"kuhn": (64, 2), "leduc": (64, 2), "liars_dice": (36, 4)}
 """Game -> groups of a step, and episodes of a group: half of those of the scenario."""
 EVALUATIONS = 10
-REFRESH = 200
+REFRESH = 100
 RUNS = ROOT / "runs" / "convergence"
 _LEARNER = "policies.actor.learner"
 _PROXIMAL = f"{_LEARNER}.proximal={{coefficient: 1.0, refresh: 10}}"

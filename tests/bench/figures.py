@@ -117,9 +117,9 @@ def with_interval(name: str, key: str, when: str) -> str:
     return ", ".join(f"{plain(value)} [{plain(low)}, {plain(high)}]" for value, low, high in parts)
 
 
-def converged(game: str, method: str) -> str:
+def converged(game: str, method: str, name: str = "convergence") -> str:
     """Return NashConv of the last policy and of the average one, means over seeds, such as `.045 / .031`."""
-    runs = figures("convergence")[game]["methods"][method]
+    runs = figures(name)[game]["methods"][method]
     return " / ".join(plain(fmean(run[key] for run in runs), 3) for key in ("last", "average"))
 
 

@@ -1,12 +1,14 @@
 """Leagues: what they reach where self-play goes round in circles, whom the last policy beats, and what a pool costs.
 
-    python tests/bench/league.py cycles|tic_tac_toe|memory [--seeds 0 1 2] [--budget 1] [--jobs 1]
+    python tests/bench/league.py cycles|kuhn|tic_tac_toe|memory [--seeds 0 1 2] [--budget 1] [--jobs 1]
         [--out FILE] [a.b=c]
 
 `cycles`: a rock-paper-scissors by plain self-play, by fictitious play (all members of the pool alike) and by PSRO, with
 the same learner. Exact NashConv of the newest policy over the second half of the run, and at its end of the mixtures of
 the pool: each member alike, and the equilibrium of the payoffs that the run itself has recorded. The curves are drawn
 to a file beside FILE.
+
+`kuhn`: the same figures of the scenarios kuhn_fictitious_play and kuhn_psro.
 
 `tic_tac_toe`: the scenario tic_tac_toe_league; then its last policy plays 200 games against each member of its pool.
 
@@ -24,7 +26,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -58,6 +60,8 @@ MODES = {
     "fictitious": "{opponents: {pool: 1}, by: uniform, every: 15}",
     "psro": "{opponents: {pool: 1}, by: psro, every: 15}",
 }
+POKER = {"fictitious": "kuhn_fictitious_play", "psro": "kuhn_psro"}
+"""Mode -> scenario in which Kuhn poker is played that way."""
 GAMES = 200
 POOL = 200
 
@@ -92,16 +96,12 @@ def payoffs(run: Path) -> Payoffs:
     return known
 
 
-def circles(mode: str, seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
+def measured(mode: str, scenario: Scenario, run: Path) -> dict[str, Any]:
     """Train one mode; return NashConv of what it has learnt, with curves."""
-    file, run = ROOT / "scenarios" / "rps_league.yaml", RUNS / f"{mode}_{seed}"
-    steps = max(30, round(marl.load(file).schedule.steps * budget))
-    changes = [f"experience.players.player={MODES[mode]}", f"schedule.steps={steps}", f"schedule.seed={seed}"]
-    scenario = marl.load(file, [*changes, *overrides])
     learning.whole_run(scenario, run)
-    rows = list(RunFolder(run).rows())
+    rows, steps = list(RunFolder(run).rows()), scenario.schedule.steps
     last = [(row["step"], row["eval/nashconv"]) for row in rows if "eval/nashconv" in row]
-    tree = grow(scenario.game, RoleCasting(scenario.roles, seed), scenario.seats)
+    tree = grow(scenario.game, RoleCasting(scenario.roles, scenario.schedule.seed), scenario.seats)
     folders = [folder for folder in members(run) if int(folder.name) < steps]  # the newest has played nobody
     played, names = strategies(scenario, tree, folders), [f"actor@{folder.name}" for folder in folders]
     curves = {"last": last, "average": [], "nash": []}
@@ -114,7 +114,7 @@ def circles(mode: str, seed: int, budget: float, overrides: list[str]) -> dict[s
     figures = {"last": fmean(late), "last_max": max(late), "average": curves["average"][-1][1]}
     figures |= {"nash": curves["nash"][-1][1]} if mode == "psro" else {}
     masses = [row["eval/legal_mass"] for row in rows if "eval/legal_mass" in row and row["step"] > steps / 2]
-    return figures | {"legal_mass": min(masses), "curves": curves, "steps": steps}
+    return figures | {"legal_mass": min(masses), "tokens": rows[-1]["step/tokens"], "curves": curves, "steps": steps}
 
 
 def mixed(tree: GameTree, played: Sequence[Strategy], weights: Sequence[float]) -> float:
@@ -123,10 +123,26 @@ def mixed(tree: GameTree, played: Sequence[Strategy], weights: Sequence[float]) 
 
 
 def cycles(seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
-    """Return the figures of all modes."""
+    """Return the figures of all modes on rock-paper-scissors."""
+    modes = {mode: ("rps_league", [f"experience.players.player={player}"]) for mode, player in MODES.items()}
+    return in_modes(modes, seed, budget, overrides)
+
+
+def kuhn(seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
+    """Return the figures of the leagues on Kuhn poker."""
+    return in_modes({mode: (name, []) for mode, name in POKER.items()}, seed, budget, overrides)
+
+
+def in_modes(
+    modes: Mapping[str, tuple[str, list[str]]], seed: int, budget: float, overrides: list[str]
+) -> dict[str, Any]:
+    """Train each mode, a scenario with changes; return the figures of all."""
     figures: dict[str, Any] = {"seed": seed}
-    for mode in MODES:
-        found = circles(mode, seed, budget, overrides)
+    for mode, (name, changes) in modes.items():
+        file = ROOT / "scenarios" / f"{name}.yaml"
+        steps = max(30, round(marl.load(file).schedule.steps * budget))
+        plan = [f"schedule.steps={steps}", f"schedule.seed={seed}"]
+        found = measured(mode, marl.load(file, [*changes, *plan, *overrides]), RUNS / f"{name}_{mode}_{seed}")
         figures["steps"] = found.pop("steps")
         figures |= {f"{mode}/{name}": _rounded(value) for name, value in found.items()}
     return figures
@@ -145,10 +161,11 @@ def draw(runs: Sequence[dict[str, Any]], file: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, 3, figsize=(12, 3.4), sharey=True)
+    modes = [mode for mode in MODES if f"{mode}/curves" in runs[0]]
+    figure, axes = pyplot.subplots(1, len(modes), figsize=(4 * len(modes), 3.4), sharey=True)
     colours = {"last": "tab:red", "average": "tab:blue", "nash": "tab:green"}
     labels = {"last": "newest policy", "average": "average of the pool", "nash": "equilibrium of the pool"}
-    for axis, mode in zip(axes, MODES, strict=True):
+    for axis, mode in zip(axes, modes, strict=True):
         for number, run in enumerate(runs):
             for name, curve in run[f"{mode}/curves"].items():
                 if curve:
@@ -246,7 +263,7 @@ def one_arm(arm: str, budget: float) -> None:
 
 def main() -> None:
     line = parser(__doc__)
-    line.add_argument("task", choices=["cycles", "tic_tac_toe", "memory"])
+    line.add_argument("task", choices=["cycles", "kuhn", "tic_tac_toe", "memory"])
     line.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     line.add_argument("--budget", type=float, default=1.0)
     line.add_argument("--jobs", type=int, default=1, help="seeds at the same time")
@@ -259,10 +276,10 @@ def main() -> None:
     elif given.task == "memory":
         report(memory(given.budget), given.out, seeds=[0], pool=POOL, budget=given.budget)
     else:
-        task = {"cycles": cycles, "tic_tac_toe": tic_tac_toe}[given.task]
+        task = {"cycles": cycles, "kuhn": kuhn, "tic_tac_toe": tic_tac_toe}[given.task]
         with ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:
             runs = [*pool.map(partial(task, budget=given.budget, overrides=given.overrides), given.seeds)]
-        if given.task == "cycles" and given.out:
+        if given.task in ("cycles", "kuhn") and given.out:
             draw(runs, given.out.with_suffix(".png"))
         seconds = round(time.perf_counter() - started)
         report({"runs": runs}, given.out, seeds=given.seeds, budget=given.budget, seconds=seconds)

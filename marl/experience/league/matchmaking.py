@@ -16,7 +16,12 @@ _Choice = TypeVar("_Choice")
 
 
 def uniform(members: int) -> list[float]:
-    """Return the same probability for each member: fictitious play, if its members are best responses."""
+    """Return the same probability for each member: fictitious play, if its members are best responses.
+
+    A mixture of all members alike is the average that fictitious play updates with step size 1/t: (1 - 1/t) times the
+    average before, plus 1/t times the newest member. With members that are near best responses it is a generalised
+    weakened fictitious play (Leslie & Collins 2006), as in Heinrich, Lanctot & Silver 2015, proceedings.mlr.press/v37.
+    """
     return [1 / members] * members
 
 

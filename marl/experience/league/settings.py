@@ -49,7 +49,8 @@ class LeaguePlayer(Config):
     pool: tuple[str, ...] | None = None
     """Policies whose earlier weights it meets. Null: those of all players."""
     by: Matchmaking = "pfsp"
-    """Way in which a member of the pool is chosen: each alike (`uniform`: fictitious play), the newest (`latest`), by
+    """Way in which a member of the pool is chosen: each alike (`uniform`: with `opponents: {pool: 1}` fictitious
+    self-play, whose opponent is the average of all earlier selves, Heinrich et al. 2015), the newest (`latest`), by
     (1 - win rate)^power (`pfsp`: those that it loses to), by win rate x (1 - win rate) (`pfsp_even`: those of its own
     strength), or by a Nash equilibrium of the pool's payoffs (`psro`)."""
     power: NonNegativeFloat = 2.0

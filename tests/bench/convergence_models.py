@@ -12,7 +12,7 @@ size are the same in all runs of a game; only what keeps play from going in circ
 - `fixed magnet, root`: the same, coefficient and step size falling as 1 / sqrt(t) (2206.05825)
 - `R-NaD`: `credit.assign.rnad`, its reference replaced every 100 updates (2206.15378)
 - `fictitious play`: one seat learns against all earlier selves alike (`experience: league`, `by: uniform`), with a
-  constant step size and a small fixed magnet, so that it can answer anew; half of the tokens are opponents'
+  constant step size and a fixed magnet that falls, so that it can answer anew; half of the tokens are opponents'
 
 NashConv is exact. The average policy is the mixture of the evaluations in the last half of the run; that of fictitious
 play, by its definition, of all. With `--add`, runs that the result file holds are kept and not repeated; it is written
@@ -49,7 +49,7 @@ RUNS = ROOT / "runs" / "convergence"
 _LEARNER = "policies.actor.learner"
 _PROXIMAL = f"{_LEARNER}.proximal={{coefficient: 1.0, refresh: 10}}"
 _LEAGUE = (
-    "experience={kind: league, players: {player: {opponents: {pool: 1}, by: uniform, every: 25}}}",
+    "experience={kind: league, players: {player: {opponents: {pool: 1}, by: uniform, every: 20}}}",
     "seats={player_0: player, player_1: opponent}",
     "roles.opponent={kind: player, policy: actor, trainable: false, sampling: {max_tokens: 6}}",
     "schedule.rotate_seats=true",
@@ -70,7 +70,7 @@ METHODS: dict[str, tuple[str, ...]] = {
         "credit.assign={kind: rnad, eta: 0.15}",
     ),
     "fictitious play": (
-        f"{_LEARNER}.magnet={{coefficient: 0.05}}",
+        f"{_LEARNER}.magnet={{coefficient: 0.2, final: 0.05, schedule: inverse_sqrt}}",
         f"{_LEARNER}.proximal=null",
         f"{_LEARNER}.schedule=constant",
         f"{_LEARNER}.lr_end=null",

@@ -8,13 +8,16 @@ import numpy as np
 import pyspiel
 import pytest
 from open_spiel.python import policy as spiel_policy
+from open_spiel.python.algorithms import fictitious_play
+from open_spiel.python.algorithms.get_all_states import get_all_states
 from open_spiel.python.algorithms.policy_aggregator import PolicyAggregator
 from small_games import table
 
 from games.kuhn_poker import KuhnPokerConfig
 from marl.engines.scripted import Random
-from marl.evaluation.game_tree import GameTree, Strategy, grow, values
+from marl.evaluation.game_tree import GameTree, Strategy, grow, nash_conv, values
 from marl.evaluation.mixtures import RunningMixture, mixture
+from marl.experience.league.matchmaking import uniform
 
 
 def kuhn(**illegal: Any) -> GameTree:
@@ -78,6 +81,23 @@ def test_a_mixture_is_openspiels(seed: int) -> None:
     for situation, moves in mixture(tree, parts, weights).items():
         expected = theirs.policy[tree.agents.index(situation.agent)][spiel_key(situation.state)]
         assert list(moves.values()) == pytest.approx([expected[0], expected[1]], abs=1e-12)
+
+
+def test_all_earlier_best_responses_alike_are_the_average_of_openspiels_fictitious_play() -> None:
+    solver = fictitious_play.XFPSolver(pyspiel.load_game("kuhn_poker"), save_oracles=True)
+    for _ in range(20):
+        solver.iteration()
+    states = {s.information_state_string(): s for s in get_all_states(solver._game).values() if not s.is_terminal()}
+    tree, members = kuhn(), []
+    for nth in range(21):  # the first is uniform play
+        rows = {s: solver._oracles[tree.agents.index(s.agent)][nth](states[spiel_key(s.state)]) for s in tree.requests}
+        moves = {s: request.options or () for s, request in tree.requests.items()}
+        members.append({s: dict(zip(moves[s], (p for _, p in sorted(row)), strict=True)) for s, row in rows.items()})
+    average = mixture(tree, members, uniform(len(members)))
+    for situation, row in average.items():
+        expected = solver.average_policy_tables()[tree.agents.index(situation.agent)][spiel_key(situation.state)]
+        assert list(row.values()) == pytest.approx([expected[0], expected[1]], abs=1e-9)
+    assert nash_conv(tree, average) < nash_conv(tree, members[0]) / 4
 
 
 def test_where_no_part_leads_its_moves_are_averaged_by_weight() -> None:

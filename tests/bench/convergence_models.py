@@ -7,8 +7,10 @@
 size are the same in all runs of a game; only what keeps play from going in circles differs:
 
 - `plain`: nothing
-- `moving magnet`: KL to the policy of up to 100 updates ago and to that of up to 10 (`magnet`, `proximal`)
-- `fixed magnet`: KL to the first policy, near uniform, its coefficient falling linearly, and `proximal`
+- all others: a KL term to the policy of up to 10 updates ago (`proximal`), without which step sizes as large as these
+  make the model certain of a move before it has learnt to tell cards apart; and
+- `moving magnet`: KL to the policy of up to 100 updates ago (`magnet`)
+- `fixed magnet`: KL to the first policy, near uniform, its coefficient falling linearly
 - `fixed magnet, root`: the same, coefficient and step size falling as 1 / sqrt(t) (2206.05825)
 - `R-NaD`: `credit.assign.rnad`, its reference replaced every 100 updates (2206.15378)
 - `fictitious play`: one seat learns against all earlier selves alike (`experience: league`, `by: uniform`), with a
@@ -65,16 +67,16 @@ METHODS: dict[str, tuple[str, ...]] = {
     ),
     "R-NaD": (
         f"{_LEARNER}.magnet=null",
-        f"{_LEARNER}.proximal=null",
         f"{_LEARNER}.reference={{coefficient: 0, refresh: {REFRESH}}}",
         "credit.assign={kind: rnad, eta: 0.15}",
+        _PROXIMAL,
     ),
     "fictitious play": (
         f"{_LEARNER}.magnet={{coefficient: 0.2, final: 0.05, schedule: inverse_sqrt}}",
-        f"{_LEARNER}.proximal=null",
         f"{_LEARNER}.schedule=constant",
         f"{_LEARNER}.lr_end=null",
         "evaluate.average.last=1",
+        _PROXIMAL,
         *_LEAGUE,
     ),
 }

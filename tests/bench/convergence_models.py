@@ -3,7 +3,7 @@
     python tests/bench/convergence_models.py [--games kuhn leduc liars_dice] [--methods ...] [--seeds 0] [--budget 1]
         [--add] [--picture FILE] [--out FILE] [a.b=c]
 
-`scenarios/{kuhn,leduc,liars_dice}_self_play.yaml`, shorter and with half the episodes a step; model, learner and step
+`scenarios/{kuhn,leduc,liars_dice}_self_play.yaml`, shorter and with fewer episodes a step; model, learner and step
 size are the same in all runs of a game; only what keeps play from going in circles differs:
 
 - `plain`: nothing
@@ -41,10 +41,10 @@ from marl.evaluation.game_tree import nash_conv
 from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import Scenario
 
-STEPS = {"kuhn": 600, "leduc": 300, "liars_dice": 300}
+STEPS = {"kuhn": 600, "leduc": 200, "liars_dice": 300}
 """Game -> steps of a run."""
-EPISODES = {"kuhn": (64, 2), "leduc": (64, 2), "liars_dice": (36, 4)}
-"""Game -> groups of a step, and episodes of a group: half of those of the scenario."""
+EPISODES = {"kuhn": (64, 2), "leduc": (48, 2), "liars_dice": (36, 2)}
+"""Game -> groups of a step, and episodes of a group."""
 EVALUATIONS = 10
 REFRESH = 100
 RUNS = ROOT / "runs" / "convergence"

@@ -88,7 +88,8 @@ def test_all_earlier_best_responses_alike_are_the_average_of_openspiels_fictitio
     for _ in range(20):
         solver.iteration()
     states = {s.information_state_string(): s for s in get_all_states(solver._game).values() if not s.is_terminal()}
-    tree, members = kuhn(), []
+    tree, members = kuhn(), list[Strategy]()
+    assert solver._oracles is not None
     for nth in range(21):  # the first is uniform play
         rows = {s: solver._oracles[tree.agents.index(s.agent)][nth](states[spiel_key(s.state)]) for s in tree.requests}
         moves = {s: request.options or () for s, request in tree.requests.items()}

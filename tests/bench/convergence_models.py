@@ -9,10 +9,10 @@ size are the same in all runs of a game; only what keeps play from going in circ
 - `plain`: nothing
 - all others: a KL term to the policy of up to 10 updates ago (`proximal`), without which step sizes as large as these
   make the model certain of a move before it has learnt to tell cards apart; and
-- `moving magnet`: KL to the policy of up to 100 updates ago (`magnet`)
+- `moving magnet`: KL to a policy that is replaced by the newest twice, after each third of the run (`magnet`)
 - `fixed magnet`: KL to the first policy, near uniform, its coefficient falling linearly
 - `fixed magnet, root`: the same, coefficient and step size falling as 1 / sqrt(t) (2206.05825)
-- `R-NaD`: `credit.assign.rnad`, its reference replaced every 100 updates (2206.15378)
+- `R-NaD`: `credit.assign.rnad`, its reference replaced likewise (2206.15378)
 - `fictitious play`: one seat learns against all earlier selves alike (`experience: league`, `by: uniform`), with a
   constant step size and a fixed magnet that falls, so that it can answer anew; half of the tokens are opponents'
 
@@ -46,7 +46,8 @@ STEPS = {"kuhn": 600, "leduc": 200, "liars_dice": 300}
 EPISODES = {"kuhn": (64, 2), "leduc": (48, 2), "liars_dice": (36, 2)}
 """Game -> groups of a step, and episodes of a group."""
 EVALUATIONS = 10
-REFRESH = 100
+THIRD = "a third of the steps"
+"""Stands in settings for a third of a run's steps."""
 RUNS = ROOT / "runs" / "convergence"
 _LEARNER = "policies.actor.learner"
 _PROXIMAL = f"{_LEARNER}.proximal={{coefficient: 1.0, refresh: 10}}"
@@ -58,7 +59,7 @@ _LEAGUE = (
 )
 METHODS: dict[str, tuple[str, ...]] = {
     "plain": (f"{_LEARNER}.magnet=null", f"{_LEARNER}.proximal=null"),
-    "moving magnet": (f"{_LEARNER}.magnet={{coefficient: 0.15, refresh: {REFRESH}}}", _PROXIMAL),
+    "moving magnet": (f"{_LEARNER}.magnet={{coefficient: 0.15, refresh: {THIRD}}}", _PROXIMAL),
     "fixed magnet": (f"{_LEARNER}.magnet={{coefficient: 0.1, final: 0.02}}", _PROXIMAL),
     "fixed magnet, root": (
         f"{_LEARNER}.magnet={{coefficient: 0.1, final: 0.02, schedule: inverse_sqrt}}",
@@ -67,7 +68,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     ),
     "R-NaD": (
         f"{_LEARNER}.magnet=null",
-        f"{_LEARNER}.reference={{coefficient: 0, refresh: {REFRESH}}}",
+        f"{_LEARNER}.reference={{coefficient: 0, refresh: {THIRD}}}",
         "credit.assign={kind: rnad, eta: 0.15}",
         _PROXIMAL,
     ),
@@ -92,7 +93,8 @@ def scenario(game: str, method: str, steps: int, overrides: Sequence[str]) -> Sc
         "evaluate.average={last: 0.5}",
         f"checkpoint.every={steps}",
     ]
-    return marl.load(ROOT / "scenarios" / f"{game}_self_play.yaml", [*common, *METHODS[method], *overrides])
+    changes = [change.replace(THIRD, str(max(1, steps // 3))) for change in METHODS[method]]
+    return marl.load(ROOT / "scenarios" / f"{game}_self_play.yaml", [*common, *changes, *overrides])
 
 
 def train(game: str, method: str, steps: int, seed: int, overrides: Sequence[str]) -> dict[str, Any]:

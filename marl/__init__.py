@@ -64,8 +64,9 @@ def train(
         ScenarioError, CheckpointError, GameError, NonFinite, TimeoutError, EndpointError: each says what to do.
     """
     from marl.cluster.placement import placement_of
-    from marl.training.session import RunStart, session
+    from marl.training.session import Following, RunStart, session
 
     home = Path(folder or Path("runs") / (scenario.game.kind if scenario.game else "-".join(scenario.games)))
     with placement_of(scenario) as placement:
-        return session(scenario, home, RunStart(resume, force=force, overwrite=overwrite), on_step, None, placement)
+        start = RunStart(resume, force=force, overwrite=overwrite)
+        return session(scenario, home, start, Following(on_step), None, placement)

@@ -114,6 +114,8 @@ class Training:
         metrics, trajectories = self._step(clock)
         holding, raised = self._alarms(metrics)
         self._finish(metrics | holding, clock, trajectories)
+        for monitor in self.monitors:
+            monitor.played(self.run.step, trajectories)
         if self.run.step % self.run.scenario.checkpoint.every == 0 or self.run.step == self._best.step:
             self.save()
         self._report_alarms(raised, trajectories)

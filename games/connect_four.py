@@ -17,7 +17,7 @@ from games.base import TextGame, TextGameConfig
 from games.connect_four_board import COLUMNS, Board, BoardState
 from games.connect_four_players import AlphaBeta
 from marl.config import cut
-from marl.protocols import EngineConfig
+from marl.protocols import Drawing, EngineConfig
 
 AGENTS = ("player_0", "player_1")
 MARKS = "xo"
@@ -50,6 +50,13 @@ class ConnectFourConfig(TextGameConfig):
 
     def opponents(self) -> Mapping[str, EngineConfig]:
         return {"alpha_beta": AlphaBeta(), "alpha_beta_2": AlphaBeta(depth=2)}
+
+    def drawing(self, state: str) -> Drawing:
+        """Return the board, the top row first."""
+        columns = state.split("/")
+        rows = [tuple("" if mark == "." else mark for mark in row) for row in zip(*columns, strict=False)]
+        mover = MARKS[state.count("x") > state.count("o")]
+        return Drawing("grid", tuple(reversed(rows)), f"columns {' '.join(COLUMNS[: len(columns)])}; {mover} to move")
 
 
 class ConnectFour(TextGame):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Mapping
 from itertools import permutations
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from pydantic import Field
 
 from games.base import TextGameConfig
 from games.simultaneous import SimultaneousGame
-from marl.protocols import GameStart
+from marl.protocols import Drawing, GameStart
 
 WALKABLE = 200_000
 """Most histories of a game that exports its deals."""
@@ -47,6 +48,16 @@ class GoofspielConfig(TextGameConfig):
             return None
         orders = self.orders()
         return tuple(GameStart(1 / len(orders), {"prizes": " ".join(map(str, order))}) for order in orders)
+
+    def drawing(self, state: str) -> Drawing:
+        """Return a row of prizes, a row of the agent's bids, and a row of what is known of the other's."""
+        facts = [re.fullmatch(r"([a-z]+)(\d+)(?:_(\d+))?", word) for word in state.split(" ")]
+        known = {(fact[1], int(fact[2])): fact[3] or fact[1] for fact in facts if fact}
+        rounds = range(1, 1 + max((number for _, number in known), default=0))
+        theirs = ("theirs", "won", "lost", "tied")
+        rows = [tuple(known.get((row, n), "") for n in rounds) for row in ("prize", "mine")]
+        rows.append(tuple(next((known[name, n] for name in theirs if (name, n) in known), "") for n in rounds))
+        return Drawing("cards", tuple(rows), "rows: prizes, own bids, bids of the other (hidden: who won the prize)")
 
 
 def _histories(cards: int) -> int:

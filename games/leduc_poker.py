@@ -9,7 +9,7 @@ from itertools import permutations
 from typing import Any
 
 from games.base import IllegalMove, TextGame, TextGameConfig
-from marl.protocols import GameStart
+from marl.protocols import Drawing, GameStart
 
 RANKS = "JQK"
 DECK = "JJQQKK"
@@ -38,6 +38,17 @@ class LeducPokerConfig(TextGameConfig):
 
     def build(self) -> LeducPoker:
         return LeducPoker(self.illegal)
+
+    def drawing(self, state: str) -> Drawing | None:
+        """Return the two hands in a row, the other's face down, and the board below."""
+        facts = state.split(" ")
+        if len(facts) != 4:
+            return None
+        hand, board, *rounds = facts
+        first, second = (played.replace("_", " ") for played in rounds)
+        return Drawing(
+            "cards", ((hand, "?"), ("" if board == "none" else board,)), f"first round: {first}; second round: {second}"
+        )
 
     def starts(self) -> tuple[GameStart, ...]:
         return tuple(GameStart(count / DEALS.total(), {"cards": cards}) for cards, count in DEALS.items())

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from games.base import TextGame, TextGameConfig
-from marl.protocols import GameStart
+from marl.protocols import Drawing, GameStart
 
 AGENTS = ("player_0", "player_1")
 LIAR = "liar"
@@ -44,6 +44,15 @@ class LiarsDiceConfig(TextGameConfig):
         return tuple(
             GameStart(hands[first] * hands[second] / hands.total() ** 2, {"roll": f"{first} {second}"})
             for first, second in product(hands, repeat=2)
+        )
+
+    def drawing(self, state: str) -> Drawing:
+        """Return the agent's dice, and those of the other as unknown."""
+        hand, *bids = state.split(" ")
+        return Drawing(
+            "cards",
+            (tuple(hand), ("?",) * self.dice),
+            f"rows: own dice, the other's; bids: {', '.join(bids) or 'none'}",
         )
 
 

@@ -52,20 +52,20 @@ def train(
 
     Args:
         scenario: as `load` gives it.
-        folder: of the run; default runs/GAME, the kind of its game, or several names joined by `-`.
+        folder: default runs/GAME, the kind of its game, or several names joined by `-`.
         resume: "auto" or a checkpoint's folder; None begins.
         force: go on although the scenario changed.
         overwrite: remove the run that is in the folder.
         on_step: called with (steps done, metrics) after every step.
 
     Returns: True if it went to the end; False: interrupted, with a checkpoint.
-
     Raises:
         ScenarioError, CheckpointError, GameError, NonFinite, TimeoutError, EndpointError: each says what to do.
     """
     from marl.cluster.placement import placement_of
-    from marl.training.session import RunStart, session
+    from marl.training.session import Following, RunStart, session
 
     home = Path(folder or Path("runs") / (scenario.game.kind if scenario.game else "-".join(scenario.games)))
     with placement_of(scenario) as placement:
-        return session(scenario, home, RunStart(resume, force=force, overwrite=overwrite), on_step, None, placement)
+        start, following = RunStart(resume, force=force, overwrite=overwrite), Following(on_step)
+        return session(scenario, home, start, following, placement=placement)

@@ -333,6 +333,16 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenFigures:
+    """Figures of the tokens of a turn, from the first pass over them in an update."""
+
+    logprobs: tuple[float, ...]
+    """Under the sampling distribution, by the weights that learn, as they were then."""
+    entropy: tuple[float, ...]
+    """Of the whole vocabulary at the sampling temperature, in nats."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One judged turn as a learner sees it."""
 

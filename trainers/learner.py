@@ -15,7 +15,7 @@ from torch import Tensor
 from marl.errors import NonFinite, Notice
 from marl.models.sharding import whole
 from marl.protocols import LearnerContext
-from marl.types import Metrics, Reading, Sample, Turn
+from marl.types import Metrics, Reading, Sample, TokenFigures, Turn, TurnId
 from trainers.batching.batches import Batch, collate
 from trainers.batching.planner import BatchPlan, BatchPlanner
 from trainers.batching.rows import Row, distribution, totals_of, units_of
@@ -54,6 +54,8 @@ class GradientLearner:
         """Minibatches of the current update that are done; not 0 in the state of one that failed."""
         self._skip = 0
         """Minibatches that the next update leaves out: those done when the loaded state was taken."""
+        self.token_figures: dict[TurnId, TokenFigures] | None = None
+        """Filled by the next update, if it is not None and the objective knows them."""
         self._warned = False
         """True once it was said that there are too few samples for all minibatches."""
         if model.get_output_embeddings() is not None:
@@ -189,6 +191,8 @@ class GradientLearner:
             terms.loss_B.sum().backward()
             ordered += chunk
             losses.append(terms.loss_B.detach())
+            if self.token_figures is not None and terms.tokens:
+                add_token_figures(self.token_figures, chunk, terms.tokens)
             metrics.add(terms, batch)
         loss = torch.cat(losses).sum().double() if losses else self._zeros()
         self._collective.add_up([loss, metrics.sums_S])
@@ -273,6 +277,18 @@ class GradientLearner:
             reading |= {name: tuple(values[: len(row.token_ids)]) for name, values in padded.items()}
             readings[_row_key(row)] = Reading(**reading)
         return readings
+
+
+def add_token_figures(
+    figures: dict[TurnId, TokenFigures], rows: Sequence[Row], tokens_BT: tuple[Tensor, Tensor]
+) -> None:
+    """Add the figures of the samples of these rows; those of an earlier pass stay."""
+    logprobs, entropies = (tensor_BT.tolist() for tensor_BT in tokens_BT)
+    for index, row in enumerate(rows):
+        count = len(row.token_ids)
+        of_row = TokenFigures(tuple(logprobs[index][:count]), tuple(entropies[index][:count]))
+        for sample in row.samples:
+            figures.setdefault(sample.id, of_row)
 
 
 def _turn_row(turn: Turn) -> Row:

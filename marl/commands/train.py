@@ -24,6 +24,7 @@ class TrainOptions:
     resume: Annotated[str | None, typer.Option(help="'auto', or a checkpoint's folder: go on from there.")] = None
     force: Annotated[bool, typer.Option(help="Go on although the scenario changed.")] = False
     overwrite: Annotated[bool, typer.Option(help="Remove the run that is in the folder.")] = False
+    episodes: Annotated[bool, typer.Option(help="Show a sampled episode now and then, on a terminal.")] = True
     address: Annotated[
         str | None, typer.Option(help="Ray cluster: HOST:PORT, or 'auto' for this machine's; as cluster.address.")
     ] = None
@@ -35,7 +36,7 @@ def train(scenario: File, options: TrainOptions, overrides: Overrides = None) ->
     """Train the policies of a scenario that have a learner."""
     from marl.cluster.placement import placement_of
     from marl.training.interrupt import Interrupt
-    from marl.training.session import RunStart, session
+    from marl.training.session import Following, RunStart, session
     from marl.view.streams import lasting_output
 
     placed = [f"cluster.address={options.address}"] if options.address else []
@@ -45,7 +46,7 @@ def train(scenario: File, options: TrainOptions, overrides: Overrides = None) ->
         tell(checked)
         home, stop = options.out or Path("runs") / scenario.stem, Interrupt(exits=True)
         with placement_of(checked) as placement:
-            finished = session(checked, home, start, stop=stop, placement=placement)
+            finished = session(checked, home, start, Following(episodes=options.episodes), stop, placement)
     raise typer.Exit(0 if finished else 130)
 
 

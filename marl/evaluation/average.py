@@ -16,6 +16,8 @@ class AveragePolicy:
         self._mixture = RunningMixture(tree)
         self._first = (1 - settings.last) * steps
         self._newest: int | None = None
+        self.count = 0
+        """Number of evaluations in the average."""
 
     def take(self, step: int, strategy: Strategy) -> None:
         """Add the strategy of an evaluation, once; evaluations come in the order of their steps.
@@ -28,6 +30,15 @@ class AveragePolicy:
         if step >= self._first and (self._newest is None or step > self._newest):
             self._mixture.add(strategy, 1.0 if self._settings.weights == "uniform" else step + 1.0)
             self._newest = step
+            self.count += 1
+
+    def strategy(self) -> Strategy:
+        """Return the average so far.
+
+        Raises:
+            ValueError: if no evaluation was in the last part of the run yet.
+        """
+        return self._mixture.strategy()
 
     def metrics(self) -> Metrics:
         """Return NashConv and the mean legal mass of the average so far; nothing before its first evaluation."""

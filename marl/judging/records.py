@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from marl.judging.diagnostics import Ruling
-from marl.types import Advantage, Credit, Reward, TurnId
+from marl.types import Advantage, Credit, Reward, TokenFigures, TurnId
 
 if TYPE_CHECKING:
     from marl.graph import Trajectory
@@ -70,6 +70,11 @@ class TurnRecord:
     advantage: float
     token_advantages: tuple[float, ...] = ()
     """One number a token, where the rule judges tokens; otherwise every token has `advantage`."""
+    token_entropy: tuple[float, ...] = ()
+    """Entropy of the learner's distribution at each token in nats, where the update computed it; rounded."""
+    token_mismatch: tuple[float, ...] = ()
+    """Log-probability of each token by the learner less that by the sampler, in nats, where both are known; rounded.
+    The learner's is from the first pass over the turn: in an update of several optimizer steps, after some of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +144,28 @@ def record_step(
         turns = [chain for turn in trajectory.turns if (chain := chains.pop(turn.id, None))]
         episodes.append(EpisodeRecord(trajectory.id, tuple(trajectory.rewards), tuple(turns)))
     return StepRecord(tuple(rule for rule, _ in rulings), tuple(groups), tuple(episodes))
+
+
+def with_token_figures(
+    record: StepRecord, trajectories: Sequence[Trajectory], figures: Mapping[TurnId, TokenFigures]
+) -> StepRecord:
+    """Return the record of a step with what its update computed of single tokens."""
+    sampled = {turn.id: turn.completion.logprobs for trajectory in trajectories for turn in trajectory.turns}
+
+    def with_figures(turn: TurnRecord) -> TurnRecord:
+        known, theirs = figures.get(turn.turn), sampled.get(turn.turn, ())
+        if known is None:
+            return turn
+        gaps = [ours - other for ours, other in zip(known.logprobs, theirs, strict=len(theirs) > 0)]
+        return replace(turn, token_entropy=_rounded(known.entropy), token_mismatch=_rounded(gaps))
+
+    episodes = [replace(each, turns=tuple(map(with_figures, each.turns))) for each in record.episodes]
+    return replace(record, episodes=tuple(episodes))
+
+
+def _rounded(numbers: Iterable[float]) -> tuple[float, ...]:
+    """Return numbers of three digits, which take a third of the room on disk."""
+    return tuple([float(f"{number:.3g}") for number in numbers])
 
 
 def _judged_turns(ruling: Ruling) -> Iterator[tuple[Turn, Pool]]:

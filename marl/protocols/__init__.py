@@ -29,7 +29,7 @@ from marl.protocols.engines import (
     WorkerEngine,
 )
 from marl.protocols.games import Drawing, Game, GameConfig, GameStart, Refusal, Speaker
-from marl.protocols.learning import CountsChanges, Learner, LearnerConfig, LearnerContext, LossConfig
+from marl.protocols.learning import CountsChanges, Learner, LearnerConfig, LearnerContext, LossConfig, ReportsTokens
 from marl.protocols.models import ModelConfig, ModelContext, ModelSource, SharedWeights, WarmUp
 from marl.protocols.play import (
     Archive,
@@ -85,6 +85,7 @@ __all__ = [
     "Peers",
     "Player",
     "Refusal",
+    "ReportsTokens",
     "Rewards",
     "RoleConfig",
     "SavedWeights",

@@ -13,7 +13,7 @@ from marl.protocols.collective import Alone, Collective, DataParallel
 from marl.protocols.memory import MemorySaver, MemoryUse, ModelSize, Workload, adamw_uses
 from marl.protocols.models import LANGUAGE_MODEL, ModelSource
 from marl.state import Stateful
-from marl.types import Metrics, Reading, Sample, Turn
+from marl.types import Metrics, Reading, Sample, TokenFigures, Turn, TurnId
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,6 +54,14 @@ class CountsChanges(Protocol):
 
     changes: int
     """Number of changes of what `state_dict` returns, raised before each: equal numbers, equal states."""
+
+
+@runtime_checkable
+class ReportsTokens(Protocol):
+    """Learner that can report figures of single tokens which its update computes in any case."""
+
+    token_figures: dict[TurnId, TokenFigures] | None
+    """Filled by an update, turn by turn; None: not wanted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
+from marl.config import cut
 from marl.data_files import write_whole
 from marl.rollout.base import PartStatus
 from marl.scenario.load import ScenarioError
@@ -22,6 +23,8 @@ from marl.scenario.load import ScenarioError
 FILE = "status.json"
 _EVERY_S = 1.0
 _MAX_BYTES = 10 << 20
+_LONGEST_PROBLEM = 2000
+"""Most characters of an error that are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class RunStatus:
     ended: bool
     """True if the run has left its folder in order."""
     activity: Activity
+    problem: str = ""
+    """The error that ended the run; "" if none did."""
 
 
 _CODEC = TypeAdapter(RunStatus)
@@ -58,14 +63,15 @@ _CODEC = TypeAdapter(RunStatus)
 def status_written(folder: Path, look: Callable[[], Activity]) -> Iterator[None]:
     """Write what `look` returns into a run's folder every second as long as this context lasts, and at its end.
 
-    A folder that cannot be written ends the run by its own files, not by this one.
+    A folder that cannot be written, or was replaced by another one, ends the run by its own files, not by this one.
     """
-    done = threading.Event()
+    done, problem, held = threading.Event(), "", folder.stat()
 
     def write() -> None:
-        status = RunStatus(socket.gethostname(), os.getpid(), time.time(), done.is_set(), look())
+        status = RunStatus(socket.gethostname(), os.getpid(), time.time(), done.is_set(), look(), problem)
         with suppress(OSError):
-            write_whole(folder / FILE, json.dumps(asdict(status)).encode())
+            if os.path.samestat(held, folder.stat()):
+                write_whole(folder / FILE, json.dumps(asdict(status)).encode())
 
     def keep_writing() -> None:
         while not done.wait(_EVERY_S):
@@ -76,6 +82,9 @@ def status_written(folder: Path, look: Callable[[], Activity]) -> Iterator[None]
     thread.start()
     try:
         yield
+    except BaseException as error:
+        problem = cut(f"{type(error).__name__}: {error}", _LONGEST_PROBLEM)
+        raise
     finally:
         done.set()
         thread.join()
@@ -92,6 +101,6 @@ def read_status(folder: Path) -> RunStatus:
         with (folder / FILE).open("rb") as file:
             return _CODEC.validate_json(file.read(_MAX_BYTES))
     except OSError:
-        raise ScenarioError(f"{folder}: no {FILE}: no run with `cluster` was trained here") from None
+        raise ScenarioError(f"{folder}: no {FILE}: no run was trained here, or by an older version") from None
     except ValueError as error:
         raise ScenarioError(f"{folder / FILE} is damaged: {str(error).partition(chr(10))[0]}") from None

@@ -27,7 +27,7 @@ from marl.training.archive import RunArchive
 from marl.training.failures import divergence_advice, memory_advice, resume_advice
 from marl.training.interrupt import STEP_S, UPDATE_S, Interrupt, Stopped
 from marl.training.run import Run
-from marl.types import Metrics, Sample, Turn
+from marl.types import Metrics, Sample, TokenFigures, Turn, TurnId
 from marl.view.console import Monitor
 from marl.view.examples import examples
 
@@ -114,6 +114,8 @@ class Training:
         metrics, trajectories = self._step(clock)
         holding, raised = self._alarms(metrics)
         self._finish(metrics | holding, clock, trajectories)
+        for monitor in self.monitors:
+            monitor.played(self.run.step, trajectories)
         if self.run.step % self.run.scenario.checkpoint.every == 0 or self.run.step == self._best.step:
             self.save()
         self._report_alarms(raised, trajectories)
@@ -148,15 +150,16 @@ class Training:
                 metrics = summarize(trajectories) | dict(zip(_LOST, map(float, lost), strict=True))
                 metrics |= run.figures(trajectories) | judgement.metrics
             due = run.update_schedule(step, batches)
+            tokens: dict[TurnId, TokenFigures] | None = {} if self._recorded(step + 1) else None
             with clock("learn"), self._stop.patient(UPDATE_S):
-                metrics |= self._learn(due)
+                metrics |= self._learn(due, tokens)
             with clock("publish"):
                 run.publish_all(due, step + 1)
         run.step += 1
         with clock("record"):
-            if self._recorded(run.step):
+            if tokens is not None:
                 self.folder.record(run.step, trajectories)
-                self.folder.record_judgement(run.step, run.record(judgement, trajectories))
+                self.folder.record_judgement(run.step, run.record(judgement, trajectories, tokens))
         return metrics, trajectories
 
     def _finish(self, metrics: Metrics, clock: Clock, trajectories: Sequence[Trajectory] = ()) -> None:
@@ -201,9 +204,9 @@ class Training:
             self.folder.record_strategies(self.run.step, rows)
         return measured
 
-    def _learn(self, samples: Mapping[str, list[Sample]]) -> Metrics:
+    def _learn(self, samples: Mapping[str, list[Sample]], tokens: dict[TurnId, TokenFigures] | None) -> Metrics:
         try:
-            return self.run.update(samples)
+            return self.run.update(samples, tokens)
         except NonFinite as error:
             learner, step = self.run.scenario.policies[error.policy].learner, self.run.step
             # What failed here before does so without any damage.

@@ -11,8 +11,8 @@ from typing import Any
 from marl.graph import Trajectory
 from marl.judging.by_game import GamesJudge
 from marl.judging.judge import Judgement
-from marl.judging.records import StepRecord
-from marl.protocols import CountsChanges, Evidence, Experience, FollowsLearning, Simulator
+from marl.judging.records import StepRecord, with_token_figures
+from marl.protocols import CountsChanges, Evidence, Experience, FollowsLearning, ReportsTokens, Simulator
 from marl.rollout.base import BaseSimulator
 from marl.scenario.schema import Scenario
 from marl.seeds import seed_of
@@ -21,7 +21,7 @@ from marl.training.placement import Learners
 from marl.training.samples import collect
 from marl.training.staleness import Staleness
 from marl.training.update_schedule import UpdateSchedule
-from marl.types import Deal, Metrics, Reading, Sample, Turn, TurnId, Usage
+from marl.types import Deal, Metrics, Reading, Sample, TokenFigures, Turn, TurnId, Usage
 
 
 @dataclass
@@ -112,13 +112,24 @@ class Run:
         turns = (turn for trajectory in trajectories for turn in trajectory.turns)
         return self.experience.metrics() | self.staleness.metrics(turns, self.step) | self.simulator.end_step()
 
-    def record(self, judgement: Judgement, trajectories: Sequence[Trajectory]) -> StepRecord:
-        """Return why each turn got its advantage."""
-        return judgement.record(trajectories, {name: role.policy for name, role in self.scenario.roles.items()})
+    def record(
+        self, judgement: Judgement, trajectories: Sequence[Trajectory], tokens: Mapping[TurnId, TokenFigures]
+    ) -> StepRecord:
+        """Return why each turn got its advantage, with what the update computed of single tokens."""
+        record = judgement.record(trajectories, {name: role.policy for name, role in self.scenario.roles.items()})
+        return with_token_figures(record, trajectories, tokens)
 
-    def update(self, samples: Mapping[str, Sequence[Sample]]) -> Metrics:
-        """Update policies as a group; return their figures as `policy/NAME/...`."""
+    def update(
+        self, samples: Mapping[str, Sequence[Sample]], tokens: dict[TurnId, TokenFigures] | None = None
+    ) -> Metrics:
+        """Update policies as a group; return their figures as `policy/NAME/...`.
+
+        `tokens`: filled with figures of the samples' tokens, by learners that report them; None: not wanted.
+        """
         self.simulator.sleep()
+        for name in samples:
+            if isinstance(learner := self.learners[name], ReportsTokens):
+                learner.token_figures = tokens
         figures = self.learners.update(samples)
         return {f"policy/{name}/{key}": value for name in figures for key, value in figures[name].items()}
 

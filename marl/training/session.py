@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -74,9 +74,7 @@ def _train(
         # Weights and libraries are there to stay: the collector need not walk them again at every step's garbage.
         gc.collect()
         gc.freeze()
-    with _followed(home, monitors, start.notes), ExitStack() as stack:
-        if scenario.cluster:
-            stack.enter_context(status_written(home.path, training.activity))
+    with _followed(home, monitors, start.notes), status_written(home.path, training.activity):
         return training(stop)
 
 
@@ -184,11 +182,21 @@ class Callback(Monitor):
         self.function(step, metrics)
 
 
+@dataclass(frozen=True, slots=True)
+class Following:
+    """Ways in which a run is followed, apart from its files."""
+
+    on_step: Callable[[int, Metrics], None] | None = None
+    """Called with (steps done, metrics) after every step."""
+    episodes: bool = True
+    """Show a sampled episode now and then on a terminal."""
+
+
 def session(
     scenario: Scenario,
     folder: Path,
     start: RunStart,
-    on_step: Callable[[int, Metrics], None] | None = None,
+    following: Following = Following(),
     stop: Interrupt | None = None,
     placement: Placement | None = None,
 ) -> bool:
@@ -199,9 +207,9 @@ def session(
     """
     home = RunFolder(folder)
     remember(dump(scenario), home.path)
-    watch = console_monitor(Screen(), scenario.schedule.steps, home.path.name)
+    watch = console_monitor(Screen(), scenario.schedule.steps, home.path.name, episodes=following.episodes)
     monitors: list[Monitor] = [watch, EventFiles(), *map(Tracker, scenario.track)]
-    monitors += [Callback(on_step)] if on_step else []
+    monitors += [Callback(following.on_step)] if following.on_step else []
     closing = Monitors([watch])
     with stop or Interrupt() as request:
         try:

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import errno
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from rich.console import Console, Group
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
 from marl.config import cut
 from marl.errors import FolderError
+from marl.graph import Trajectory
 from marl.metrics.alarms import is_alarm
 from marl.metrics.summaries import held_out_measures, of_games
+from marl.runs.liveness import Liveness, duration
+from marl.runs.row_tail import RowTail
 from marl.runs.run_folder import RunFolder
 from marl.text import for_terminal
 from marl.types import Metrics
-from marl.view.curves import spark
+from marl.view.run_frame import RunView, Screenful, run_frame
 
 _EXACT = ("eval/nashconv", "eval/average/nashconv", "eval/legal_mass", "eval/optimal")
 _SHOWN = (*_EXACT, "eval/random/win", "eval/minimax/draw")
 _QUIET_S = 5.0
+_EPISODE_S = 10.0
+"""Least time for which a sampled episode is shown, in seconds."""
+_LIVE_ROWS = 200
+"""Newest rows that a live table looks at."""
 _WARM_UP_S = 10.0
 """Seconds between two lines of a warm-up."""
 LONGEST_LINE = 200
@@ -63,6 +69,9 @@ class Monitor:
 
     def log(self, step: int, metrics: Metrics) -> None:
         """Take the metrics of a step."""
+
+    def played(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+        """Take the episodes of a step, whose metrics were logged before."""
 
     def say(self, message: str) -> None:
         """Show a message to whoever watches the run."""
@@ -114,35 +123,42 @@ def step_line(head: str, figures: Mapping[str, float]) -> str:
 
 
 class LiveTable(Monitor):
-    """A progress bar, and the notable metrics with their recent history."""
+    """A progress bar with the time that is left, tables of roles and policies, and an episode now and then."""
 
     name = "standard output"
 
-    def __init__(self, console: Console, steps: int, title: str) -> None:
-        self._console = console
-        self._history: dict[str, list[float]] = {}
-        self._progress = _bar(console)
-        self._task = self._progress.add_task(for_terminal(title), total=steps)
+    def __init__(self, console: Console, steps: int, title: str, *, episodes: bool = True) -> None:
+        """`episodes`: show a sampled episode now and then."""
+        self._console, self._steps, self._title, self._episodes = console, steps, title, episodes
+        self._rows: deque[Mapping[str, Any]] = deque(maxlen=_LIVE_ROWS)
+        self._episode: tuple[int, Trajectory] | None = None
+        self._began = self._stepped = self._chosen = time.monotonic()
         # Drawn when the screen is refreshed, not at every step: steps may be many a second.
-        self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4)
+        self._live = Live(get_renderable=self._render, console=console, refresh_per_second=2)
 
     def begin(self, folder: RunFolder) -> None:
-        for row in folder.rows():
-            self.log(int(row["step"]), row)
+        tail = RowTail(folder.path, _LIVE_ROWS)
+        tail.update()
+        self._rows.extend(tail.rows)
+        self._began = self._stepped = time.monotonic()
         self._live.start()
 
     def log(self, step: int, metrics: Metrics) -> None:
-        self._progress.update(self._task, completed=step)
-        for name, value in notable(metrics).items():
-            self._history.setdefault(name, []).append(value)
+        self._rows.append({"step": step, **metrics})
+        self._stepped = time.monotonic()
 
-    def _render(self) -> Group:
-        table = Table(box=None, pad_edge=False)
-        for heading in ("metric", "now", "history"):
-            table.add_column(heading, no_wrap=True)
-        for name, values in list(self._history.items()):
-            table.add_row(Text(for_terminal(name)), f"{values[-1]:.4g}", spark(values, 40))
-        return Group(self._progress, table)
+    def played(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+        now = time.monotonic()
+        if self._episodes and trajectories and (self._episode is None or now - self._chosen >= _EPISODE_S):
+            self._episode, self._chosen = (step, trajectories[0]), now
+
+    def _render(self) -> RenderableType:
+        now = time.monotonic()
+        words = f"for {duration(now - self._began)}, this step for {duration(now - self._stepped)}"
+        state = Liveness("training", words)
+        view = RunView(self._title, list(self._rows), self._steps, state, self._episode)
+        width, height = self._console.size
+        return run_frame(view, Screenful(width, height - 1))
 
     def say(self, message: str) -> None:
         show(self._console, message)
@@ -162,6 +178,9 @@ class Monitors(Monitor):
 
     def log(self, step: int, metrics: Metrics) -> None:
         self._tell(lambda monitor: monitor.log(step, metrics))
+
+    def played(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+        self._tell(lambda monitor: monitor.played(step, trajectories))
 
     def say(self, message: str) -> None:
         self._tell(lambda monitor: monitor.say(message))
@@ -218,6 +237,8 @@ def _bar(console: Console) -> Progress:
     return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
 
 
-def console_monitor(console: Console, steps: int, title: str) -> PlainLines | LiveTable:
-    """Return a live table on a terminal, plain lines in a pipe or a log file."""
-    return LiveTable(console, steps, title) if console.is_terminal else PlainLines(console, steps)
+def console_monitor(console: Console, steps: int, title: str, *, episodes: bool = True) -> PlainLines | LiveTable:
+    """Return a live table on a terminal, with `episodes` or without; plain lines in a pipe or a log file."""
+    if console.is_terminal:
+        return LiveTable(console, steps, title, episodes=episodes)
+    return PlainLines(console, steps)

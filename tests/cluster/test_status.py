@@ -34,8 +34,15 @@ def test_a_run_that_died_says_what_it_did_last(tmp_path: Path) -> None:
     assert learner.startswith("  learner of policy 'actor', process 0 (node2, process 8): idle for ")
 
 
+def test_an_error_that_ends_a_run_is_in_its_status(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), status_written(tmp_path, lambda: PLAYING):
+        raise ZeroDivisionError("in step 4")
+    assert read_status(tmp_path).problem == "ZeroDivisionError: in step 4"
+    assert read_status(tmp_path).ended
+
+
 def test_a_status_that_is_missing_or_damaged_is_an_error_that_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match="no run with `cluster`"):
+    with pytest.raises(ScenarioError, match="no run was trained here"):
         read_status(tmp_path)
     (tmp_path / FILE).write_text("{")
     with pytest.raises(ScenarioError, match="damaged"):

@@ -13,14 +13,16 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 
-from games.kuhn_poker import KuhnPokerConfig
+from games.kuhn_poker import MOVES, Equilibrium, KuhnPokerConfig
 from marl.config import Sampling
 from marl.graph import Trajectory
 from marl.judging.by_game import GamesJudge
+from marl.judging.records import with_token_figures
 from marl.protocols import Evidence
 from marl.runs.run_folder import RunFolder, dump
+from marl.runs.strategies import StrategyRow
 from marl.scenario.load import load
-from marl.types import Completion, Deal, Findings, Mark, Message, Request, Reward, Turn
+from marl.types import Completion, Deal, Findings, Mark, Message, Request, Reward, TokenFigures, Turn
 
 WORDS = ("<eos>", "[", "]", "check", "bet", "fold", "call")
 HOSTILE = (
@@ -44,13 +46,33 @@ def kuhn_run(folder: Path, *overrides: str, steps: int = 2, seed: int = 0, said:
         if said and step == steps:
             hands[0] = with_answer(hands[0], said)
         home.record(step, hands)
-        home.record_judgement(step, judge(Evidence(hands, "kuhn_poker")).record(hands, {"player": "actor"}))
+        record = judge(Evidence(hands, "kuhn_poker")).record(hands, {"player": "actor"})
+        home.record_judgement(step, with_token_figures(record, hands, dict(map(figures_of, hands[0].turns))))
+        home.record_strategies(step, strategy(step))
     home.record_held_out(0, [hand("held_out.0", "QJ", rng)])
     home.record_held_out(steps, [hand("held_out.0", "QJ", rng), hand("held_out.1", "KJ", rng)])
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows(steps, rng)))
     (folder / "environment.json").write_text(json.dumps({"python": "3", "packages": {"torch": "2"}}))
     tokenizer(folder / "checkpoints" / f"{steps:06d}" / "policies" / "actor")
     return folder
+
+
+def figures_of(played: Turn) -> tuple[tuple[str, int], TokenFigures]:
+    """What an update would have computed: the learner finds the second token less likely than the sampler did."""
+    return played.id, TokenFigures((-0.1, -0.75, -0.2, 0.0), (0.25, 1.0, 2.5, 0.0))
+
+
+def strategy(step: int) -> list[StrategyRow]:
+    """Kuhn's equilibrium, with probabilities that are `step` hundredths lower."""
+    states = [("player_0", betting) for betting in ("", "check bet")]
+    states += [("player_1", betting) for betting in ("check", "bet")]
+    rows = []
+    for agent, betting in states:
+        for card in "JQK":
+            state = f"{card} {betting}".strip()
+            exact = Equilibrium().probabilities(state, MOVES[betting])
+            rows.append(StrategyRow("", agent, state, 0, {m: p * (1 - step / 100) for m, p in exact.items()}))
+    return rows
 
 
 def hand(name: str, cards: str, rng: random.Random) -> Trajectory:
@@ -112,8 +134,14 @@ def rows(steps: int, rng: random.Random) -> Iterator[dict[str, float]]:
     for step in range(1, steps + 1):
         yield {
             **{"step": step, "episode/return/player_0": rng.random(), "role/player/reward/outcome": 0.0},
-            **{"policy/actor/loss": rng.random(), "policy/actor/entropy": 0.5, "step/tokens": 100.0, "time/step": 0.5},
+            **{
+                "policy/actor/loss": rng.random(),
+                "policy/actor/entropy": 0.5,
+                "step/tokens": 100.0 * step,
+                "time/step": 0.5,
+            },
             **({"alarm/player/constant": 1.0} if step == 2 else {}),
+            "time/step": 0.5,
         }
 
 

@@ -140,6 +140,31 @@ def test_ratios_to_the_learners_own_reading_start_at_one():
     assert metrics["kl_sampler"] > 0.01
 
 
+@pytest.mark.parametrize("settings", [Grpo(), Grpo(micro_tokens=30), Grpo(micro_tokens=60, merge=False, epochs=2)])
+def test_figures_of_tokens_are_those_of_the_weights_before_the_update(settings):
+    learner, samples = settings.build(context()), make(Plan(distinct=8, count=20))
+    logits = {}
+    for one in samples:
+        with torch.no_grad():
+            output = learner.model(torch.tensor([[*one.prompt_ids, *one.token_ids]]))
+        logits[one.id] = output.logits[0, len(one.prompt_ids) - 1 : -1].log_softmax(-1)
+    learner.update([])
+    learner.token_figures = {}
+    learner.update(samples)
+    assert learner.token_figures.keys() == {one.id for one in samples}
+    for one in samples:
+        figures, expected = learner.token_figures[one.id], logits[one.id]
+        chosen = expected[range(len(one.token_ids)), one.token_ids]
+        assert figures.logprobs == pytest.approx(chosen.tolist(), abs=1e-5)
+        assert figures.entropy == pytest.approx((-expected.exp() * expected).sum(-1).tolist(), abs=1e-5)
+
+
+def test_no_figures_of_tokens_are_gathered_unless_they_are_wanted():
+    learner = Grpo().build(context())
+    learner.update(make(Plan(distinct=2, count=4)))
+    assert learner.token_figures is None
+
+
 def test_imitation_lowers_its_loss_and_asks_neither_for_advantages_nor_log_probabilities():
     learner = Sft(lr=1e-2).build(context())
     samples = [replace(s, logprobs=(), sampling=Sampling(temperature=0.0)) for s in make(Plan(distinct=4, count=8))]

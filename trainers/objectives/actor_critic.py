@@ -151,7 +151,7 @@ class ActorCritic(Surrogate):
         scale_B = batch.counts_B / max(totals.columns[TARGETS], 1)
         value_B, clipped_B = scale_B * masked_sum(loss_BT, mask_BT), scale_B * masked_sum(clipped_BT, mask_BT)
         parts = {**terms.parts, "value_loss": value_B.sum(), "value_clip_fraction": clipped_B.sum()}
-        return LossTerms(terms.loss_B + self._settings.coefficient * value_B, parts, terms.stats)
+        return replace(terms, loss_B=terms.loss_B + self._settings.coefficient * value_B, parts=parts)
 
     def read(self, outputs: TokenOutputs, batch: Batch, wanted: frozenset[str]) -> dict[str, Tensor]:
         fields = super().read(outputs, batch, wanted)

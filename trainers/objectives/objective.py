@@ -23,6 +23,8 @@ class LossTerms:
     """Name -> [], this pass's share of a part of the loss; the sum of all shares is reported."""
     stats: tuple[Tensor, ...] = ()
     """[B, T] each, for a single sample, in the order of `Objective.stats`."""
+    tokens: tuple[Tensor, Tensor] | None = None
+    """[B, T] each, without gradient: log-probabilities under the sampling distribution, and entropies."""
 
 
 class Objective:

@@ -101,7 +101,8 @@ class Surrogate(Objective):
         sampler_kl_BT = sampler_kl(batch.columns["sampled"], logprobs_BT, mask_BT)
         ratio_BT = (logprobs_BT.detach() - old_BT).exp()
         stats = (clipped_BT.float(), ratio_BT, outputs.entropy_BT, sampler_kl_BT, *corrected, *kl.values())
-        return LossTerms(loss_B, {"policy_loss": policy_B.sum()}, stats)
+        tokens = logprobs_BT.detach(), outputs.entropy_BT.detach()
+        return LossTerms(loss_B, {"policy_loss": policy_B.sum()}, stats, tokens)
 
     def read(self, outputs: TokenOutputs, batch: Batch, wanted: frozenset[str]) -> dict[str, Tensor]:
         """Return `reference`: its log-probabilities of the tokens, for KL in the reward."""

@@ -15,7 +15,7 @@ from marl.types import Turn
 from marl.view.chain import CreditChain, credit_chain, not_judged
 from marl.view.edges import KINDS, marked_tokens
 from marl.view.page.layout import layout
-from marl.view.page.reference import probability, reference
+from marl.view.page.reference import drawing, probability, reference
 from marl.view.page.token_texts import TokenTexts
 from marl.view.verdicts import problem_of, readers_of, scores_of
 from marl.view.why import settings_in_words
@@ -99,10 +99,10 @@ class EpisodeView:
                 for score in scores_of(reader)
             ],
             "state": request.state,
-            "drawing": game.drawing(request.state) if game and request.state else None,
+            "drawing": drawing(game, request.state),
             "moves": list(request.options) if request.options else None,
             "probability": probability(turn),
-            "reference": reference(game, turn),
+            "reference": reference(game, request.state, request.options),
         }
 
     def _tokens(self, turn: Turn) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def _chain(judged: CreditChain) -> dict[str, Any]:
         "peers": None if peers is None else [_peer(peer.turn, peer.earned) for peer in peers[:_SHOWN_PEERS]],
         "peer_count": None if peers is None else len(peers),
         **{"baseline": turn.baseline, "scale": turn.scale, "advantage": turn.advantage},
-        "tokens": turn.token_advantages,
+        **{"tokens": turn.token_advantages, "entropy": turn.token_entropy, "mismatch": turn.token_mismatch},
     }
 
 

@@ -25,6 +25,7 @@ from marl.view.page.episode_json import EpisodeView
 from marl.view.page.filters import EpisodeFilter
 from marl.view.page.held_out import held_out
 from marl.view.page.reference import states_table
+from marl.view.page.strategies import StrategyTables
 from marl.view.run_groups import run_groups, run_names
 
 MOST_ROWS = 200
@@ -61,6 +62,7 @@ class OpenRun:
     home: RunFolder
     index: EpisodeIndex
     view: EpisodeView
+    strategies: StrategyTables
     problem: str
     """The reason why its scenario cannot be read today; "" if it can."""
 
@@ -101,6 +103,7 @@ class PageData:
             "prompt": self._prompt,
             "judgement": self._judgement,
             "states": self._states,
+            "strategies": lambda query: self._run(query).strategies.table(_step(query, "step")),
             "held_out": lambda query: held_out(self._run(query).home, _step(query, "before"), _step(query, "after")),
         }
         self._record = lru_cache(maxsize=4)(self._read_record)
@@ -258,7 +261,8 @@ def _open(name: str, path: Path) -> OpenRun:
         scenario = home.scenario()
     except (ScenarioError, FolderError) as error:
         scenario, problem = None, str(error)
-    return OpenRun(name, home, EpisodeIndex(path), EpisodeView.of_run(home, scenario), problem)
+    view, strategies = EpisodeView.of_run(home, scenario), StrategyTables(home, scenario)
+    return OpenRun(name, home, EpisodeIndex(path), view, strategies, problem)
 
 
 def _of_policies(metrics: Mapping[str, float]) -> dict[str, float]:

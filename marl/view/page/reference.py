@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from math import exp
 from statistics import fmean
 from typing import Any
 
 from marl.engines.scripted import ScriptedConfig
 from marl.graph import Trajectory
-from marl.protocols import GameConfig
+from marl.protocols import Drawing, GameConfig
 from marl.types import Turn
 
 Probabilities = Mapping[str, Mapping[str, float]]
 """Name of a player -> legal move -> probability."""
 
 
-def reference(game: GameConfig | None, turn: Turn) -> Probabilities:
-    """Return how the players that the game exports would move in a turn's information state; {} where none is known."""
-    if game is None or not turn.request.options:
+def reference(game: GameConfig | None, state: str, moves: Collection[str] | None) -> Probabilities:
+    """Return how the players that the game exports would move in an information state; {} where none is known."""
+    if game is None or not moves:
         return {}
-    moves = tuple(turn.request.options)
     known = {}
     for name, player in game.opponents().items():
         if isinstance(player, ScriptedConfig):
             try:
-                known[name] = dict(player.probabilities(turn.request.state, moves))
+                known[name] = dict(player.probabilities(state, tuple(moves)))
             except (LookupError, ValueError):
                 continue  # a state that the player does not know, as in a file that somebody has edited
     return known
+
+
+def drawing(game: GameConfig | None, state: str) -> Drawing | None:
+    """Return the game's picture of an information state; None where there is none."""
+    if game is None or not state:
+        return None
+    try:
+        return game.drawing(state)
+    except (LookupError, ValueError):  # as above
+        return None
 
 
 def probability(turn: Turn) -> float | None:
@@ -63,6 +72,6 @@ def _row(game: GameConfig | None, key: tuple[str, str, str], turns: list[Turn]) 
         "made": made,
         "unreadable": sum(turn.action is None for turn in turns) / len(turns),
         "sampled": {move: fmean(values) for move, values in stated.items() if values},
-        "reference": reference(game, turns[0]),
-        "drawing": game.drawing(key[2]) if game else None,
+        "reference": reference(game, key[2], moves),
+        "drawing": drawing(game, key[2]),
     }

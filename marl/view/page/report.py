@@ -76,6 +76,7 @@ def _answers(data: PageData, episodes: int) -> Iterator[tuple[str, Any]]:
         query = {"run": name, "limit": str(MOST_ROWS)}
         yield _address("rows", {"run": name}), data.answer("rows", query)
         yield _address("held_out", {"run": name}), data.answer("held_out", {"run": name})
+        yield _address("strategies", {"run": name}), data.answer("strategies", {"run": name})
         picked = chosen(run, episodes)
         yield _address("episodes", {"run": name}), {"episodes": picked, "index": run.index.progress()}
         yield from _of_episodes(data, name, picked)

@@ -19,8 +19,10 @@ from marl.view.run_groups import RunGroup, differing, flat
 
 MOST_POINTS = 2000
 """Most points of a curve that the page draws."""
-_SUMS = ("time/", "step/tokens", "step/eval_tokens", "credit/tokens")
+_SUMS = ("time/", "credit/tokens")
 """Metrics of a step that add up over a run."""
+_TOTALS = ("step/tokens", "step/eval_tokens")
+"""Metrics that count from the run's start."""
 Row = Mapping[str, Any]
 
 
@@ -38,13 +40,17 @@ def summary(home: RunFolder) -> dict[str, Any]:
                 sums[name] += value
             elif value and is_alarm(name):
                 held[name].append(row["step"])
-    totals = {name: value for name, value in last.items() if name.startswith("policy/") and "/total_" in name}
+    totals = {name: value for name, value in last.items() if name in _TOTALS or _is_cost(name)}
     return {
         "step": last.get("step", 0),
         "metrics": [name for name in names if name != "step"],
         "ledger": dict(sorted(sums.items())) | totals,
         "alarms": [_alarm(name, steps) for name, steps in sorted(held.items())],
     }
+
+
+def _is_cost(name: str) -> bool:
+    return name.startswith("policy/") and "/total_" in name
 
 
 def _alarm(name: str, steps: Sequence[int]) -> dict[str, Any]:

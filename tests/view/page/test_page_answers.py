@@ -15,6 +15,7 @@ from games.tic_tac_toe import TicTacToeConfig
 from marl.commands.page import OfflineRules
 from marl.runs.run_folder import RunFolder
 from marl.view.page.page_data import NotThere, PageData
+from marl.view.page.reference import drawing
 from marl.view.why import why
 
 
@@ -119,6 +120,36 @@ def test_information_states_are_counted_and_compared_with_the_equilibrium(
             assert part == sum(turn.action == move for turn in here) / len(here)
         assert row["reference"]["nash"] == Equilibrium().probabilities(row["state"], tuple(row["moves"]))
         assert row["drawing"]["rows"][0][0] == row["state"][0]
+
+
+def test_figures_of_tokens_are_those_that_the_update_computed(data: PageData) -> None:
+    shown = answer(data, "episode", run="a", step=1, episode="000000.0.0")
+    for chain in shown["chains"]:
+        assert chain["entropy"] == [0.25, 1.0, 2.5, 0.0]
+        assert chain["mismatch"] == [0.0, -0.05, 0.0, 0.0]
+    sibling = answer(data, "episode", run="a", step=1, episode="000000.0.1")
+    assert all(chain["entropy"] == [] for chain in sibling["chains"])
+
+
+def test_recorded_strategies_stand_beside_their_average_and_the_equilibrium(data: PageData) -> None:
+    shown = answer(data, "strategies", run="a")
+    assert (shown["steps"], shown["step"], shown["averaged"], shown["problem"]) == ([1, 2, 3], 3, 2, "")
+    assert len(shown["states"]) == 12
+    for row in shown["states"]:
+        exact = Equilibrium().probabilities(row["state"], tuple(row["moves"]))
+        assert row["reference"]["nash"] == exact
+        assert row["newest"] == {move: pytest.approx(chance * 0.97) for move, chance in exact.items()}
+        # The last half of three steps: steps 2 and 3, weighted by the policy's own reach, which is nearly the same.
+        assert row["average"] == {move: pytest.approx(chance * 0.975, abs=1e-3) for move, chance in exact.items()}
+        assert row["distance"] == pytest.approx(0.03)
+    assert answer(data, "strategies", run="a", step=1)["averaged"] == 0
+    with pytest.raises(ValueError, match="no strategies of step 9"):
+        answer(data, "strategies", run="a", step=9)
+
+
+def test_a_state_that_its_game_cannot_draw_is_shown_as_text() -> None:
+    assert drawing(TicTacToeConfig(), "xxx") is None
+    assert drawing(None, "xo") is None
 
 
 def test_runs_are_described_with_alarms_costs_and_differences(data: PageData) -> None:

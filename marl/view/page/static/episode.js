@@ -2,7 +2,7 @@
 import { address, figure, html, KINDS, share, stay, typing, useEffect, useState, value } from "./words.js";
 import { ask, live, useAnswer } from "./store.js";
 import { cut, Prompt, spelled, Written } from "./text.js";
-import { advantages, SHADES, Tokens, TokenTable } from "./tokens.js";
+import { advantages, greatestMismatch, SHADES, Tokens, TokenTable } from "./tokens.js";
 import { Graph } from "./graph.js";
 import { Board, Moves } from "./board.js";
 import { Chain } from "./chain.js";
@@ -32,16 +32,16 @@ function Messages({ run, episode, turn }) {
       : shown.map((i) => html`<div class="message"><span class="speaker">${turn.messages[i].role}</span><${Prompt} turn=${turn} message=${i} colours=${KINDS} /></div>`)}`;
 }
 
-function Answer({ turn, chain, shade, setShade, scale }) {
+function Answer({ turn, chain, learnt, shade, setShade, scale, mismatch }) {
   const [table, setTable] = useState(false);
   const sampled = turn.tokens.ids.length > 0;
   return html`<h4>answered${CUT_OFF[turn.finish] ? html` <span class="warning">${CUT_OFF[turn.finish]}</span>` : null}</h4>
     ${sampled ? html`<p class="tools"><label>shade by <select value=${shade} onChange=${(event) => setShade(event.target.value)}>
       ${Object.entries(SHADES).map(([name, words]) => html`<option value=${name}>${words}</option>`)}</select></label>
       <button type="button" aria-pressed=${table ? "true" : "false"} onClick=${() => setTable(!table)}>token table</button></p>` : null}
-    ${sampled && shade !== "plain" ? html`<${Tokens} turn=${turn} chain=${chain} shade=${shade} scale=${scale} />` : html`<${Written} text=${turn.text} label="completion" />`}
+    ${sampled && shade !== "plain" ? html`<${Tokens} turn=${turn} chain=${chain} learnt=${learnt} shade=${shade} scale=${scale} mismatch=${mismatch} />` : html`<${Written} text=${turn.text} label="completion" />`}
     ${turn.reason ? html`<${Written} text=${turn.reason} label="reason" />` : null}
-    ${sampled && table ? html`<${TokenTable} turn=${turn} chain=${chain} />` : null}
+    ${sampled && table ? html`<${TokenTable} turn=${turn} chain=${chain} learnt=${learnt} />` : null}
     <p>read as ${turn.action === null ? html`<b class="warning">nothing: no legal move could be read</b>` : html`<b class="said">${spelled(cut(turn.action, 400))}</b>`}
       ${turn.probability === null ? null : html`, sampled with probability ${share(turn.probability)}`}</p>`;
 }
@@ -63,7 +63,7 @@ function Turn({ run, episode, turn, chain, shaded, other, shade, setShade, scale
   return html`<article class="turn" aria-label="turn ${turn.index}">
     <h3 tabindex="-1" id="turn-title">turn ${turn.index}: ${spelled(turn.agent)} <small>role ${turn.role}, policy ${turn.policy}${sampled ? `, ${version(turn.versions)}` : ""}${turn.attempt ? `, after ${turn.attempt} refused` : ""}</small></h3>
     <${Messages} run=${run} episode=${episode} turn=${turn} />
-    <${Answer} turn=${turn} chain=${shaded} shade=${shade} setShade=${setShade} scale=${scale} />
+    <${Answer} turn=${turn} chain=${shaded} learnt=${chain} shade=${shade} setShade=${setShade} scale=${scale} mismatch=${greatestMismatch(episode)} />
     <${Scores} turn=${turn} /><${Knowledge} turn=${turn} />
     <div class="chains"><${Chain} chain=${chain} title="credit, as it was learnt from" learnt=${true} run=${run} step=${episode.step} />
       ${other ? html`<${Chain} chain=${other.chains[turn.index]} title="credit by ${other.rule}" run=${run} step=${episode.step} />` : null}</div>
@@ -72,7 +72,7 @@ function Turn({ run, episode, turn, chain, shaded, other, shade, setShade, scale
 
 function StepFigures({ episode, policy }) {
   const known = Object.entries(episode.metrics).filter(([name]) => name.startsWith(`policy/${policy.split("@")[0]}/`));
-  return html`<p class="faint">Entropy and the sampler's mismatch are recorded for the step, not for each token: ${known.length
+  return html`<p class="faint">Figures of the step: ${known.length
     ? known.map(([name, number]) => `${name.split("/").at(-1)} ${figure(number)}`).join(", ") : "nothing for this policy"}.</p>`;
 }
 

@@ -1,0 +1,101 @@
+"""Recorded strategies of a run: move probabilities in every information state, newest and average, beside those of the
+players that the game exports."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from marl.evaluation.average import AveragePolicy
+from marl.evaluation.game_tree import GameTree, Situation, Strategy, grow
+from marl.rollout.casting import RoleCasting
+from marl.runs.run_folder import RunFolder
+from marl.runs.strategies import StrategyRow
+from marl.scenario.schema import Scenario
+from marl.view.page.reference import Probabilities, drawing, reference
+
+Recorded = Sequence[tuple[int, Sequence[StrategyRow]]]
+
+
+class StrategyTables:
+    """Tables of one run's recorded strategies. Of each game the tree is walked once, when an average is asked for."""
+
+    def __init__(self, home: RunFolder, scenario: Scenario | None) -> None:
+        """`scenario`: None, if it cannot be read today; then there is neither an average nor a reference."""
+        self._home = home
+        self._views: Mapping[str, Any] = scenario.by_game() if scenario else {}
+        self._tree = lru_cache(maxsize=None)(self._walk)
+
+    def table(self, step: int | None) -> dict[str, Any]:
+        """Return the strategies that the evaluation of a step measured; None: of the newest one.
+
+        Raises:
+            ValueError: if that step has none, or a file is damaged.
+            FolderError: if a file is a symbolic link that leads out of the run's folder.
+        """
+        recorded = list(self._home.strategies())
+        steps = [number for number, _ in recorded]
+        if not steps:
+            return {"steps": [], "step": None, "averaged": 0, "problem": "", "states": []}
+        step = steps[-1] if step is None else step
+        if step not in steps:
+            raise ValueError(f"no strategies of step {step}; there are: {', '.join(map(str, steps))}")
+        averages, averaged, problem = self._averages([each for each in recorded if each[0] <= step])
+        rows = [self._row(row, averages) for row in recorded[steps.index(step)][1]]
+        return {"steps": steps, "step": step, "averaged": averaged, "problem": problem, "states": rows}
+
+    def _row(self, row: StrategyRow, averages: Mapping[str, Strategy]) -> dict[str, Any]:
+        view = self._views.get(row.game)
+        game = view.game if view else None
+        players = reference(game, row.state, row.moves)
+        average = averages.get(row.game, {}).get(Situation(row.agent, row.state, row.attempt))
+        return {
+            **{"game": row.game, "agent": row.agent, "state": row.state, "attempt": row.attempt},
+            **{"moves": list(row.moves), "newest": row.moves, "average": average, "reference": players},
+            **{"distance": _distance(row.moves, players), "drawing": drawing(game, row.state)},
+        }
+
+    def _averages(self, recorded: Recorded) -> tuple[dict[str, Strategy], int, str]:
+        """Return game -> its average strategy, the number of evaluations in it, and why there is none."""
+        averages: dict[str, Strategy] = {}
+        averaged = 0
+        for name, view in self._views.items():
+            if not view.evaluate.average:
+                continue
+            try:
+                average = AveragePolicy(self._tree(name), view.evaluate.average, view.schedule.steps)
+                for step, strategy in _of_game(recorded, name):
+                    average.take(step, strategy)
+            except ValueError as error:  # strategies of another game, or one that is too large
+                return {}, 0, str(error)
+            if average.count:
+                averages[name], averaged = average.strategy(), average.count
+        return averages, averaged, ""
+
+    def _walk(self, name: str) -> GameTree:
+        view = self._views[name]
+        return grow(view.game, RoleCasting(view.roles, view.schedule.seed), view.seats)
+
+
+def _of_game(recorded: Recorded, name: str) -> Iterator[tuple[int, Strategy]]:
+    for step, rows in recorded:
+        strategy: dict[Situation, dict[str, float]] = defaultdict(dict)
+        for row in rows:
+            if row.game == name:
+                strategy[Situation(row.agent, row.state, row.attempt)] = row.moves
+        if strategy:
+            yield step, strategy
+
+
+def _distance(moves: Mapping[str, float], players: Probabilities) -> float | None:
+    """Return the total variation between a strategy and the first of the exported players; None where there is none.
+
+    What is missing to 1 in the strategy counts as a move that the player never makes.
+    """
+    if not players:
+        return None
+    other = next(iter(players.values()))
+    missing = max(0.0, 1 - sum(moves.values()))
+    return (missing + sum(abs(chance - other.get(move, 0.0)) for move, chance in moves.items())) / 2

@@ -1,0 +1,139 @@
+"""`marl top` and the live table of `marl train` on a real pseudo-terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from page_runs import HOSTILE, kuhn_run
+from real_runs import Desk
+
+_STYLES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_DEADLINE_S = 120.0
+
+
+class Terminal:
+    """A process on a terminal of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], master: int) -> None:
+        self.process, self._master, self.output = process, master, ""
+
+    def until(self, text: str) -> str:
+        """Read on until a text has been shown; return all output so far."""
+        ends = time.monotonic() + _DEADLINE_S
+        while text not in _STYLES.sub("", self.output):
+            assert time.monotonic() < ends, self.output
+            ready, _, _ = select.select([self._master], [], [], 1.0)
+            if ready:
+                self._read()
+        return self.output
+
+    def press(self, key: str) -> None:
+        os.write(self._master, key.encode())
+
+    def ended(self) -> int:
+        """Read to the end; return the exit status."""
+        while self._read():
+            pass
+        return self.process.wait(_DEADLINE_S)
+
+    def _read(self) -> bool:
+        try:
+            self.output += os.read(self._master, 1 << 16).decode(errors="replace")
+        except OSError:  # the other side is closed
+            return False
+        return True
+
+    def settings(self) -> list[object]:
+        return termios.tcgetattr(self._master)
+
+
+@contextmanager
+def on_terminal(*words: str, width: int = 100, height: int = 40, **environment: str) -> Iterator[Terminal]:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+    given = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "marl", *words],
+        **{"stdin": slave, "stdout": slave, "stderr": slave, "start_new_session": True},
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C is a signal to it
+        env=given | {"TERM": "xterm-256color"} | environment,
+    )
+    terminal = Terminal(process, master)
+    before = terminal.settings()
+    os.close(slave)
+    try:
+        yield terminal
+        assert terminal.settings()[:4] == before[:4]
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MARL_CACHE", str(tmp_path / "cache"))
+    return kuhn_run(tmp_path / "run", steps=3, said=HOSTILE)
+
+
+def test_top_follows_a_run_until_q_is_pressed(run: Path) -> None:
+    with on_terminal("top", str(run), "--every", "0.1", width=300) as terminal:
+        terminal.until("step 3/3")
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"step": 2777, "role/odd\x1b[2Jrole/turns": 1.0}) + "\n")
+        output = terminal.until("step 2777/3")
+        assert "\x1b[?1049h" in output
+        terminal.press("q")
+        assert terminal.ended() == 0
+        assert "\x1b[?1049l" in terminal.output
+    assert "\x1b[2J" not in terminal.output
+    assert r"odd\x1b[2Jrole" in terminal.output
+    assert "\x1b[31mred" not in terminal.output
+    assert r"\x1b[31mred" in terminal.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["ctrl-c", "SIGTERM"])
+def test_the_terminal_is_restored_however_top_is_left(how: str, run: Path) -> None:
+    with on_terminal("top", str(run)) as terminal:
+        terminal.until("step 3/3")
+        if how == "SIGTERM":
+            os.kill(terminal.process.pid, signal.SIGTERM)
+        else:
+            terminal.press("\x03")
+        assert terminal.ended() == (128 + signal.SIGTERM if how == "SIGTERM" else 0)
+        assert "\x1b[?1049l" in terminal.output
+        assert "Traceback" not in terminal.output
+
+
+@pytest.mark.slow
+def test_training_on_a_terminal_shows_progress_roles_and_an_episode(desk: Desk) -> None:
+    file = desk.path / "scenario.yaml"
+    file.write_text(yaml.safe_dump(desk.scenario))
+    cache = str(desk.path / "cache")
+    words = ("train", str(file), "schedule.steps=4")
+    with on_terminal(*words, "--out", str(desk.path / "shown"), MARL_CACHE=cache) as terminal:
+        assert terminal.ended() == 0
+    output = _STYLES.sub("", terminal.output)
+    assert "step 4/4  100%" in output
+    assert re.search(r"role +return +trend", output)
+    assert re.search(r"episode 00000\d\.\d+\.\d, step \d", output)
+    with on_terminal(*words, "--no-episodes", "--out", str(desk.path / "plain"), MARL_CACHE=cache) as terminal:
+        assert terminal.ended() == 0
+    assert not re.search(r"episode 00000\d\.\d+\.\d, step \d", terminal.output)

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from gymnasium.spaces import Discrete, MultiDiscrete
@@ -89,7 +89,8 @@ class AecGame(TextGame):
     """An environment, played by the names of its actions. Its rewards are paid as it pays them.
 
     Agents of an environment whose metadata say `is_parallelizable`, as those of all parallel ones do, are asked
-    together in each round: no observation changes before all have moved.
+    together in each round: no observation changes before all have moved. Each agent's observation is put into words
+    once a move, so that an environment which draws random numbers for it shows the same one to everybody who looks.
     """
 
     def __init__(self, env: AECEnv[str, Any, Any], words: Words, rules: AecRules) -> None:
@@ -103,17 +104,18 @@ class AecGame(TextGame):
         super().__init__(tuple(env.possible_agents), rules.illegal, tuple(moves))
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
-        self._seed = rng.getrandbits(31)
+        self._start_seed = rng.getrandbits(31)
         self._cut: set[str] = set()
+        self._shown: dict[str, str] = {}
         self._past: dict[str, list[str]] = {agent: [] for agent in self.seats}
         self._paid = dict.fromkeys(self.seats, 0.0)
-        with self._random.seeded(self._seed):
-            self._env.reset(seed=self._seed)
+        with self._random.seeded(self._start_seed):
+            self._env.reset(seed=self._start_seed)
         return self._env.agent_selection
 
     def start_key(self) -> str:
         """Return the environment's seed: two seeds may lead to one start, but that cannot be seen from here."""
-        return str(self._seed)
+        return str(self._start_seed)
 
     def hears(self, agent: str) -> tuple[str, ...]:
         return self._words.hears(self._env, agent)
@@ -126,27 +128,37 @@ class AecGame(TextGame):
         return tuple([each for each in later if not (env.terminations[each] or env.truncations[each])])
 
     def describe(self, agent: str) -> str:
-        return self._words.describe(self._env, agent) if agent in self._env.agents else "The game is over."
+        if agent not in self._env.agents:
+            return "The game is over."
+        if agent not in self._shown:
+            with self._random:
+                self._shown[agent] = self._words.describe(self._env, agent)
+        return self._shown[agent]
 
     def state_of(self, agent: str) -> str:
         """Return all that the agent has observed and done."""
         return "\n".join([agent, *self._past[agent], self.describe(agent)])
 
     def legal(self, agent: str) -> tuple[str, ...]:
-        mask, values = action_mask(self._env, agent), self._values[agent]
+        with self._random:
+            mask, values = action_mask(self._env, agent), self._values[agent]
         if mask is None:
             return tuple(values)
-        return tuple([name for name, legal in zip(values, mask, strict=True) if legal])
+        names = tuple([name for name, legal in zip(values, mask, strict=True) if legal])
+        if not names:
+            raise ValueError(f"{self.name}: the action mask of {agent!r} allows no action, and it is to move")
+        return names
 
     def move(self, action: str) -> str | Mapping[str, float]:
         env, agent = self._env, self._env.agent_selection
         self._past[agent] += [self.describe(agent), action]
         # An environment counts what an agent is paid since its last action.
         before = env._cumulative_rewards | {agent: 0.0}
+        self._shown = {}
         with self._random:
             env.step(self._values[agent][action])
-        after = env._cumulative_rewards
-        payments = {each: total - before[each] for each, total in after.items() if total != before[each]}
+        gained = {each: total - before.get(each, 0.0) for each, total in env._cumulative_rewards.items()}
+        payments = {each: payment for each, payment in gained.items() if payment}
         self.pay(payments)
         for each, payment in payments.items():
             self._paid[each] += float(payment)
@@ -155,6 +167,14 @@ class AecGame(TextGame):
             return env.agent_selection
         self._check_payments()
         return {}
+
+    def copy(self, seed: int | None = None) -> Self:
+        """Return as described in the base. `seed` reaches the global generators, and the environment's `np_random`."""
+        other = super().copy(seed)
+        if seed is not None:
+            other._random.seeded(seed)
+            reseed(vars(other._env.unwrapped), seed)
+        return other
 
     def _check_payments(self) -> None:
         """Raise ValueError if the environment has not paid what is declared of it."""
@@ -168,10 +188,11 @@ class AecGame(TextGame):
     def _remove_dead(self) -> None:
         """Step the agents that are done with None, as PettingZoo asks, until it is somebody's turn or all are."""
         env = self._env
-        while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
-            if env.truncations[env.agent_selection]:
-                self._cut.add(env.agent_selection)
-            env.step(None)
+        with self._random:
+            while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
+                if env.truncations[env.agent_selection]:
+                    self._cut.add(env.agent_selection)
+                env.step(None)
 
     def _end(self) -> None:
         super()._end()
@@ -198,11 +219,15 @@ def action_mask(env: AECEnv[str, Any, Any], agent: str) -> Sequence[int] | None:
 
 
 def numbered(env: AECEnv[str, Any, Any], agent: str) -> list[str]:
-    """Return the numbers of the agent's actions as names: `0`, `1` ...; of tuples, `0 0`, `0 1` ..."""
-    space = _actions(env, agent)
-    if isinstance(space, Discrete):
-        return [str(number) for number in range(int(space.n))]
-    return [" ".join(map(str, numbers)) for numbers in product(*map(range, space.nvec))]
+    """Return the agent's actions as the environment numbers them: `0`, `1` ...; tuples as `0 0`, `0 1` ..."""
+    return [str(value) if isinstance(value, int) else " ".join(map(str, value)) for value in _values(env, agent)]
+
+
+def reseed(attributes: dict[str, Any], seed: int) -> None:
+    """Replace the generator that Gymnasium and PettingZoo call `np_random`, if an environment has one."""
+    for name in ("np_random", "_np_random"):
+        if isinstance(attributes.get(name), np.random.Generator):
+            attributes[name] = np.random.default_rng(seed)
 
 
 def _values(env: AECEnv[str, Any, Any], agent: str) -> list[Any]:

@@ -11,8 +11,9 @@ from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Literal, Self, SupportsFloat, TypeVar
 
 import numpy as np
+from gymnasium import Env
 from gymnasium.spaces import Dict, MultiBinary, Space, Text
-from pettingzoo import AECEnv
+from pettingzoo import AECEnv, ParallelEnv
 from pydantic import Field, model_validator
 
 from marl.config import Config, nearest
@@ -385,9 +386,23 @@ def _copied(value: _Value, memo: dict[int, Any]) -> _Value:
         memo[id(value)] = {key: _copied(each, memo) for key, each in value.items()}  # type: ignore[attr-defined]
     elif kind is list or kind is set:
         memo[id(value)] = kind([_copied(each, memo) for each in value])  # type: ignore[attr-defined,call-arg]
+    elif isinstance(value, AECEnv | ParallelEnv | Env):
+        return _copied_environment(value, memo)  # type: ignore[return-value]
     else:
         return copy.deepcopy(value, memo)
     return memo[id(value)]
+
+
+def _copied_environment(env: Any, memo: dict[int, Any]) -> Any:
+    """Return a copy of an environment of others as it is now, wrappers included.
+
+    `copy.deepcopy` would make most of PettingZoo's anew and lose where they are: they inherit from `EzPickle`, whose
+    copies are what a constructor returns for the same arguments.
+    """
+    if id(env) not in memo:
+        memo[id(env)] = other = type(env).__new__(type(env))
+        vars(other).update({name: _copied(value, memo) for name, value in vars(env).items()})
+    return memo[id(env)]
 
 
 def replay(game: Game, seed: int | None, options: Mapping[str, Any] | None, actions: Iterable[str | None]) -> None:

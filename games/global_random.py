@@ -21,11 +21,17 @@ class GlobalRandom:
         self._seed: int | None = seed
         self._state: Any = None
         self._outside: Any = None
+        self._begun: Any = None
 
     def seeded(self, seed: int) -> Self:
         """Return the context itself, which begins anew from `seed` when it is entered."""
         self._seed = seed
         return self
+
+    @property
+    def used(self) -> bool:
+        """Return True if a random number was drawn since it was seeded, or a generator seeded by others."""
+        return repr(self._state) != repr(self._begun)
 
     def __enter__(self) -> None:
         self._outside = _get()
@@ -34,7 +40,7 @@ class GlobalRandom:
         else:
             random.seed(self._seed)
             np.random.seed(self._seed % 2**32)
-            self._seed = None
+            self._begun, self._seed = _get(), None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._state = _get()

@@ -17,13 +17,14 @@ _NAMES: dict[str, Sequence[str]] = {
     "tictactoe_v3": [f"{column}{row}" for column, row in product("abc", "123")],
 }
 """Environment -> names of its actions in their order. Cells of tic-tac-toe: column, then row from the top."""
+_CHESS_ACTIONS = 8 * 8 * 73
 _COLUMNS = "ABCDEFGHJKLMNOPQRST"
 """Columns of a Go board, which have no I."""
 
 
 def names_of_actions(environment: str, seat: int, count: int) -> Sequence[str]:
     """Return the names of the `count` actions of a classic game, for the agent at `seat`; () if none are known."""
-    if environment == "chess_v6":
+    if environment == "chess_v6" and count == _CHESS_ACTIONS:
         return _chess(seat)
     if environment == "go_v5":
         size = round((count - 1) ** 0.5)

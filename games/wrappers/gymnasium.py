@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import gymnasium
 from gymnasium.spaces import Space
 from pettingzoo import AECEnv
 from pydantic import field_validator
 
-from games.aec import AecGame, AecRules
+from games.aec import AecGame, AecRules, reseed
+from games.global_random import GlobalRandom
 from games.wrappers.imports import maker
 from games.wrappers.pettingzoo import DescribedConfig
 from games.wrappers.words import TemplateWords
@@ -41,17 +42,18 @@ class GymnasiumConfig(DescribedConfig):
             raise ValueError(f"no environment {place!r}: {error} {advice}") from error
         return place
 
-    def build(self) -> AecGame:
+    def build(self) -> SingleSeatGame:
         env = SingleSeat(self._make(), self.id)
         words = TemplateWords(self.describe, self.actions)
         words.check(env)
-        return AecGame(env, words, AecRules(self.kind, self.illegal))
+        return SingleSeatGame(env, words, AecRules(self.kind, self.illegal))
 
     def _make(self) -> gymnasium.Env[Any, Any]:
         try:
-            if ":" in self.id:
-                return _maker(self.id)(**self.settings)
-            return gymnasium.make(self.id, **self.settings)
+            with GlobalRandom():
+                if ":" in self.id:
+                    return _maker(self.id)(**self.settings)
+                return gymnasium.make(self.id, **self.settings)
         except (TypeError, ImportError, gymnasium.error.Error) as error:
             raise ValueError(f"id: {self.id!r} with settings {self.settings}: {error}") from error
 
@@ -74,6 +76,10 @@ class SingleSeat(AECEnv[str, Any, Any]):
 
     def action_space(self, agent: str) -> Space[Any]:
         return self._env.action_space
+
+    def reseed(self, seed: int) -> None:
+        """Let the environment draw other random numbers from now on."""
+        reseed(vars(self._env.unwrapped), seed)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         self._observation, info = self._env.reset(seed=seed, options=options)
@@ -99,3 +105,15 @@ class SingleSeat(AECEnv[str, Any, Any]):
         self.terminations, self.truncations = {SEAT: terminated}, {SEAT: truncated and not terminated}
         self.infos = {SEAT: info}
         self._accumulate_rewards()
+
+
+class SingleSeatGame(AecGame):
+    """An environment of Gymnasium, played by the names of its actions."""
+
+    _env: SingleSeat
+
+    def copy(self, seed: int | None = None) -> Self:
+        other = super().copy(seed)
+        if seed is not None:
+            other._env.reseed(seed)
+        return other

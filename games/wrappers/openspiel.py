@@ -119,14 +119,15 @@ class OpenSpielGame(TextGame):
         super().__init__(tuple(f"player_{player}" for player in range(game.num_players())), settings.illegal)
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
-        if self._settings._seed_parameter(self._game):
-            self._game = self._settings.load(rng.getrandbits(31))
+        own_seed = rng.getrandbits(31) if self._settings._seed_parameter(self._game) else None
+        if own_seed is not None:
+            self._game = self._settings.load(own_seed)
         self._state = self._game.new_initial_state()
         self._joint: dict[int, int] = {}
         self._past: dict[str, list[str]] = {agent: [] for agent in self.seats}
         self._returns = [0.0] * len(self.seats)
         self._draw(options.get(CHANCE, ()))
-        self._start = str(self._state.history())
+        self._start = f"{self._state.history()}{'' if own_seed is None else f'/{own_seed}'}"
         return self._following()
 
     def _draw(self, first: Sequence[int] = ()) -> None:

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 
 from games.aec import AecGame, AecRules
 from games.base import TextGameConfig
+from games.global_random import GlobalRandom
 from games.wrappers.imports import maker, package
 from games.wrappers.words import TemplateText, TemplateWords
 from marl.config import nearest
@@ -25,7 +26,8 @@ class DescribedConfig(TextGameConfig):
     describe: TemplateText | None = None
     """jinja2 template of what an agent reads: `observation` (numbers as nested lists), `mask`, `legal` (names of the
     legal moves), `agent`, `seat` (its number from 0), `name` (of the environment), `rendering` (with `render_mode:
-    ansi`). None: the rendering if there is one, or else up to 256 numbers in rows."""
+    ansi`). None: the rendering if there is one, or else up to 256 numbers in rows. A rendering is the same for all
+    agents: where it shows what is hidden from some, give a template."""
     actions: tuple[str, ...] | TemplateText | None = None
     """Names of the actions in their order, or a template of a name: `action` (number from 0), `number` (as text; of a
     tuple all its numbers), `agent`, `seat`. None: known names of PettingZoo's classic games, or else numbers."""
@@ -68,7 +70,8 @@ def environment(maker: Any, settings: Mapping[str, Any]) -> AECEnv[str, Any, Any
         ValueError: if `maker` does not take the settings, or makes something else.
     """
     try:
-        env = maker(**settings)
+        with GlobalRandom():
+            env = maker(**settings)
     except TypeError as error:
         raise ValueError(f"settings: {dict(settings)} are not taken: {error}") from error
     if isinstance(env, ParallelEnv):

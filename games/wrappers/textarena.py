@@ -92,8 +92,8 @@ class TextArenaGame(TextGame):
                 raise ValueError(f"id: {settings.id} cannot begin: {type(error).__name__}: {error}") from error
 
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
-        self._seed = rng.getrandbits(31)
-        self._make(self._seed)
+        self._start_seed = rng.getrandbits(31)
+        self._make(self._start_seed)
         self._read = dict.fromkeys(self.seats, "")
         self._news = dict.fromkeys(self.seats, "")
         self._invalid = 0.0
@@ -112,7 +112,7 @@ class TextArenaGame(TextGame):
 
     def start_key(self) -> str:
         """Return the seed: two seeds may lead to one start, but that cannot be seen from here."""
-        return str(self._seed)
+        return str(self._start_seed)
 
     def hears(self, agent: str) -> tuple[str, ...]:
         return (agent,)

@@ -101,12 +101,17 @@ class TrlGame(TextGame):
     def deal(self, rng: random.Random, options: Mapping[str, Any]) -> str:
         problem = deal_problem(self.name, self._tasks, rng, options) if self._tasks else None
         seed = rng.getrandbits(31)
-        self._key = problem.key if problem else str(seed)
+        self._problem = problem.key if problem else ""
         question = "\n\n".join(filter(None, [self._settings.prompt, problem.question if problem else ""]))
         self._columns = columns_of(problem) if problem else {}
         with self._random.seeded(seed):
             self._environment = self._settings.make()
-            hint = self._environment.reset(prompt=[{"role": "user", "content": question}], **self._columns)
+            hint = settled(self._environment.reset(prompt=[{"role": "user", "content": question}], **self._columns))
+        if not isinstance(hint, str | None):
+            raise ValueError(
+                f"{self.name}: `reset` returned {type(hint).__name__}; choices: text to read first, or None"
+            )
+        self._key = "/".join(filter(None, [self._problem, str(seed) if self._random.used or not problem else ""]))
         self._prompt = question + (hint or "")
         self._turns: list[tuple[str, str]] = []
         self._calls = 0
@@ -120,7 +125,7 @@ class TrlGame(TextGame):
         return self._key
 
     def problem(self) -> str:
-        return self._key if self._tasks else ""
+        return self._problem
 
     def describe(self, agent: str) -> str:
         return "\n\n".join(filter(None, [conversation([("user", self._prompt), *self._turns]), self._manual]))

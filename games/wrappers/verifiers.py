@@ -8,7 +8,7 @@ import random
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field
 
@@ -92,8 +92,10 @@ class VerifiersGame(TextGame):
         self._client.forget()
         env, row = self._environment, self._settings.rows(self._row[0])[self._row[1]]
         self._rollout = self._loop.create_task(env.rollout(row, self._client, "policy", {}))
-        with self._random.seeded(rng.getrandbits(31)):
+        seed = rng.getrandbits(31)
+        with self._random.seeded(seed):
             self._run()
+        self._key = "/".join(map(str, (*self._row, *([seed] if self._random.used else []))))
         if self._rollout.done():
             self._rollout.result()  # its error, if that is why it ended
             raise ValueError(f"{self.name}: row {self._row} ended before the first answer")
@@ -116,7 +118,8 @@ class VerifiersGame(TextGame):
         question.cancel()
 
     def start_key(self) -> str:
-        return "/".join(map(str, self._row))
+        """Return the row, with the seed where the environment has drawn random numbers for it."""
+        return self._key
 
     def describe(self, agent: str) -> str:
         question = self._client.question
@@ -143,6 +146,10 @@ class VerifiersGame(TextGame):
             self._loop.run_until_complete(self._environment.rubric.score_rollout(state))
         self._measures = {name: float(value) for name, value in state["metrics"].items()}
         return {SEAT: state["reward"]}
+
+    def copy(self, seed: int | None = None) -> Self:
+        """Raise ValueError: a conversation that waits for an answer cannot be copied, only replayed."""
+        raise ValueError(f"{self.name}: an environment of verifiers cannot be copied, which search needs")
 
     def findings(self) -> Findings:
         """Return what each reward function said."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import prod
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Text
@@ -61,6 +61,10 @@ class TemplateWords:
         """
         self._source, self._actions, self._hears = describe, actions, hears
         self._names: dict[str, Sequence[str]] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return itself: copies of a game speak with the same words, and a template cannot be copied."""
+        return self
 
     @cached_property
     def _template(self) -> CompiledTemplate | None:

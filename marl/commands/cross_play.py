@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
@@ -25,6 +25,7 @@ from marl.scenario.load import ScenarioError
 from marl.text import read_json
 from marl.training.placement import make_simulator
 
+Rating = Literal["elo", "glicko"]
 EPISODES = 200
 """Episodes of each pair unless it is told how many."""
 _SAVED_EVERY_S = 30.0
@@ -37,9 +38,19 @@ class CrossPlay:
 
     tournament: Tournament
     out: Path | None
+    rating: Rating = "elo"
 
     @classmethod
-    def of(cls, played: Roster, *, episodes: int | None, budget: int | None, seed: int, out: Path | None) -> CrossPlay:
+    def of(
+        cls,
+        played: Roster,
+        *,
+        episodes: int | None,
+        budget: int | None,
+        seed: int,
+        out: Path | None,
+        rating: Rating = "elo",
+    ) -> CrossPlay:
         """Return the tournament of a roster with so many episodes a pair, or in all.
 
         Raises:
@@ -58,7 +69,7 @@ class CrossPlay:
                 f"{option}: {len(empty.pairs)} pairs play {len(empty.seats)} episodes each at least, one for every seat"
             )
         starts = each // len(empty.seats)
-        return cls(Tournament(played.scenario, played.entrants, starts, seed, empty.simulator), out)
+        return cls(Tournament(played.scenario, played.entrants, starts, seed, empty.simulator), out, rating)
 
     def __call__(self) -> CrossTable:
         """Play what the file does not hold yet, and return the whole table; the file is written now and then."""
@@ -89,7 +100,8 @@ class CrossPlay:
     def _table(self, meetings: Mapping[Pair, Meeting]) -> CrossTable:
         tournament = self.tournament
         names = [entrant.name for entrant in tournament.entrants]
-        return CrossTable(names, meetings, tournament.scenario.game.is_zero_sum(), len(tournament.seats) == 2)
+        zero_sum = tournament.scenario.game.is_zero_sum()
+        return CrossTable(names, meetings, zero_sum, len(tournament.seats) == 2, self.rating)
 
     def _key(self, pair: Pair) -> str:
         first, second = (self.tournament.entrants[number].identity for number in pair)

@@ -92,6 +92,13 @@ class EvalOptions:
     seed: Annotated[int | None, typer.Option(min=0, help="With --cross-play: of starts and answers; default: 0.")] = (
         None
     )
+    rating: Annotated[
+        Literal["elo", "glicko"] | None,
+        typer.Option(
+            help="With --cross-play: elo (default; all games count alike) or glicko (Glicko-2: starts are periods, "
+            "later ones count more)."
+        ),
+    ] = None
     game: Annotated[
         str | None, typer.Option(help="Of a scenario with several games: the one that players meet in.")
     ] = None
@@ -116,6 +123,8 @@ def evaluate(target: _Measured, options: EvalOptions, overrides: Overrides = Non
     if options.cross_play or options.exploitability:
         _compare([str(target), *(overrides or ())], options)
         return
+    if options.rating is not None:
+        raise ScenarioError(f"--rating {options.rating} has no effect without --cross-play")
     if options.suite is not None:
         _evaluate_suite(str(target), options.suite, options, overrides or ())
     else:
@@ -145,7 +154,8 @@ def _compare(players: Sequence[str], options: EvalOptions) -> None:
 
     if options.cross_play and options.exploitability:
         raise ScenarioError("--cross-play and --exploitability: give one of them")
-    _expect_only(options, {"cross_play", "exploitability", "episodes", "budget", "seed", "game", "policy", "out"})
+    meant = {"cross_play", "exploitability", "episodes", "budget", "seed", "game", "policy", "out"}
+    _expect_only(options, meant | ({"rating"} if options.cross_play else set()))
     met = roster(players, game=options.game, policy=options.policy)
     (_cross_play if options.cross_play else _exploitability)(met, options)
 
@@ -171,7 +181,14 @@ def _cross_play(met: Roster, options: EvalOptions) -> None:
     from marl.commands.cross_play import CrossPlay
     from marl.view.cross_table import draw_matrix, standings
 
-    play = CrossPlay.of(met, episodes=options.episodes, budget=options.budget, seed=options.seed or 0, out=options.out)
+    play = CrossPlay.of(
+        met,
+        episodes=options.episodes,
+        budget=options.budget,
+        seed=options.seed or 0,
+        out=options.out,
+        rating=options.rating or "elo",
+    )
     table = play()
     echo(standings(table))
     if options.out is not None:

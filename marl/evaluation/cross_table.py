@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from marl.evaluation.cross_play import Meeting, Pair, Returns
+from marl.evaluation.glicko import GlickoRating, glicko
 from marl.evaluation.ratings import EloRating, ratings
 from marl.statistics import normal, wilson
 from marl.zero_sum import Mixture, nash
@@ -68,6 +69,7 @@ class CrossTable:
     meetings: Mapping[Pair, Meeting]
     zero_sum: bool
     two_seats: bool
+    rating: Literal["elo", "glicko"] = "elo"
 
     @cached_property
     def cells(self) -> list[list[CrossScore | None]]:
@@ -94,9 +96,11 @@ class CrossTable:
         )
 
     @cached_property
-    def ratings(self) -> list[EloRating]:
-        """Return each player's rating, with a drawn game added to each pair; empty if the game allows none."""
-        return [] if self.unrated else ratings(self._points())
+    def ratings(self) -> list[EloRating] | list[GlickoRating]:
+        """Return each player's rating, Elo's with a drawn game added to each pair; empty if the game allows none."""
+        if self.unrated:
+            return []
+        return glicko(self._points()) if self.rating == "glicko" else ratings(self._points())
 
     def _points(self) -> np.ndarray:
         """Return the points of i against j in the episodes from start s, as [s, i, j]."""

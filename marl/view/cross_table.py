@@ -13,6 +13,8 @@ from rich.text import Text
 
 from marl.errors import Writing
 from marl.evaluation.cross_table import CrossScore, CrossTable
+from marl.evaluation.glicko import GlickoRating
+from marl.evaluation.ratings import EloRating
 from marl.text import for_terminal
 from marl.view.text_table import rendered
 
@@ -25,6 +27,7 @@ _MOST_NUMBERS = 15
 """Most players for which the picture's cells have numbers in them."""
 _DARK = 0.6
 """Share of the largest value from which a cell's colour is dark."""
+_TITLES = {"elo": "Elo", "glicko": "Glicko-2"}
 _WIDTH = 1000
 """As wide as it needs to be: what a terminal breaks can be read, what is cut cannot."""
 
@@ -52,17 +55,22 @@ def standings(table: CrossTable) -> str:
 def _ranking(table: CrossTable, names: Sequence[str]) -> Table:
     shown = Table(box=box.SIMPLE)
     shown.add_column("player")
-    for title in ("Elo", "95 % interval", "mean return", "in equilibrium"):
+    for title in (_TITLES[table.rating], "95 % interval", "mean return", "in equilibrium"):
         shown.add_column(title, justify="right")
     equilibrium = table.equilibrium
-    for number in sorted(range(len(names)), key=lambda number: -table.ratings[number].elo):
+    for number in sorted(range(len(names)), key=lambda number: -_points(table.ratings[number])):
         rated = table.ratings[number]
         means = [cell.mean for column, cell in enumerate(table.cells[number]) if cell and column != number]
         share = 0.0 if equilibrium is None else equilibrium[number]
-        interval = f"[{rated.low:+.0f}, {rated.high:+.0f}]"
-        figures = (f"{rated.elo:+.0f}", interval, f"{sum(means) / len(means):+.3f}", f"{share:.3f}")
+        sign = "+" if table.rating == "elo" else ""  # Elo is shown about 0, Glicko about 1500
+        interval = f"[{rated.low:{sign}.0f}, {rated.high:{sign}.0f}]"
+        figures = (f"{_points(rated):{sign}.0f}", interval, f"{sum(means) / len(means):+.3f}", f"{share:.3f}")
         shown.add_row(_plain(names[number]), *figures)
     return shown
+
+
+def _points(rated: EloRating | GlickoRating) -> float:
+    return rated.elo if isinstance(rated, EloRating) else rated.rating
 
 
 def _matrix(table: CrossTable, names: Sequence[str]) -> Table:

@@ -43,6 +43,20 @@ def test_all_kinds_of_players_meet_and_the_file_holds_what_the_table_shows(
     assert column[last] == column[written["players"].index(str(snapshot))]
 
 
+def test_ratings_can_be_glickos_of_the_same_games(run: Any, whole: Desk, tmp_path: Path) -> None:
+    out = tmp_path / "cross.json"
+    players = (whole.run, "nash", "random", "--budget", 60, "--out", out)
+    status, said, complaint = run("eval", "--cross-play", *players, "--rating", "glicko")
+    assert (status, complaint) == (0, "")
+    assert "Glicko-2" in said
+    rated = json.loads(out.read_text())["ratings"]
+    assert [sorted(each) for each in rated] == [["deviation", "rating", "volatility"]] * 3
+    assert all(each["deviation"] < 350 for each in rated)  # nobody is as unknown as at first
+    again = run("eval", "--cross-play", *players)[1]
+    assert "Elo" in again
+    assert run("eval", whole.run, "--rating", "glicko")[2] == "--rating glicko has no effect without --cross-play"
+
+
 def test_pairs_that_the_file_holds_are_not_played_again(run: Any, whole: Desk, tmp_path: Path) -> None:
     out = tmp_path / "cross.json"
     first = ("eval", "--cross-play", whole.run, "nash", "random", "--budget", 12, "--out", out)

@@ -14,7 +14,7 @@ from pettingzoo import AECEnv
 from pettingzoo.test import api_test
 from real_runs import tiny
 
-from games.aec import AecConfig, AecGame
+from games.aec import AecConfig, AecGame, numbered
 from games.base import replay
 from marl.scenario.load import validate
 
@@ -208,3 +208,16 @@ def test_an_environment_is_a_game_of_a_scenario_by_import_path() -> None:
         "schedule": {"steps": 1, "groups": 1, "group_size": 2},
     }
     assert isinstance(validate(scenario).game.build(), AecGame)
+
+
+def test_a_mask_that_allows_nothing_is_reported_with_its_agent() -> None:
+    game = LeavingConfig().build()
+    game.reset(0)
+    game._env.infos["bob"] = {"action_mask": np.array([0, 0], dtype=np.int8)}
+    with pytest.raises(ValueError, match="leaving: the action mask of 'bob' allows no action, and it is to move"):
+        game.step(game.infos["ann"]["legal"][0])
+
+
+def test_actions_without_names_are_called_by_their_own_numbers() -> None:
+    env = Leaving()
+    assert numbered(env, "ann") == ["5", "6"]

@@ -93,6 +93,19 @@ class GuessEnvironment:
         return float(self.won)
 
 
+class EchoEnvironment:
+    """An environment of TRL without chance, whose `reset` is awaited."""
+
+    def __init__(self, words: Any = "Now.") -> None:
+        self.words = words
+
+    async def reset(self, **row: Any) -> Any:
+        return self.words
+
+    def get_reward(self) -> float:
+        return 1.0
+
+
 def brevity(completions: Any, **_: Any) -> list[float]:
     """A reward function of TRL: less for each message."""
     return [-0.1 * len(completion) for completion in completions]

@@ -155,12 +155,32 @@ def test_rows_of_a_task_are_prompts_and_columns() -> None:
     problem = config.task.build().problem("held_out", 1) if config.task else None
     assert problem
     assert game.observe(SEAT)["text"].startswith(problem.question)
-    assert (game.infos[SEAT]["problem"], game.start_key()) == (problem.key, problem.key)
+    assert game.infos[SEAT]["problem"] == problem.key
     game.step(problem.answer)
     assert game.reward_components == {SEAT: {"GuessEnvironment": 0.0, "exact": 2.0}}
     game.reset(0)
     game.step(call("guess", number=10))
     assert game.terminations == {SEAT: True}, "max_calls ends the episode"
+
+
+@pytest.mark.parametrize(("env", "starts"), [("GuessEnvironment", 3), ("EchoEnvironment", 1)])
+def test_starts_of_one_row_are_equal_unless_the_environment_draws_random_numbers(env: str, starts: int) -> None:
+    task = {"kind": "arithmetic", "numbers": [1, 9], "train": 20, "held_out": 5}
+    config = TrlConfig.model_validate({"env": f"chat_environments:{env}", "task": task})
+    game, keys = config.build(), set()
+    for seed in range(3):
+        game.reset(seed, config.held_out(1)[0])
+        keys.add(game.start_key())
+    assert len(keys) == starts
+
+
+def test_a_reset_of_trl_may_be_awaited_and_returns_text() -> None:
+    game = TrlConfig(env="chat_environments:EchoEnvironment", prompt="Say it. ").build()
+    game.reset(0)
+    assert game.observe(SEAT)["text"].startswith("Say it. Now.")
+    game = TrlConfig(env="chat_environments:EchoEnvironment", settings={"words": 3}).build()
+    with pytest.raises(ValueError, match="`reset` returned int; choices: text to read first, or None"):
+        game.reset(0)
 
 
 def test_a_reward_function_of_trl_is_a_verifier() -> None:

@@ -72,3 +72,15 @@ def test_the_same_seed_gives_the_same_episode_also_after_a_fork() -> None:
 def test_what_cannot_be_played_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         GymnasiumConfig.model_validate(settings).build()
+
+
+def test_a_copy_with_a_seed_meets_other_chances_so_that_search_does_not_foresee_its_own() -> None:
+    game = GymnasiumConfig.model_validate(LAKE | {"settings": {"render_mode": "ansi"}}).build()
+    game.reset(0)
+    same, others = game.copy(), [game.copy(seed) for seed in range(6)]
+    texts = []
+    for each in (game, same, *others):
+        each.step("2")
+        texts.append(each.observe("player_0")["text"])
+    assert texts[0] == texts[1]
+    assert len({*texts}) > 1

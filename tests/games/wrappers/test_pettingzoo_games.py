@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import re
+from importlib import import_module
 from typing import Any
 
 import chess
@@ -123,6 +125,64 @@ def test_an_environment_that_seeds_the_global_generator_disturbs_nobody() -> Non
     game = PettingZooConfig(env=f"{__name__}:Lamps").build()
     game.reset(5)
     assert (np.random.rand(3) == expected).all()
+
+
+class Drawn(Lamps):
+    """Lamps whose number is drawn from the global generator when they are made, and which are seen through noise."""
+
+    def __init__(self) -> None:
+        super().__init__(size=int(np.random.randint(2, 200)))
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        _, infos = super().reset(seed, options)
+        return {agent: self.light + np.random.rand() for agent in self.agents}, infos
+
+
+def test_an_environment_that_draws_when_it_is_made_or_looked_at_is_the_same_each_time() -> None:
+    games = [PettingZooConfig(env=f"{__name__}:Drawn").build() for _ in range(3)]
+    for index, game in enumerate(games):
+        np.random.seed(index)
+        game.reset(5)
+        for _ in range(index):
+            game.observe("ann"), game.observe("bob")
+        game.step("0 0")
+    assert len({game.observe("bob")["text"] for game in games}) == 1
+    assert len({game.infos["bob"]["state"] for game in games}) == 1
+
+
+@pytest.mark.parametrize("name", ["connect_four_v3", "leduc_holdem_v4", "rps_v2", "hanabi_v5"])
+def test_what_is_paid_is_what_the_environment_pays(name: str) -> None:
+    game, env = classic(name, describe="").build(), import_module(f"pettingzoo.classic.{name}").env()
+    game.reset(3)
+    env.reset(seed=int(game.start_key()))
+    paid, earned = (dict.fromkeys(game.possible_agents, 0.0) for _ in range(2))
+    rng, vocabulary = random.Random(1), game.vocabulary
+    for agent in env.agent_iter():
+        _, reward, terminated, truncated, _ = env.last()
+        earned[agent] += reward
+        action = None
+        if not (terminated or truncated):
+            assert game.agent_selection == agent
+            name = rng.choice(game.infos[agent]["legal"] or ())
+            action = (vocabulary or ()).index(name)
+            game.step(name)
+            paid = {each: paid[each] + game.rewards[each] for each in paid}
+        env.step(action)
+    assert over(game)
+    assert paid == earned
+
+
+@pytest.mark.parametrize("name", ["connect_four_v3", "leduc_holdem_v4"])
+def test_a_game_can_be_copied_in_the_middle_as_search_does(name: str) -> None:
+    game = classic(name, describe="{{ observation }}").build()
+    game.reset(0)
+    rng = random.Random(0)
+    game.step(rng.choice(game.infos[game.agent_selection]["legal"] or ()))
+    copy = game.copy(1)
+    seen = game.observe(game.agent_selection)["text"]
+    copy.step(rng.choice(copy.infos[copy.agent_selection]["legal"] or ()))
+    assert game.observe(game.agent_selection)["text"] == seen
+    assert copy.steps_taken == game.steps_taken + 1
 
 
 def test_a_declaration_about_payoffs_is_checked() -> None:

@@ -1,0 +1,70 @@
+"""Leagues whose simulators and learners are actors of a real Ray cluster: earlier weights speak in every process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from leagues import with_exploiter
+from real_runs import contents
+
+from marl.cluster.placement import PartitionedPlacement, RayPlacement
+from marl.scenario.cluster import ClusterConfig
+from marl.scenario.load import validate
+from marl.training.placement import Placement
+from marl.training.session import Callback, RunStart, train
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+OF_PROCESSES = ("time/", "cluster/", "policy/actor/idle", "policy/actor/restarts")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster(made: Path) -> Iterator[None]:
+    ray = pytest.importorskip("ray")
+    threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MARL_CACHE", str(made))
+        ray.init(
+            address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1"
+        )
+        yield
+        ray.shutdown()
+    torch.set_num_threads(threads)
+
+
+def outcome(
+    folder: Path, placement: Placement, on_step: Callable[[int], None] = lambda step: None
+) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
+    """Return what a short league leaves: metrics that no clock decides, weights of the pool, episodes, judgements."""
+    monitors = [Callback(lambda step, metrics: on_step(step))]
+    assert train(validate(with_exploiter()), folder, RunStart(), monitors, placement=placement)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    kept = [{name: value for name, value in row.items() if not name.startswith(OF_PROCESSES)} for row in rows]
+    return kept, contents(folder, "league", "trajectories", "judgements")
+
+
+def test_a_league_with_an_exploiter_and_a_lost_simulator_has_the_bits_of_one_in_this_process(tmp_path: Path) -> None:
+    rows, files = outcome(tmp_path / "here", PartitionedPlacement(2))
+    settings = ClusterConfig(simulators=2, cpus=0.5, learners={"actor": 1}, learner_cpus=0.5)
+    placement, notes = RayPlacement(settings), list[str]()
+
+    def strike(step: int) -> None:
+        parts = placement.parts[-1]
+        notes.extend(parts.take_notes())
+        if step == 3:
+            os.kill(int(parts.status()[0].place.rpartition(" ")[2]), signal.SIGKILL)
+
+    try:
+        assert outcome(tmp_path / "ray", placement, strike) == (rows, files)
+    finally:
+        placement.close()
+    assert any("simulator 0" in note and "died while" in note for note in notes)
+    assert rows[-1]["league/pool"] > 3
+    assert any(row.get("league/matches") for row in rows)
+    assert rows[-1]["league/exploiter/resets"] > 0

@@ -142,6 +142,16 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """A completion to imitate."""
+
+    token_ids: Many[int]
+    """Its tokens, the end token included."""
+    share: float
+    """Probability with which it is to be said."""
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """Completion of a policy, token for token."""
 
@@ -163,6 +173,9 @@ class Completion:
     mark_tokens: Many[tuple[int, int]] = ()
     """For each of the request's `marks`, its first token in `prompt_ids` and the one after its last; empty where the
     engine does not know the prompt's tokens."""
+    targets: Many[Target] = ()
+    """Distribution over completions that imitation learns in place of this one, such as the policy of a search; shares
+    add up to 1. Empty: this one alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,5 +384,7 @@ class Sample:
     rewards: tuple[tuple[int, float], ...] = ()
     """Payments to its agent from this turn until its next one: (index in the episode of the turn at which it was paid,
     value)."""
+    targets: tuple[Target, ...] = ()
+    """As of `Completion`."""
     staleness: int = 0
     """Number of steps since the weights that sampled its first token were the newest."""

@@ -18,15 +18,16 @@ from marl.evaluation.game_tree import grow
 from marl.evaluation.held_out import HeldOut
 from marl.evaluation.searching import exact_figures
 from marl.metrics.summaries import of_games
-from marl.protocols import GameConfig
+from marl.protocols import Critic, GameConfig
 from marl.rollout.simulator import RolloutSimulator
 from marl.runs.checkpoint import verify_policies
 from marl.runs.run_folder import RunFolder, environment
 from marl.scenario.load import ScenarioError, explain, load, problem_list
 from marl.scenario.schema import Scenario
 from marl.scenario.yaml_text import read_yaml
+from marl.search.play import critic_obstacle
 from marl.search.settings import SearchSettings
-from marl.training.restore import best_step, restore
+from marl.training.restore import best_step, restore, restored_critic
 from marl.types import Metrics
 
 
@@ -39,6 +40,8 @@ class MeasuredPolicies:
     """Step of the run's checkpoint; None: untrained."""
     simulator: Callable[[], RolloutSimulator]
     """Load the weights."""
+    critic: Callable[[], Critic] | None = None
+    """Load the critics of the run's learners; None: untrained."""
 
 
 def trained(run: Path, overrides: Sequence[str], step: int | None, *, best: bool) -> MeasuredPolicies:
@@ -59,7 +62,8 @@ def trained(run: Path, overrides: Sequence[str], step: int | None, *, best: bool
     home = RunFolder(run)
     scenario = home.scenario()
     chosen = best_step(run) if best else home.latest(verify_policies)[0] if step is None else step
-    return MeasuredPolicies(scenario, chosen, lambda: restore(run, chosen)[1])
+    critic = partial(restored_critic, run, chosen) if chosen else None
+    return MeasuredPolicies(scenario, chosen, lambda: restore(run, chosen)[1], critic)
 
 
 def untrained(file: Path, overrides: Sequence[str], step: int | None, *, best: bool) -> MeasuredPolicies:
@@ -94,7 +98,9 @@ def measure_policies(
     views = policies.scenario.by_game()
     opponents = _opponents(policies.scenario, against) if against else {}
     _expect_figures([view.game for view in views.values()], against)
+    critic = _critic_of(policies) if search and search.values == "critic" else None
     simulator = policies.simulator()
+    simulator.critic = critic
     metrics: Metrics = {}
     for name, view in views.items():
         table = simulator.of_game(name) if name else simulator
@@ -104,6 +110,22 @@ def measure_policies(
             results = match(view, table, opponents[name], episodes=episodes, seed=0, search=search)
             metrics |= of_game(name, results.metrics(f"eval/{Path(against).name}"))
     return metrics
+
+
+def _critic_of(policies: MeasuredPolicies) -> Critic:
+    """Return the critics of a run's learners.
+
+    Raises:
+        ScenarioError: if there are none, or they cannot value positions of a game.
+    """
+    if policies.critic is None:
+        raise ScenarioError(
+            "--search: values: 'critic', but nobody has learned values: give the folder of a run; choices: rollouts"
+        )
+    for view in policies.scenario.by_game().values():
+        if problem := critic_obstacle(view.game):
+            raise ScenarioError(f"--search: values: 'critic', but game {view.game.kind!r} {problem}")
+    return policies.critic()
 
 
 def read_search(text: str) -> SearchSettings:

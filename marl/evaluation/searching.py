@@ -11,8 +11,8 @@ from marl.evaluation.game_tree import GameTree, History, grow, nash_conv, values
 from marl.rollout.base import BaseSimulator
 from marl.rollout.episode import Episode
 from marl.scenario.schema import Scenario
-from marl.search.planner import SearchResult, sharpened
-from marl.search.play import SearchPlayer
+from marl.search.planner import SearchResult
+from marl.search.play import SearchPlayer, learnt_policy
 from marl.search.settings import SearchSettings
 from marl.types import Deal, Metrics
 
@@ -52,8 +52,7 @@ def _policy(result: SearchResult, settings: SearchSettings) -> dict[str, float]:
     """Return the probability with which each move is played after a search."""
     if settings.temperature == 0:
         return {move: float(move == result.chosen) for move in result.moves}
-    exponent = 1.0 if settings.rule == "gumbel" else settings.temperature
-    return dict(zip(result.moves, sharpened(result.policy, exponent), strict=True))
+    return dict(zip(result.moves, learnt_policy(result, settings), strict=True))
 
 
 def _convergence(tree: GameTree, policies: list[dict[str, float]]) -> Metrics:

@@ -2,25 +2,25 @@
 
 Expert iteration (Anthony et al. 2017), AlphaZero (1712.01815): search makes a better policy of the present one, the
 policy imitates it, and the next search begins from there. The turns are those that the search chose, with the
-log-probabilities that the policy gives them, so any learner that takes others' words learns from them: `sft` raises
-the probability of each. As moves are drawn from the search's policy (`temperature: 1`), what it minimises is the cross
-entropy to that policy.
+log-probabilities that the policy gives them, so any learner that takes others' words learns from them. `sft` minimises
+the cross entropy to the search's policy as a whole; with a `critic`, that learns how searched games end, and the next
+search may value positions by it (`values: critic`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
 from marl.config import nearest
 from marl.experience.rollouts import StatelessExperience
-from marl.protocols import Deals, Experience, ExperienceConfig, Simulator
+from marl.protocols import Cast, Deals, Experience, ExperienceConfig, Simulator
 from marl.rollout.base import BaseSimulator
 from marl.search.planner import SearchResult
-from marl.search.play import SearchPlayer, Seating, search_metrics
+from marl.search.play import SearchPlayer, Seating, critic_obstacle, search_metrics
 from marl.search.settings import RootNoise, SearchSettings
 from marl.types import Deal, Metrics
 
@@ -36,7 +36,10 @@ class SearchedPlay(SearchSettings, ExperienceConfig):
     roles: tuple[str, ...] = ()
     """Roles that search for their moves; default: all. The others sample their answers."""
     temperature: float = Field(default=1.0, ge=0)
-    """A move is drawn from the search's policy to the power of 1 / temperature: 1 lets imitation learn that policy."""
+    """A move is drawn from the search's policy to the power of 1 / temperature, and that is what imitation learns."""
+    targets: Literal["policy", "move"] = "policy"
+    """What `sft` imitates of a turn: all that the search's policy might have said, each by its probability (cross
+    entropy to that policy), or the one move that was drawn from it. Other learners know the move alone."""
     noise: RootNoise | None = RootNoise()
     """`puct`: noise in the prior at the root. None: there is none."""
 
@@ -44,6 +47,20 @@ class SearchedPlay(SearchSettings, ExperienceConfig):
         for role in self.roles:
             if role not in seats.values():
                 yield f"roles: no seat has the role {role!r}; {nearest(role, set(seats.values()))}"
+
+    def miscast(self, cast: Cast) -> Iterable[str]:
+        if self.values != "critic":
+            return
+        if cast.game and (problem := critic_obstacle(cast.game)):
+            yield f"values: 'critic', but game {cast.game.kind!r} {problem}"
+        for role in dict.fromkeys(cast.seats.values()):
+            policy = cast.learning.get(role)
+            if policy is None or "values" not in cast.readable.get(policy, ()):
+                whose = "nobody learns from it" if policy is None else f"the learner of policy {policy!r} has none"
+                yield (
+                    f"values: 'critic', but role {role!r} has no critic: {whose}; choices: rollouts, or a learner with "
+                    "one (`sft` with `critic: {where: trunk}`, awr, ppo)"
+                )
 
     def build(self) -> Experience:
         return ExpertIteration(self)
@@ -57,7 +74,7 @@ class ExpertIteration(StatelessExperience):
         self._metrics: Metrics = {}
 
     def gather(self, step: int, deals: Deals, simulator: Simulator) -> list[Trajectory]:
-        """Return the step's episodes, in the order of its deals."""
+        """Return the step's episodes, in the order of its deals, without those that were dropped."""
         assert isinstance(simulator, BaseSimulator)
         # Deals of several games, and those whose seats are rotated, are tables of their own.
         tables: dict[tuple[str, tuple[tuple[str, str], ...]], list[Deal]] = defaultdict(list)
@@ -65,14 +82,15 @@ class ExpertIteration(StatelessExperience):
         for deal in starts:
             tables[deal.game, tuple(deal.seats.items())].append(deal)
         played: dict[str, Trajectory] = {}
+        learn_policy = self._settings.targets == "policy"
         results: list[SearchResult] = []
         for (_, seats), group in tables.items():
             seating = Seating(self._settings.roles or frozenset(role for _, role in seats), dict(seats))
-            player = SearchPlayer(simulator, self._settings, seating, purpose="train")
+            player = SearchPlayer(simulator, self._settings, seating, purpose="train", targets=learn_policy)
             played |= {trajectory.id: trajectory for trajectory in player.play(group)}
             results += player.results
         self._metrics = search_metrics(results)
-        return [played[deal.episode] for deal in starts]
+        return [played[deal.episode] for deal in starts if deal.episode in played]
 
     def metrics(self) -> Metrics:
         """Return `search/...` of the last step."""

@@ -34,6 +34,7 @@ from marl.protocols.models import ModelConfig, ModelContext, ModelSource, Shared
 from marl.protocols.play import (
     Archive,
     Cast,
+    Critic,
     Deals,
     Experience,
     ExperienceConfig,
@@ -61,6 +62,7 @@ __all__ = [
     "Collective",
     "CountsChanges",
     "CreditPart",
+    "Critic",
     "DataParallel",
     "Deals",
     "Drawing",

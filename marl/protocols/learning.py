@@ -87,8 +87,6 @@ class LearnerConfig(Component):
     """True if it compares answers to one start, which takes groups of two or more."""
     reads: ClassVar[frozenset[str]] = frozenset({"logprobs"})
     """Fields of `Reading` that it can read of a turn, for credit that needs them."""
-    credit_needs: ClassVar[frozenset[str]] = frozenset()
-    """Fields of `Reading` that credit must use, because the learner learns from the result: a critic's values."""
     off_policy: ClassVar[bool] = False
     """True if it learns from what anybody said. Others take it that their policy did, or correct by its probability."""
     publishes: ClassVar[bool] = True
@@ -98,6 +96,12 @@ class LearnerConfig(Component):
     def readable(self) -> frozenset[str]:
         """Return `reads` and the fields that these settings add, such as a reference model's log-probabilities."""
         return self.reads
+
+    @property
+    def credit_needs(self) -> frozenset[str]:
+        """Return fields of `Reading` that credit must use, because the learner learns from the result: a critic's
+        values."""
+        return frozenset()
 
     @property
     def uses_credit(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
@@ -130,6 +130,18 @@ class Simulator(Protocol):
         ...
 
 
+class Critic(Protocol):
+    """Values by the critics of a run's learners, for whoever plans ahead."""
+
+    def __call__(self, turns: Sequence[Turn]) -> list[float]:
+        """Return what the agent of each turn is expected to be paid from its prompt on, in the game's rewards.
+
+        Raises:
+            ValueError: if the learner of its policy has no critic; names the policies whose learners have one.
+        """
+        ...
+
+
 class Experience(Stateful, Protocol):
     """Supplies a step's trajectories: fresh play, a start pool, a tree search, recorded episodes, a data set."""
 
@@ -209,6 +221,8 @@ class Cast:
     """Role whose turns are learnt from -> its policy."""
     policies: Mapping[str, bool]
     """Policy -> whether it has weights."""
+    readable: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """Policy that learns -> fields of `Reading` that its learner reads."""
 
 
 class ExperienceConfig(Component):

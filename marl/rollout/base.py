@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from marl.graph import Trajectory
-from marl.protocols import Engine, EngineConfig, GameConfig, Player, Rewards, RoleConfig, View
+from marl.protocols import Critic, Engine, EngineConfig, GameConfig, Player, Rewards, RoleConfig, View
 from marl.rollout.casting import RoleCasting
 from marl.rollout.episode import GameError
 from marl.rollout.request_router import Answer
@@ -65,6 +65,8 @@ class BaseSimulator(ABC):
         self.dropped = 0
         self.unjudged = 0
         """Number of episodes that were left out because a worker process failed, for no fault of theirs."""
+        self.critic: Critic | None = None
+        """Values by the run's learners, for searches; None: there are none. Tables of other roles share it."""
         self.tokens: Counter[str] = Counter()
         """Tokens sampled or scored, by purpose: train, eval, credit."""
         self._branches: dict[str, Counter[str]] = {}
@@ -210,7 +212,7 @@ class BaseSimulator(ABC):
             for branch in range(first, first + fork.n)
         ]
 
-    def _drop(self, error: GameError) -> None:
+    def drop(self, error: GameError) -> None:
         """Count an episode whose game raised.
 
         Raises:

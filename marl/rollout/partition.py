@@ -70,7 +70,7 @@ class PartitionedSimulator(BaseSimulator):
 
     def _like(self, games: Mapping[str, GameConfig], table: Table) -> PartitionedSimulator:
         other = PartitionedSimulator(games, table.roles, self._ledger.parts)
-        other._ledger, other.tokens = self._ledger, self.tokens
+        other._ledger, other.tokens, other.critic = self._ledger, self.tokens, self.critic
         other._table = replace(table, number=next(self._ledger.tables))
         return other
 
@@ -119,7 +119,7 @@ class PartitionedSimulator(BaseSimulator):
         result = cast("EpisodeResult", self._ledger.results.pop(ticket))
         self.tokens[purpose] += result.tokens
         if result.error:
-            self._drop(result.error)
+            self.drop(result.error)
         if result.trajectory is None:
             self.unjudged += result.error is None
             return None

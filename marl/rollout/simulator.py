@@ -109,7 +109,7 @@ class RolloutSimulator(BaseSimulator):
     ) -> RolloutSimulator:
         other = RolloutSimulator(game, casting, engines)
         other._limits, other._router, other.tokens = self._limits, self._router, self.tokens
-        other._guests = self._guests
+        other._guests, other.critic = self._guests, self.critic
         return other
 
     def start(self, work: Sequence[Deal | Fork], rewards: Rewards | None = None) -> list[Ticket]:
@@ -276,7 +276,7 @@ class RolloutSimulator(BaseSimulator):
         )
 
     def _leave_out(self, ticket: Ticket, error: GameError, tokens: int = 0) -> None:
-        self._drop(error)
+        self.drop(error)
         self._finished[ticket] = EpisodeResult(None, tokens, error)
 
     def _count(self, answer: Answer, purpose: Purpose) -> int:

@@ -309,7 +309,8 @@ def _learning(scenario: Scenario) -> Iterator[str]:
 def _cast(scenario: Scenario) -> Cast:
     learning = {name: role.policy for name, role, _ in scenario.learning_roles()}
     weights = {name: policy.engine.needs_model for name, policy in scenario.policies.items()}
-    return Cast(scenario.game, _all_seats(scenario) if scenario.games else scenario.seats, learning, weights)
+    readable = {role.policy: learner.readable for _, role, learner in scenario.learning_roles()}
+    return Cast(scenario.game, _all_seats(scenario) if scenario.games else scenario.seats, learning, weights, readable)
 
 
 def _updates(scenario: Scenario) -> Iterator[str]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from marl.protocols import Simulator
+from marl.config import Sampling
+from marl.protocols import Critic, Simulator
 from marl.search.planner import Evaluation, Leaf
 from marl.search.positions import SearchPosition, normalised
 from marl.search.settings import SearchSettings
-from marl.types import Completion, Purpose, Request
+from marl.types import Completion, Purpose, Request, Turn
 
 _PromptKey = tuple[object, ...]
 
@@ -54,6 +55,56 @@ class PolicyPrior:
         return [self._scored[_prompt(request)] for request in requests]
 
 
+class CriticValues:
+    """Values of positions by the critic of whoever is to move there; in a zero-sum game of two the other agent's is the
+    opposite.
+
+    Prompts are valued once in its life, in which weights must not change.
+    """
+
+    def __init__(self, critic: Critic, prior: PolicyPrior) -> None:
+        """`prior` knows the tokens of prompts."""
+        self._critic, self._prior = critic, prior
+        self._valued: dict[tuple[str, tuple[int, ...]], float] = {}
+
+    def __call__(self, positions: Sequence[SearchPosition]) -> list[list[float]]:
+        """Return what each agent is expected to be paid from each position on."""
+        requests = [position.request() for position in positions]
+        answers = self._prior.answers(requests)
+        turns = [_read_turn(*each) for each in zip(positions, requests, answers, strict=True)]
+        missing = {key: turn for turn in turns if (key := _critic_key(turn)) not in self._valued}
+        self._valued |= zip(missing, self._critic(list(missing.values())), strict=True)
+        values = [self._valued[_critic_key(turn)] for turn in turns]
+        return [
+            [value if agent == position.mover else -value for agent in range(len(position.agents))]
+            for position, value in zip(positions, values, strict=True)
+        ]
+
+
+def _critic_key(turn: Turn) -> tuple[str, tuple[int, ...]]:
+    return turn.role, turn.completion.prompt_ids
+
+
+def _read_turn(position: SearchPosition, request: Request, answers: Mapping[str, Completion]) -> Turn:
+    """Return a turn that says any move, for a critic that reads the state before it.
+
+    Raises:
+        ValueError: if the policy could score no move, so that the tokens of its prompt are not known.
+    """
+    scored = next((answer for answer in answers.values() if answer.token_ids), None)
+    if scored is None:
+        raise ValueError(
+            f"search: values: 'critic', but policy {request.policy!r} could score no legal move of {position.key[0]}: "
+            "is its prompt longer than the model's context? choices: values: rollouts"
+        )
+    said = replace(scored, token_ids=scored.token_ids[:1], logprobs=scored.logprobs[:1])
+    agent, attempt, _ = position.key
+    episode = position.episode.trajectory
+    # Values do not depend on how answers are sampled; what is sampled greedily could not be read.
+    asked = replace(request, sampling=Sampling())
+    return Turn((episode.id, len(episode.turns)), agent, 0, attempt, episode.deal.seats[agent], asked, said, None)
+
+
 def _prompt(request: Request) -> _PromptKey:
     """Return all that the score of a text depends on."""
     options = tuple((request.options or {}).items())
@@ -65,17 +116,23 @@ def _probability(answer: Completion) -> float:
 
 
 class RolloutEvaluator:
-    """Prior by policies, or none, and the mean return of plays from a position to the end of the game."""
+    """Prior by policies, or none, and the mean return of plays from a position to the end of the game, or a critic's
+    value."""
 
-    def __init__(self, settings: SearchSettings, prior: PolicyPrior | None = None) -> None:
-        """Without a `prior`, no policy is asked: that of every position is uniform, and plays are random."""
-        self._settings, self._prior = settings, prior
+    def __init__(
+        self, settings: SearchSettings, prior: PolicyPrior | None = None, critic: CriticValues | None = None
+    ) -> None:
+        """Without a `prior`, no policy is asked: that of every position is uniform, and plays are random. With a
+        `critic`, nothing is played."""
+        self._settings, self._prior, self._critic = settings, prior, critic
 
     def __call__(self, leaves: Sequence[Leaf]) -> list[Evaluation]:
         """Return an evaluation of each position."""
         positions = [leaf.position for leaf in leaves]
         priors = self._priors(positions)
-        if self._prior and self._settings.rollouts == "policy":
+        if self._critic:
+            values = self._critic(positions)
+        elif self._prior and self._settings.rollouts == "policy":
             values = self._by_policy(leaves)
         else:
             values = [self._at_random(leaf) for leaf in leaves]
@@ -89,9 +146,10 @@ class RolloutEvaluator:
     def _at_random(self, leaf: Leaf) -> list[float]:
         ends = []
         for _ in range(self._settings.repeats):
-            play = leaf.position.copy()
-            while not play.over:
-                play.play(_pick(play.moves, leaf.rng))
+            with leaf.position.guard("then random moves"):
+                play = leaf.position.copy()
+                while not play.over:
+                    play.play(_pick(play.moves, leaf.rng))
             ends.append(play.paid)
         return _mean_from(leaf.position, ends)
 

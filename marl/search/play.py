@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import fmean
 
 from marl.graph import Trajectory
+from marl.protocols import GameConfig
 from marl.rollout.base import BaseSimulator
-from marl.rollout.episode import Episode
+from marl.rollout.episode import Episode, GameError
 from marl.search.determinization import determinizations
-from marl.search.evaluators import PolicyPrior, RolloutEvaluator
-from marl.search.planner import Evaluate, Search, SearchResult, draw, search, search_all
+from marl.search.evaluators import CriticValues, PolicyPrior, RolloutEvaluator
+from marl.search.planner import Evaluate, Search, SearchResult, draw, search, search_all, sharpened
 from marl.search.positions import SearchedDecision, SearchPosition
 from marl.search.settings import SearchSettings
 from marl.seeds import seed_of
-from marl.types import Deal, Metrics, Purpose, Request
+from marl.types import Completion, Deal, Metrics, Purpose, Request, Target
 
+_LEAST_SHARE = 0.01
+"""Least probability of a move that is worth a forward pass when the policy learns."""
 Question = tuple[Episode, str, Request]
 """An episode, the agent that is asked there, and its request."""
 
@@ -47,32 +51,79 @@ class SearchPlayer:
         *,
         purpose: Purpose = "eval",
         evaluate: Evaluate | None = None,
+        targets: bool = False,
     ) -> None:
-        """`evaluate` values positions in place of policies and rollouts."""
+        """`evaluate` values positions in place of policies, critics and rollouts. With `targets`, completions have the
+        search's policy as theirs.
+
+        Raises:
+            ValueError: if positions are to be valued by a critic and there is none, or it cannot value the game.
+        """
         self._simulator, self._settings, self._seating = simulator, settings, seating
         self._purpose: Purpose = purpose
+        self._targets = targets
         self._prior = PolicyPrior(simulator, purpose)
-        self._evaluate = evaluate or RolloutEvaluator(settings, self._prior)
+        self._evaluate = evaluate or RolloutEvaluator(settings, self._prior, self._critic_values())
+        self._dropped: set[Episode] = set()
         self.results: list[SearchResult] = []
         """All decisions so far."""
 
     def play(self, deals: Sequence[Deal]) -> list[Trajectory]:
-        """Return the episodes of `deals`, in order.
+        """Return the episodes of `deals`, in order, without those that were dropped because the game raised.
 
         Raises:
             ValueError: if a role that searches may say any text, or moves together with others.
-            GameError: if a game raises.
+            GameError: if a game raises, in an episode or in a line that a search looks at, and no more episodes may be
+                dropped (`schedule.max_drops`).
         """
-        games = self._simulator.games
-        episodes = [Episode(games[deal.game].build(), deal, self._simulator.casting) for deal in deals]
-        going = episodes
-        while going := [episode for episode in going if not episode.over]:
-            questions = [(e, agent, request) for e in going for agent, request in e.new_requests()]
+        episodes = [episode for deal in deals if (episode := self._begun(deal))]
+        while going := [episode for episode in episodes if not (episode.over or episode in self._dropped)]:
+            questions = [question for episode in going for question in self._questions(episode)]
             searched = [question for question in questions if self._searches(question)]
             sampled = [question for question in questions if not self._searches(question)]
             self._sample(sampled)
             self._search(searched)
-        return [episode.trajectory for episode in episodes]
+        return [episode.trajectory for episode in episodes if episode not in self._dropped]
+
+    def _begun(self, deal: Deal) -> Episode | None:
+        """Return a new episode; None if the game raised."""
+        simulator = self._simulator
+        try:
+            return Episode(simulator.games[deal.game].build(), deal, simulator.casting)
+        except GameError as error:
+            simulator.drop(error)
+            return None
+
+    @contextmanager
+    def _dropping(self, episode: Episode) -> Iterator[None]:
+        """Drop an episode if its game raises in this context.
+
+        Raises:
+            GameError: if no more episodes may be dropped.
+        """
+        try:
+            yield
+        except GameError as error:
+            self._simulator.drop(error)
+            self._dropped.add(episode)
+
+    def _questions(self, episode: Episode) -> list[Question]:
+        """Return what is asked next in an episode; nothing if its game raised."""
+        questions: list[Question] = []
+        with self._dropping(episode):
+            questions += [(episode, agent, request) for agent, request in episode.new_requests()]
+        return questions
+
+    def _critic_values(self) -> CriticValues | None:
+        """Return values by the run's critics, if they are wanted."""
+        if self._settings.values != "critic":
+            return None
+        for name, config in self._simulator.games.items():
+            if problem := critic_obstacle(config):
+                raise ValueError(f"search: values: 'critic', but game {name or config.kind!r} {problem}")
+        if self._simulator.critic is None:
+            raise ValueError("search: values: 'critic', but no learner with a critic is here; choices: rollouts")
+        return CriticValues(self._simulator.critic, self._prior)
 
     def decide(self, episodes: Sequence[Episode]) -> list[SearchResult]:
         """Return the result of a search for the agent to move in each episode."""
@@ -90,8 +141,9 @@ class SearchPlayer:
     def _sample(self, questions: Sequence[Question]) -> None:
         answers = self._simulator.ask([request for _, _, request in questions], self._purpose)
         for (episode, agent, _), answer in zip(questions, answers, strict=True):
-            if not episode.over:
-                episode.answer(agent, answer)
+            with self._dropping(episode):
+                if not episode.over:
+                    episode.answer(agent, answer)
 
     def _search(self, questions: Sequence[Question]) -> None:
         for episode, agent, _ in questions:
@@ -100,11 +152,25 @@ class SearchPlayer:
                     f"search: {agent} is asked together with {episode.game.agent_selection}; a search needs a game in "
                     "which agents move one after the other"
                 )
-        results = self.decide([episode for episode, _, _ in questions])
-        scored = self._prior.answers([request for _, _, request in questions])
-        for (episode, agent, request), result, by_move in zip(questions, results, scored, strict=True):
-            answer = by_move[result.chosen]
-            episode.answer(agent, replace(answer, text=(request.options or {})[result.chosen]))
+        decided = self._decided(questions)
+        scored = self._prior.answers([request for (_, _, request), _ in decided])
+        for ((episode, agent, request), result), by_move in zip(decided, scored, strict=True):
+            text = (request.options or {})[result.chosen]
+            targets = policy_targets(result, self._settings, by_move) if self._targets else ()
+            with self._dropping(episode):
+                episode.answer(agent, replace(by_move[result.chosen], text=text, targets=targets))
+
+    def _decided(self, questions: Sequence[Question]) -> list[tuple[Question, SearchResult]]:
+        """Return questions with the results of their searches, without those in which the game raised."""
+        try:
+            return list(zip(questions, self.decide([episode for episode, _, _ in questions]), strict=True))
+        except GameError:
+            # Searched one by one, it shows in which episodes it did; the others decide as they would have done.
+            decided: list[tuple[Question, SearchResult]] = []
+            for question in questions:
+                with self._dropping(question[0]):
+                    decided.append((question, self.decide([question[0]])[0]))
+            return decided
 
     def _searches_of(self, episode: Episode) -> tuple[list[tuple[float, Search]], random.Random]:
         """Return the searches of a decision with their weights, and its random numbers."""
@@ -116,6 +182,38 @@ class SearchPlayer:
         each = settings.model_copy(update={"simulations": max(1, settings.simulations // len(games))})
         roots = [(weight, SearchPosition(game, decision=decision)) for weight, game in games]
         return [(weight, search(root, each, random.Random(rng.getrandbits(63)))) for weight, root in roots], rng
+
+
+def critic_obstacle(game: GameConfig) -> str | None:
+    """Return why a critic cannot value positions of a game, in words that follow its name; None if it can."""
+    agents = len(game.build().possible_agents)
+    if agents == 1 or (agents == 2 and game.is_zero_sum()):
+        return None
+    return (
+        "is no zero-sum game of two, so that the value of whoever is to move does not tell what others get; "
+        "choices: rollouts"
+    )
+
+
+def learnt_policy(result: SearchResult, settings: SearchSettings) -> list[float]:
+    """Return the distribution that a policy is to learn from a search: the one from which its move was drawn."""
+    if settings.rule == "gumbel":
+        return list(result.policy)
+    return sharpened(result.policy, settings.temperature)
+
+
+def policy_targets(
+    result: SearchResult, settings: SearchSettings, answers: Mapping[str, Completion]
+) -> tuple[Target, ...]:
+    """Return the completions that say the moves of `learnt_policy`, with their shares.
+
+    Left out are those of less than `_LEAST_SHARE`, and moves that the policy cannot say.
+    """
+    shares = zip(result.moves, learnt_policy(result, settings), strict=True)
+    kept = [(answers[move].token_ids, share) for move, share in shares if share >= _LEAST_SHARE]
+    kept = [(tokens, share) for tokens, share in kept if tokens]
+    total = math.fsum(share for _, share in kept)
+    return tuple([Target(tokens, share / total) for tokens, share in kept])
 
 
 def search_metrics(results: Sequence[SearchResult]) -> Metrics:

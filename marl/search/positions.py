@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from marl.protocols import Game
-from marl.rollout.episode import Episode, step_done_agents
+from marl.rollout.episode import Episode, Guard, PlayLimits, step_done_agents
 from marl.types import Completion, Request
 
 RequestKey = tuple[str, int, str]
@@ -60,10 +60,28 @@ class SearchPosition:
                 raise ValueError(f"search: {agent} may say any text; a search needs a list of legal moves")
             self.mover, self.moves = self.agents.index(agent), legal
 
+    def guard(self, *more: str) -> Guard:
+        """Return a context in which whatever the game raises after the moves that led here, and `more`, is named."""
+        episode = self.decision.episode if self.decision else None
+        return Guard(self.game, lambda: self._place(more), (episode.limits if episode else PlayLimits()).deadline_s)
+
+    def _place(self, more: Sequence[str]) -> str:
+        """Return all that it takes to come to this line of play again, for messages."""
+        moves, position = [*more], self
+        while position.parent:
+            moves, position = [position.move, *moves], position.parent
+        place = f"{self.decision.episode.place} " if self.decision else ""
+        return f"{place}in a line that a search looked at: {moves}"
+
     def after(self, move: str) -> SearchPosition:
-        """Return the position after a legal move."""
-        game = self.game.copy()
-        game.step(move)
+        """Return the position after a legal move.
+
+        Raises:
+            GameError: if the game raises.
+        """
+        with self.guard(move):
+            game = self.game.copy()
+            game.step(move)
         return SearchPosition(game, self._paid_by(game), parent=self, move=move, decision=self.decision)
 
     def copy(self) -> SearchPosition:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from marl.config import Config
 
@@ -36,10 +36,15 @@ class SearchSettings(Config):
     """`gumbel`: factor of that product (c_scale), in nats."""
     prior: Literal["policy", "uniform"] = "policy"
     """Prior of moves: the role's policy under its own prompt, normalised over legal moves, or none at all."""
+    values: Literal["rollouts", "critic"] = "rollouts"
+    """Value of a new position: what plays from there to the end of the game pay; or what the critic of the policy that
+    is to move there expects (AlphaZero's value network), in games of one agent and zero-sum games of two, in which the
+    other agent's value is the opposite. It counts as what is paid from there on: if a game pays before its end, credit
+    must count to-go (`gae`, or `outcome: {to_go: true}`)."""
     rollouts: Literal["random", "policy"] = "random"
-    """Play to the end of the game by which a new position is valued: uniformly random moves, or the policies' own."""
+    """Moves of these plays: uniformly random ones, or the policies' own."""
     repeats: PositiveInt = 1
-    """Number of such plays of a new position; their mean is its value."""
+    """Number of these plays of a new position; their mean is its value."""
     determinizations: PositiveInt = 8
     """Most states that are sampled, in a game that hides something, among those that the agent to move cannot tell
     apart. Each is searched as if everything were known, and the results are averaged (PIMC). That is unsound: it plans
@@ -49,3 +54,17 @@ class SearchSettings(Config):
     0, the best of noisy scores is taken, which is a draw from the improved policy as a whole."""
     noise: RootNoise | None = None
     """`puct`: noise in the prior at the root. None: there is none."""
+
+    @model_validator(mode="after")
+    def _check_values(self) -> Self:
+        idle = [name for name, usual in _PLAYS.items() if getattr(self, name) != usual]
+        if self.values == "critic" and idle:
+            raise ValueError(
+                f"{idle[0]}: {getattr(self, idle[0])!r} has no effect with values: 'critic', which plays nothing; "
+                "choices: values: rollouts, or leave it out"
+            )
+        return self
+
+
+_PLAYS = {"rollouts": "random", "repeats": 1}
+"""Settings of plays to the end, with their defaults."""

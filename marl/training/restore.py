@@ -7,14 +7,15 @@ from pathlib import Path
 
 from marl.rollout.simulator import RolloutSimulator
 from marl.runs.best_checkpoint import Best
-from marl.runs.checkpoint import steps, verify_policies
+from marl.runs.checkpoint import read, steps, verify_policies
 from marl.runs.failed_updates import read_kept
 from marl.runs.leases import leased
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 from marl.scenario.schema import PolicyConfig, Scenario
 from marl.training.build import build, sources
-from marl.training.placement import build_engines, make_simulator, use_threads
+from marl.training.critic import VALUES, LearnersCritic
+from marl.training.placement import LocalLearners, build_engines, learner_contexts, make_simulator, use_threads
 from marl.types import Metrics
 
 _SOON_S = 0.05
@@ -56,6 +57,30 @@ def restore(folder: Path, step: int | None = None) -> tuple[Scenario, RolloutSim
             known = ", ".join(f"{each:06d}" for each in have) or "none"
             raise ScenarioError(f"{folder}: no checkpoint of step {chosen}; there are: {known}")
         time.sleep(_SOON_S)  # it is being removed: the run has a newer one
+
+
+def restored_critic(folder: Path, step: int) -> LearnersCritic:
+    """Return the critic of a run's learners as they were at a checkpoint.
+
+    Raises:
+        ScenarioError: if no learner of the run has a critic.
+        CheckpointError: if the checkpoint is damaged.
+    """
+    home = RunFolder(folder)
+    scenario = home.scenario()
+    saved = saved_policies(scenario, home.policies(step), learn=True)
+    policies = {name: policy for name, policy in saved.items() if policy.learner and policy.learner.readable >= VALUES}
+    if not policies:
+        kinds = ", ".join(sorted({repr(policy.learner.kind) for policy in saved.values() if policy.learner})) or "none"
+        raise ScenarioError(
+            f"--search: values: 'critic', but no learner of {folder} has one (learners: {kinds}); choices: rollouts"
+        )
+    state = read(home.checkpoints, step)[1]["learners"]
+    contexts = learner_contexts(scenario.model_copy(update={"policies": policies}), sources(scenario, policies))
+    learners = {name: settings.build(context) for name, (settings, context) in contexts.items()}
+    for name, learner in learners.items():
+        learner.load_state_dict(state[name])
+    return LearnersCritic(scenario, LocalLearners(learners))
 
 
 def rerun(folder: Path) -> Metrics:

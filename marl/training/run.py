@@ -16,6 +16,7 @@ from marl.protocols import CountsChanges, Evidence, Experience, FollowsLearning,
 from marl.rollout.base import BaseSimulator
 from marl.scenario.schema import Scenario
 from marl.seeds import seed_of
+from marl.training.critic import LearnersCritic
 from marl.training.mix import GameMix
 from marl.training.placement import Learners
 from marl.training.samples import collect
@@ -42,6 +43,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.versions = dict.fromkeys(self.learners, 0)
+        self.simulator.critic = LearnersCritic(self.scenario, self.learners)
         self.update_schedule = UpdateSchedule(self.scenario.policies)
         self.mix = GameMix(self.scenario)
         self.staleness = Staleness(self.learners, self.scenario.roles, self.scenario.experience.ahead)

@@ -78,4 +78,5 @@ def _sample(turn: Turn, start: str, end: End, judgement: Judgement, reading: Rea
         reading,
         finish=completion.finish,
         imposed=completion.imposed,
+        targets=completion.targets,
     )

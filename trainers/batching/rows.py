@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from marl.config import Sampling
-from marl.types import Sample
+from marl.types import Sample, Target
 from trainers.losses.aggregation import Totals
 
 Floats = tuple[float, ...]
@@ -20,8 +20,8 @@ class Row:
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
     sampling: Sampling = field(default_factory=Sampling)
-    count: int = 1
-    """Number of samples."""
+    count: float = 1
+    """Number of samples; of a sample that has several targets, the share of this one."""
     unit: Hashable = None
     """Rows with equal units are computed together, as an objective such as a pair's needs. None: alone."""
     columns: Mapping[str, Floats] = field(default_factory=dict)
@@ -47,7 +47,7 @@ def totals_of(rows: Sequence[Row]) -> Totals:
     """Return the counts over all rows."""
     columns, facts = (rows[0].columns, rows[0].facts) if rows else ({}, {})
     return Totals(
-        samples=sum(row.count for row in rows if row.loss_tokens),
+        samples=math.fsum(row.count for row in rows if row.loss_tokens),
         units=sum(unit[0].count for unit in units_of(rows) if any(row.loss_tokens for row in unit)),
         tokens=sum(row.count * row.loss_tokens for row in rows),
         columns={n: sum(row.count * sum(not math.isnan(v) for v in row.columns[n]) for row in rows) for n in columns},
@@ -73,12 +73,33 @@ def distribution(sampling: Sampling) -> tuple[float, float, int]:
     return sampling.temperature, sampling.top_p, sampling.top_k
 
 
-def plain_rows(samples: Sequence[Sample], merge: bool) -> list[Row]:
-    """Return rows for losses that need neither advantages nor the distribution that tokens were sampled from."""
-    groups = _merged([(sample,) for sample in samples], lambda sequence: sequence[0].imposed, merge)
-    return [
-        Row(g[0].prompt_ids, g[0].token_ids, count=len(g), loss_mask=sampled_tokens(g[0]), samples=g) for (g,) in groups
-    ]
+def plain_rows(
+    samples: Sequence[Sample], merge: bool, alike: Callable[[Sample], Hashable] = lambda _: None
+) -> list[Row]:
+    """Return rows for losses that need neither advantages nor the distribution that tokens were sampled from.
+
+    A sample that has targets is a row for each of them, which counts by its share. Samples with equal tokens merge if
+    what `alike` returns is equal, too. Those without tokens are left out.
+    """
+    groups: dict[Hashable, list[tuple[Sample, Target]]] = {}
+    for sample in samples:
+        for target in _targets(sample):
+            key = (target.token_ids, sample.prompt_ids, sample.imposed, alike(sample)) if merge else len(groups)
+            groups.setdefault(key, []).append((sample, target))
+    return [_plain_row(group) for group in groups.values()]
+
+
+def _targets(sample: Sample) -> Sequence[Target]:
+    """Return the completions that a sample is to be imitated by, each with its share."""
+    return sample.targets or ((Target(sample.token_ids, 1.0),) if sample.token_ids else ())
+
+
+def _plain_row(group: Sequence[tuple[Sample, Target]]) -> Row:
+    """Return the row of merged samples; tokens that nobody chose are out of the loss, unless they are of a target."""
+    sample, target = group[0]
+    mask = None if sample.targets else sampled_tokens(sample)
+    count, merged = math.fsum(each.share for _, each in group), tuple([each for each, _ in group])
+    return Row(sample.prompt_ids, target.token_ids, count=count, loss_mask=mask, samples=merged)
 
 
 def sampled_tokens(sample: Sample) -> tuple[bool, ...] | None:

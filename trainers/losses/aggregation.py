@@ -11,14 +11,14 @@ from torch import Tensor
 class Totals:
     """Counts over a whole minibatch (all micro-batches, all ranks), of samples rather than merged rows."""
 
-    samples: int
+    samples: float
     """Samples with at least one token in the loss."""
-    tokens: int
+    tokens: float
     """Tokens in the loss."""
-    units: int = 0
+    units: float = 0
     """Units of rows that are computed together, such as the turns of an episode, with at least one such token; of rows
     alone, the samples."""
-    columns: Mapping[str, int] = field(default_factory=dict)
+    columns: Mapping[str, float] = field(default_factory=dict)
     """Column -> number of tokens that have a value (are not NaN) in it."""
     facts: Mapping[str, float] = field(default_factory=dict)
     """Fact -> its sum over samples."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from marl.types import Metrics, Sample
 from trainers.batching.batches import Batch
 from trainers.batching.pairs import contest_batch, contests, distinct, paired_rows, select_samples
 from trainers.batching.rows import Row, plain_rows
-from trainers.forward.token_outputs import OutputSpec, token_outputs
+from trainers.forward.token_outputs import OutputSpec, TokenOutputs, token_outputs
 from trainers.losses.aggregation import Totals, masked_sum, row_scale
 from trainers.losses.preferences import dpo
 from trainers.objectives.objective import LossTerms, Objective
+from trainers.objectives.values import ValueLoss
 from trainers.optim.regularizers import Anchors
 from trainers.settings.optimisation import Anchor
 
@@ -80,13 +82,25 @@ class Preference(Objective):
 
 
 class Imitation(Objective):
-    """Loss of one token: -log p, under the model's own distribution at temperature 1."""
+    """Loss of one token: -log p, under the model's own distribution at temperature 1; with a critic, its loss as well.
+
+    A sample with targets is imitated by all of them, each by its share: the cross entropy to their distribution.
+    """
 
     stats = ("entropy",)
 
-    def __init__(self, settings: Sft) -> None:
-        self.settings = settings
+    def __init__(self, settings: Sft, values: ValueLoss | None = None) -> None:
+        self.settings, self._values = settings, values
         self._selected = 0
+        if values:
+            self.parts, self.needs, self.lr_scale = values.parts, values.needs, values.lr_scale
+
+    def modules(self) -> Mapping[str, nn.Module]:
+        return self._values.modules() if self._values else {}
+
+    def start(self, update: int) -> None:
+        if self._values:
+            self._values.start(update)
 
     def sample_units(self, samples: Sequence[Sample]) -> list[Sequence[Sample]]:
         """Return the selected samples, each alone; selected from the whole step, before minibatches split groups."""
@@ -97,14 +111,26 @@ class Imitation(Objective):
         return [(sample,) for sample in chosen]
 
     def rows(self, samples: Sequence[Sample]) -> list[Row]:
-        return plain_rows(samples, self.settings.merge)
+        """Return rows of samples with equal tokens and, with a critic, equal value targets.
+
+        Raises:
+            ValueError: as `ValueLoss.with_targets`.
+        """
+        if self._values is None:
+            return plain_rows(samples, self.settings.merge)
+        return self._values.with_targets(plain_rows(samples, self.settings.merge, self._values.alike))
 
     def terms(self, model: nn.Module, batch: Batch, totals: Totals) -> LossTerms:
-        outputs = token_outputs(model, batch, OutputSpec(entropy=True))
+        with self._values.policy_gradient() if self._values else nullcontext():
+            outputs = token_outputs(model, batch, OutputSpec(entropy=True))
         scale_B = row_scale(self.settings.aggregation, batch.lengths_B, totals, self.settings.norm)
         loss_B = scale_B * batch.counts_B * masked_sum(-outputs.logprobs_BT, batch.loss_mask_BT)
         assert outputs.entropy_BT is not None
-        return LossTerms(loss_B, {}, (outputs.entropy_BT,))
+        terms = LossTerms(loss_B, {}, (outputs.entropy_BT,))
+        return self._values.added(terms, outputs, batch, totals) if self._values else terms
+
+    def read(self, outputs: TokenOutputs, batch: Batch, wanted: frozenset[str]) -> dict[str, Tensor]:
+        return self._values.read(outputs, batch, wanted) if self._values else {}
 
     def finish(self, done: int, model: nn.Module, metrics: Metrics) -> Metrics:
         return {"kept": float(self._selected)}

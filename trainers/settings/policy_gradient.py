@@ -7,7 +7,6 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import (
     Field,
     NonNegativeFloat,
-    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     ValidationError,
@@ -15,10 +14,10 @@ from pydantic import (
 )
 
 from marl.config import Config, Sampling
-from marl.models.pretrained import Pretrained
 from marl.parts import Part
 from marl.protocols import Learner, LearnerContext, LossConfig
 from marl.protocols.memory import MemorySaver, MemoryUse, ModelSize, Workload
+from trainers.settings.critics import CriticSettings
 from trainers.settings.losses import LOSSES
 from trainers.settings.memory import ANCHOR_TABLES, anchor_uses, second_model_uses
 from trainers.settings.optimisation import Aggregation, Anchor, Fidelity, Optimisation
@@ -304,48 +303,6 @@ class ReinforcePlusPlusBaseline(Grpo):
     reference: Anchor | None = Anchor(coefficient=1e-3, estimator="k2")
 
 
-class CriticSettings(Config):
-    """Critic of PPO: where it reads states from, and how it learns.
-
-    The loss of one value is 1/2 (v - target)^2, clipped; its mean over all tokens that have a target is taken, whatever
-    the policy's aggregation. Targets are credit's (`Advantage.returns`): one a token, or one a turn, for the state
-    before its first token; no other is then learned from.
-    """
-
-    where: Literal["separate", "trunk"] = "separate"
-    """`separate`: a model of its own, which starts as a copy of the policy (verl, OpenRLHF, TRL); if the policy is an
-    adapter, a second adapter on the same base, which is held once. `trunk`: only a head on the policy's own last hidden
-    states, which are computed anyway."""
-    model: Pretrained | None = None
-    """Other weights for a separate critic to start from, with the policy's tokenizer. None: the policy's own."""
-    detach: bool = False
-    """Stop the values' gradient at a trunk's head, so that it never moves the policy."""
-    lr: PositiveFloat | None = None
-    """Learning rate of the head and of a separate model, at the height of the schedule, which is the policy's. None:
-    the policy's."""
-    coefficient: PositiveFloat = 0.1
-    """Factor of the value loss, added to the policy's. A separate critic barely notices: AdamW undoes constant
-    factors."""
-    clip: PositiveFloat | None = 0.5
-    """Distance from the value read before the update beyond which the loss no longer falls (OpenAI's `baselines`; verl
-    and OpenRLHF: 0.5). None: no such limit, and no values need to be read for the loss."""
-    warm_up: NonNegativeInt = 0
-    """Updates in which the critic alone learns; neither the policy nor its trunk changes at all."""
-
-    @model_validator(mode="after")
-    def _check_effects(self) -> Self:
-        if self.where == "trunk" and self.model is not None:
-            raise ValueError(
-                f"model: {self.model.path!r} has no effect with where: 'trunk', whose states are the policy's; "
-                "choices: where: separate, or no model"
-            )
-        if self.where == "separate" and self.detach:
-            raise ValueError(
-                "detach: True has no effect with where: 'separate'; choices: where: trunk, or detach: false"
-            )
-        return self
-
-
 class Ppo(Grpo):
     """PPO (arXiv 1707.06347): the clipped policy gradient of `grpo`, and a critic whose values credit can read.
 
@@ -354,33 +311,34 @@ class Ppo(Grpo):
 
     kind: str = "ppo"
     reads: ClassVar[frozenset[str]] = Grpo.reads | {"values"}
-    credit_needs: ClassVar[frozenset[str]] = frozenset({"values"})
     critic: CriticSettings = CriticSettings()
     """The model that estimates values, and how it learns."""
 
+    @property
+    def credit_needs(self) -> frozenset[str]:
+        return frozenset({"values"})
+
     def missing(self) -> Iterable[str]:
         """Yield a message if the critic's folder of weights is not there."""
-        if self.critic.model is not None:
-            yield from (f"critic.model.{problem}" for problem in self.critic.model.missing())
+        yield from self.critic.missing()
 
     def memory(self, size: ModelSize, work: Workload) -> Iterator[MemoryUse]:
         yield from super().memory(size, work)
-        if self.critic.where == "separate":
-            yield from second_model_uses(self, size, work, "critic's ")
+        yield from self.critic.memory(self, size, work)
 
     def thrift(self) -> Iterator[MemorySaver]:
         yield from super().thrift()
-        if self.critic.where == "separate" and self.critic.model is None:
-            yield MemorySaver("critic.where", "trunk", same_results=False)
+        yield from self.critic.thrift()
 
     def build(self, context: LearnerContext) -> Learner:
         from trainers.learner import GradientLearner
-        from trainers.objectives.actor_critic import ActorCritic, build_critic
+        from trainers.objectives.actor_critic import ActorCritic
+        from trainers.objectives.values import ValueLoss
 
         model = context.source.model()
-        critic = build_critic(self, context, model)
-        settings = self if critic.packs() else self.model_copy(update={"packing": "padded"})
-        return GradientLearner(settings, context, model, ActorCritic(self, model, critic, context.steps))
+        values = ValueLoss.of(self.critic, self, context, model)
+        settings = self if values.critic.packs() else self.model_copy(update={"packing": "padded"})
+        return GradientLearner(settings, context, model, ActorCritic(self, model, values, context.steps))
 
 
 class Pspo(Ppo):

@@ -7,7 +7,8 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 
 from marl.config import Config, Sampling
 from marl.protocols import DataParallel, Learner, LearnerContext
-from marl.protocols.memory import MemoryUse, ModelSize, Workload
+from marl.protocols.memory import MemorySaver, MemoryUse, ModelSize, Workload
+from trainers.settings.critics import CriticSettings
 from trainers.settings.memory import anchor_uses
 from trainers.settings.optimisation import Optimisation
 
@@ -170,7 +171,8 @@ class SampleSelection(Config):
 class Sft(Optimisation):
     """Imitation of all it is given, or of the best (`keep`: rejection sampling, RAFT 2304.06767).
 
-    It raises the probability of every completion, whoever said it and however it was sampled.
+    It raises the probability of every completion, whoever said it and however it was sampled. A turn that was searched
+    for is imitated by all that the search's policy might have said (`experience: search`).
     """
 
     kind: str = "sft"
@@ -179,11 +181,34 @@ class Sft(Optimisation):
     """Samples to imitate. None: all."""
     duplicates: bool = True
     """Count a completion that was sampled twice, twice."""
+    critic: CriticSettings | None = None
+    """A model that learns what turns earned, for searches that value positions by it; with
+    `credit: {baseline: {kind: value}}`. None: there is none."""
+
+    @property
+    def readable(self) -> frozenset[str]:
+        return self.reads | self.credit_needs
+
+    @property
+    def credit_needs(self) -> frozenset[str]:
+        return frozenset({"values"} if self.critic else ())
 
     @property
     def uses_credit(self) -> bool:
-        """Return whether it needs credit, to select by it."""
-        return self.keep is not None and self.keep.by == "earned"
+        """Return whether it needs credit, to select by it or for its critic."""
+        return self.critic is not None or (self.keep is not None and self.keep.by == "earned")
+
+    def missing(self) -> Iterator[str]:
+        yield from super().missing()
+        yield from self.critic.missing() if self.critic else ()
+
+    def memory(self, size: ModelSize, work: Workload) -> Iterator[MemoryUse]:
+        yield from super().memory(size, work)
+        yield from self.critic.memory(self, size, work) if self.critic else ()
+
+    def thrift(self) -> Iterator[MemorySaver]:
+        yield from super().thrift()
+        yield from self.critic.thrift() if self.critic else ()
 
     def supports(self, sampling: Sampling) -> bool:
         """Return True: imitation does not depend on how tokens were sampled."""
@@ -192,5 +217,9 @@ class Sft(Optimisation):
     def build(self, context: LearnerContext) -> Learner:
         from trainers.learner import GradientLearner
         from trainers.objectives.preferences import Imitation
+        from trainers.objectives.values import ValueLoss
 
-        return GradientLearner(self, context, context.source.model(), Imitation(self))
+        model = context.source.model()
+        values = ValueLoss.of(self.critic, self, context, model) if self.critic else None
+        settings = self if values is None or values.critic.packs() else self.model_copy(update={"packing": "padded"})
+        return GradientLearner(settings, context, model, Imitation(self, values))

@@ -8,15 +8,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 from pydantic import ValidationError
 
 from marl.commands.simulators import untrained_policies
+from marl.config import nearest
 from marl.errors import Writing
 from marl.evaluation.evaluate import LEGAL_MASS, Opponents, figures, match, of_game, positions
 from marl.evaluation.game_tree import grow
 from marl.evaluation.held_out import HeldOut
 from marl.evaluation.searching import exact_figures
+from marl.evaluation.team_search import search_problems, team_search_figures
 from marl.metrics.summaries import of_games
 from marl.protocols import Critic, GameConfig
 from marl.rollout.simulator import RolloutSimulator
@@ -26,9 +29,12 @@ from marl.scenario.load import ScenarioError, explain, load, problem_list
 from marl.scenario.schema import Scenario
 from marl.scenario.yaml_text import read_yaml
 from marl.search.play import critic_obstacle
-from marl.search.settings import SearchSettings
+from marl.search.settings import SearchSettings, TurnSearchSettings
 from marl.training.restore import best_step, restore, restored_critic
 from marl.types import Metrics
+
+AnySearch = SearchSettings | TurnSearchSettings
+_SEARCHES: tuple[type[AnySearch], ...] = (SearchSettings, TurnSearchSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,25 +91,31 @@ def measure(run: Path, against: str | None, episodes: int, step: int | None) -> 
 
 
 def measure_policies(
-    policies: MeasuredPolicies, against: str | None, episodes: int, search: SearchSettings | None = None
+    policies: MeasuredPolicies, against: str | None, episodes: int, search: AnySearch | None = None
 ) -> Metrics:
     """Return exact figures where the game allows them, and figures of play.
 
     Play is on held-out starts where the game has any, and against `against` (an opponent's name or a run). With
-    `search`, policies look for their moves in a tree, in exact figures and against opponents.
+    `search`, policies look for their moves in a tree, in exact figures and against opponents; or teams choose between
+    courses on held-out starts.
 
     Raises:
-        ScenarioError: if the game allows no exact figures and has no held-out starts, and nobody is played against.
+        ScenarioError: if the game allows no exact figures and has no held-out starts, and nobody is played against; if
+            the search is not one for these games.
     """
     views = policies.scenario.by_game()
     opponents = _opponents(policies.scenario, against) if against else {}
     _expect_figures([view.game for view in views.values()], against)
-    critic = _critic_of(policies) if search and search.values == "critic" else None
+    _check_search(views, against, search)
+    critic = _critic_of(policies) if isinstance(search, SearchSettings) and search.values == "critic" else None
     simulator = policies.simulator()
     simulator.critic = critic
     metrics: Metrics = {}
     for name, view in views.items():
         table = simulator.of_game(name) if name else simulator
+        if isinstance(search, TurnSearchSettings):
+            metrics |= of_game(name, team_search_figures(view, table, search, episodes))
+            continue
         exact = exact_figures(view, table, search) if search else _measure_game(view, table, episodes)
         metrics |= of_game(name, exact)
         if against and name in opponents:
@@ -128,8 +140,29 @@ def _critic_of(policies: MeasuredPolicies) -> Critic:
     return policies.critic()
 
 
-def read_search(text: str) -> SearchSettings:
-    """Return the settings of a search, in YAML.
+def _check_search(views: Mapping[str, Scenario], against: str | None, search: AnySearch | None) -> None:
+    """Raise ScenarioError if a search is not one for these games."""
+    if isinstance(search, TurnSearchSettings):
+        if against is not None:
+            raise ScenarioError(f"--against {against}: with rule: {search.rule} nobody is played against; leave it out")
+        problems = [problem for view in views.values() for problem in search_problems(view, search)]
+        if problems:
+            raise ScenarioError(f"--search: {problem_list(list(dict.fromkeys(problems))).strip()}")
+    elif search is not None and against is None and not any(_allows_exact(view.game) for view in views.values()):
+        kinds = ", ".join(repr(view.game.kind) for view in views.values())
+        raise ScenarioError(
+            f"--search: rule: {search.rule} looks for moves in games with legal moves that can be walked, or against "
+            f"an opponent (--against); {kinds} is no such game. For the turns of a team choose rule: best_of_n, beam "
+            "or tree, as in '{rule: tree, by: critic.score, tokens: 400}'"
+        )
+
+
+def _allows_exact(game: GameConfig) -> bool:
+    return game.starts() is not None or next(iter(game.positions()), None) is not None
+
+
+def read_search(text: str) -> AnySearch:
+    """Return the settings of a search of moves in a game or of the turns of a team, in YAML.
 
     Raises:
         ScenarioError: if they are faulty; names field, value and choices.
@@ -137,8 +170,12 @@ def read_search(text: str) -> SearchSettings:
     settings = read_yaml(text, "--search")
     if not isinstance(settings, dict):
         raise ScenarioError(f"--search {text}: must be settings in braces, such as '{{simulations: 64}}'")
+    rules = {rule: kind for kind in _SEARCHES for rule in get_args(kind.model_fields["rule"].annotation)}
+    rule = str(settings.get("rule", "puct"))
+    if rule not in rules:
+        raise ScenarioError(f"--search: rule: {rule!r}: unknown; {nearest(rule, rules)}")
     try:
-        return SearchSettings.model_validate(settings)
+        return rules[rule].model_validate(settings)
     except ValidationError as error:
         raise ScenarioError(f"--search: {problem_list(explain(error)).strip()}") from error
 
@@ -154,8 +191,7 @@ def _measure_game(scenario: Scenario, simulator: RolloutSimulator, episodes: int
 
 
 def _expect_figures(games: Sequence[GameConfig], against: str | None) -> None:
-    exact = any(game.starts() is not None or next(iter(game.positions()), None) is not None for game in games)
-    if against is None and not exact and not any(game.held_out(1) for game in games):
+    if against is None and not any(map(_allows_exact, games)) and not any(game.held_out(1) for game in games):
         kinds, known = ", ".join(repr(game.kind) for game in games), sorted(known_opponents(games))
         raise ScenarioError(
             f"nothing to measure: game {kinds} has no held-out starts and allows no exact figures; name an "
@@ -233,7 +269,7 @@ def prepare_file(file: Path | None) -> None:
 
 
 def write_figures(
-    file: Path, target: Path, policies: MeasuredPolicies, metrics: Metrics, search: SearchSettings | None = None
+    file: Path, target: Path, policies: MeasuredPolicies, metrics: Metrics, search: AnySearch | None = None
 ) -> None:
     """Write figures as JSON with all that they depend on: command, checkpoint, seed, versions, machine, scenario.
 

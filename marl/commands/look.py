@@ -17,8 +17,7 @@ from marl.scenario.load import ScenarioError, load
 
 if TYPE_CHECKING:
     from marl.commands.entrants import Roster
-    from marl.commands.evaluate import MeasuredPolicies
-    from marl.search.settings import SearchSettings
+    from marl.commands.evaluate import AnySearch, MeasuredPolicies
 
 app = typer.Typer()
 EPISODES = 1000
@@ -104,7 +103,10 @@ class EvalOptions:
     ] = None
     search: Annotated[
         str | None,
-        typer.Option(help="Look for moves in a tree: settings in YAML, such as '{simulations: 64}'. Not with --suite."),
+        typer.Option(
+            help="Look for moves in a tree, '{simulations: 64}', or for the best of a team's courses, "
+            "'{rule: tree, by: critic.score, tokens: 400}': settings in YAML. Not with --suite."
+        ),
     ] = None
 
 
@@ -219,7 +221,7 @@ def _evaluate_suite(target: str, file: Path, options: EvalOptions, overrides: Se
         echo(f"{options.out}: {len(metrics)} figures")
 
 
-def _transfer(measured: MeasuredPolicies, run: Path, options: EvalOptions, search: SearchSettings | None) -> None:
+def _transfer(measured: MeasuredPolicies, run: Path, options: EvalOptions, search: AnySearch | None) -> None:
     from marl.commands.evaluate import measure_policies
     from marl.commands.transfer import render_transfers, transfers, write_transfers
 

@@ -18,17 +18,21 @@ SAMPLED, GREEDY = "eval/held_out", "eval/held_out_greedy"
 """Scopes of the figures: as the roles sample, and always the most likely token."""
 
 
+def held_out_deals(scenario: Scenario, seed: int, episodes: int) -> list[Deal]:
+    """Return up to so many starts that training never deals, the same ones for the same seed of a run."""
+    starts = scenario.game.held_out(episodes)
+    names = [f"held_out.{index}" for index in range(len(starts))]
+    return [
+        Deal(name, name, seed_of(seed, name), scenario.seats, "eval", options=start)
+        for name, start in zip(names, starts, strict=True)
+    ]
+
+
 class HeldOut:
     """Plays the same starts with the same seeds every time, so that figures differ only by the weights."""
 
     def __init__(self, scenario: Scenario, simulator: BaseSimulator, episodes: int, *, greedy: bool = False) -> None:
-        starts = scenario.game.held_out(episodes)
-        names = [f"held_out.{index}" for index in range(len(starts))]
-        seats, seed = scenario.seats, simulator.casting.seed
-        self._deals = [
-            Deal(name, name, seed_of(seed, name), seats, "eval", options=start)
-            for name, start in zip(names, starts, strict=True)
-        ]
+        self._deals = held_out_deals(scenario, simulator.casting.seed, episodes)
         self._simulators = {SAMPLED: simulator.variant(simulator.casting)}
         if greedy:
             self._simulators[GREEDY] = simulator.greedy()

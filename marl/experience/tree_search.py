@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -19,7 +18,8 @@ from marl.config import nearest
 from marl.experience.rollouts import StatelessExperience, mean_measures
 from marl.parts import RenamedKind
 from marl.protocols import Deals, Experience, ExperienceConfig, Simulator
-from marl.types import Deal, Fork, Metrics, Turn
+from marl.search.turns import Trunk
+from marl.types import Deal, Metrics, Turn
 
 if TYPE_CHECKING:
     from marl.graph import Trajectory
@@ -63,20 +63,6 @@ class TreeSampling(ExperienceConfig):
         return TreeGrower(self)
 
 
-@dataclass(slots=True)
-class _Tree:
-    """Courses of one deal so far."""
-
-    courses: list[Trajectory]
-    """All of them, in the order in which they were begun."""
-    trunk: Trajectory
-    """The course that goes on from the best candidates."""
-    settled: int = 0
-    """Number of its turns that are decided."""
-    scores: list[list[float]] = field(default_factory=list)
-    """Scores of the candidates, by decision."""
-
-
 class TreeGrower(StatelessExperience):
     """Grows a tree from every deal, all deals' candidates at once."""
 
@@ -92,13 +78,13 @@ class TreeGrower(StatelessExperience):
         """
         starts = deals(step)
         self._check_roles(starts)
-        trees = [_Tree([first], first) for first in simulator.play(starts)]
-        while growing := [(tree, turn) for tree in trees if (turn := self._next(tree))]:
-            forks = [self._fork(tree, turn) for tree, turn in growing]
-            for (tree, turn), courses in zip(growing, simulator.branch(forks), strict=True):
-                self._decide(tree, turn, courses)
-        self._metrics = _measure(trees)
-        return [course for tree in trees for course in tree.courses]
+        trunks = [Trunk([first], first) for first in simulator.play(starts)]
+        while growing := [(trunk, turn) for trunk in trunks if (turn := trunk.next(self._searched))]:
+            forks = [trunk.fork(turn, self._new_answers(trunk), "train") for trunk, turn in growing]
+            for (trunk, turn), courses in zip(growing, simulator.branch(forks), strict=True):
+                self._decide(trunk, turn, courses)
+        self._metrics = _measure(trunks)
+        return [course for trunk in trunks for course in trunk.courses]
 
     def metrics(self) -> Metrics:
         """Return `tree/...` of the last step: courses and decisions of a deal, gain, tied, `first/...` of measures."""
@@ -110,47 +96,35 @@ class TreeGrower(StatelessExperience):
             if deals and role not in seated:
                 raise ValueError(f"experience.roles: no seat has the role {role!r}; {nearest(role, sorted(seated))}")
 
-    def _next(self, tree: _Tree) -> Turn | None:
-        """Return the trunk's next turn with something to decide."""
+    def _searched(self, turn: Turn) -> bool:
+        # A turn without tokens follows from the question alone, or could not be sampled at all.
         roles = self._settings.roles
-        for turn in tree.trunk.turns[tree.settled :]:
-            # A turn without tokens follows from the question alone, or could not be sampled at all.
-            if turn.completion.prompt_ids and (not roles or turn.role in roles):
-                return turn
-        return None
+        return bool(turn.completion.prompt_ids) and (not roles or turn.role in roles)
 
-    def _fork(self, tree: _Tree, turn: Turn) -> Fork:
+    def _new_answers(self, trunk: Trunk) -> int:
         # The first course was not chosen, so its own answer is a candidate. A course that was chosen for its end is no
         # fair sample of the turns on the way there.
-        episode, index = turn.id
-        # The episode that first held the turn, by which its continuations are named and seeded.
-        source = next(course for course in tree.courses if course.id == episode)
-        return Fork(source, index, n=self._settings.candidates - (not tree.scores), purpose="train")
+        return self._settings.candidates - (not trunk.scores)
 
-    def _decide(self, tree: _Tree, turn: Turn, courses: Sequence[Trajectory]) -> None:
-        candidates = [*(() if tree.scores else (tree.trunk,)), *courses]
-        scores = [self._score(course, turn.agent) for course in candidates]
-        tree.courses += courses
-        tree.scores.append(scores)
-        tree.settled = turn.id[1] + 1
-        if candidates:  # none if the game raised in all of them
-            tree.trunk = candidates[scores.index(max(scores))]
+    def _decide(self, trunk: Trunk, turn: Turn, courses: Sequence[Trajectory]) -> None:
+        candidates = [*(() if trunk.scores else (trunk.course,)), *courses]
+        trunk.decide(turn, candidates, [self._score(course, turn.agent) for course in candidates])
 
     def _score(self, course: Trajectory, agent: str) -> float:
         returns = course.returns
         return self._settings.agent * returns.get(agent, 0.0) + self._settings.team * sum(returns.values())
 
 
-def _measure(trees: Sequence[_Tree]) -> Metrics:
-    if not trees:
+def _measure(trunks: Sequence[Trunk]) -> Metrics:
+    if not trunks:
         return {}
-    decisions = [scores for tree in trees for scores in tree.scores if scores]
+    decisions = [scores for trunk in trunks for scores in trunk.scores if scores]
     metrics = {
-        "tree/courses": fmean(len(tree.courses) for tree in trees),
-        "tree/decisions": len(decisions) / len(trees),
+        "tree/courses": fmean(len(trunk.courses) for trunk in trunks),
+        "tree/decisions": len(decisions) / len(trunks),
     }
     if decisions:
         metrics["tree/gain"] = fmean(max(scores) - fmean(scores) for scores in decisions)
         metrics["tree/tied"] = fmean(max(scores) == min(scores) for scores in decisions)
     # First courses were played before anything was chosen: they show how well the policies do by themselves.
-    return metrics | mean_measures([tree.courses[0] for tree in trees], "tree/first/")
+    return metrics | mean_measures([trunk.courses[0] for trunk in trunks], "tree/first/")

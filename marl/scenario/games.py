@@ -17,7 +17,7 @@ MAX_EPISODES = 10**6
 Episodes = Annotated[int, Field(gt=0, le=MAX_EPISODES)]
 HELD_OUT_SCOPES = ("held_out", "held_out_greedy")
 """Parts of the names of metrics on held-out starts, `eval/held_out/...`."""
-SCOPES = (*HELD_OUT_SCOPES, "average")
+SCOPES = (*HELD_OUT_SCOPES, "average", "search")
 """Parts of metrics' names which are no names of games in `eval/NAME/...`."""
 
 LEAST_SHARE = 1e-4

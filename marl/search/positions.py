@@ -57,7 +57,7 @@ class SearchPosition:
             agent = game.agent_selection
             legal = game.infos[agent]["legal"]
             if legal is None:
-                raise ValueError(f"search: {agent} may say any text; a search needs a list of legal moves")
+                raise ValueError(f"search: {agent} may say any text; puct and gumbel need legal moves")
             self.mover, self.moves = self.agents.index(agent), legal
 
     def guard(self, *more: str) -> Guard:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
@@ -68,3 +68,51 @@ class SearchSettings(Config):
 
 _PLAYS = {"rollouts": "random", "repeats": 1}
 """Settings of plays to the end, with their defaults."""
+
+class TurnSearchSettings(Config):
+    """Settings of a search over the turns of a team, which picks one of several courses of an episode."""
+
+    rule: Literal["best_of_n", "beam", "tree"]
+    """`best_of_n`: whole courses, one independent of the other. `beam`: several answers at a turn, each played to the
+    end, and on from the best one, then anew (AT-GRPO, 2510.11062). `tree`: UCT over turns, in which each course is a
+    rollout (LATS, 2310.04406; rStar, 2408.06195)."""
+    by: str
+    """Rating by which courses are compared: `ROLE.score`, the last verdict of a role that answers with a number or yes
+    or no; `ROLE.CHECK`, the last score of this name of a verifier or reward model; or `returns`, the sum of what the
+    game pays, which is known in training only: an oracle."""
+    verdicts: Literal["last", "mean", "least"] = "last"
+    """Verdicts of the rating role that count: the last one (of several agents the mean of theirs), or the mean or the
+    least of all, where it speaks after each step (a process reward model). Unreadable ones are left out."""
+    tokens: PositiveInt
+    """Most tokens that are sampled for a problem, by all roles together, the rating one included. A course counts if it
+    is at its end by then; the first one always does. Prompts cost nothing here, and are reported."""
+    width: int = Field(default=4, ge=2)
+    """`beam`, `tree`: answers that are sampled at a turn, those that were said before included. When a whole tree has
+    as many, one more is allowed at every turn of it."""
+    growth: float = Field(default=0.0, ge=0, le=1)
+    """`tree`: at a turn with N visits, `width` N^growth answers are sampled (progressive widening, Couetoux et al.
+    2011). 0: `width` at every turn."""
+    exploration: NonNegativeFloat = 1.0
+    """`tree`: factor of sqrt(ln N / n) in UCB1 (Kocsis and Szepesvari 2006), in units of the range of ratings met."""
+    prefix: float = Field(default=0.5, ge=0, le=1)
+    """`tree`: weight of the rating of an answer itself, where the rating role speaks right after it (a process reward
+    model), against the mean rating of the courses that go on from it."""
+    roles: tuple[str, ...] = ()
+    """`beam`, `tree`: roles at whose turns answers are compared; default: all that sample, without the rating one."""
+
+    _only: ClassVar[dict[str, tuple[str, ...]]] = {
+        **dict.fromkeys(("growth", "exploration", "prefix"), ("tree",)),
+        **dict.fromkeys(("width", "roles"), ("beam", "tree")),
+    }
+    """Field -> rules that use it."""
+
+    @model_validator(mode="after")
+    def _used(self) -> Self:
+        for name, rules in self._only.items():
+            if name in self.model_fields_set and self.rule not in rules:
+                raise ValueError(
+                    f"{name}: has no effect with rule: {self.rule}; it belongs to rule: {', '.join(rules)}"
+                )
+        if self.by == "returns" and "verdicts" in self.model_fields_set:
+            raise ValueError("verdicts: has no effect with by: returns; it belongs to a role that rates")
+        return self

@@ -1,4 +1,4 @@
-"""Tree of a search: nodes with a prior, visits and values of moves; selection by PUCT, and backup of what agents got.
+"""Tree of a search: nodes with a prior, visits and values of moves; selection by PUCT or UCT, and backup of values.
 
 Nothing here knows what a position is or where values come from: a search over the turns of a team, whose positions are
 episodes that are forked, selects and backs up in the same way.
@@ -28,6 +28,14 @@ class TreeNode(Generic[PositionT]):
         self.visits = [0] * many
         self.totals = [0.0] * many
         """Sums of what the mover got after each move."""
+
+    def add_move(self, child: TreeNode[PositionT], prior: float = 1.0) -> int:
+        """Add a move that was not known when the node was made; return its number."""
+        self.prior = [*self.prior, prior]
+        self.children.append(child)
+        self.visits.append(0)
+        self.totals.append(0.0)
+        return len(self.children) - 1
 
     def means(self) -> list[float | None]:
         """Return the mean of what the mover got after each move; None for moves that were not visited."""
@@ -75,6 +83,15 @@ def puct(node: TreeNode[PositionT], bounds: ValueRange, exploration: float) -> i
         if score > best:
             best, chosen = score, move
     return chosen
+
+
+def uct(means: Sequence[float], visits: Sequence[int], exploration: float) -> list[float]:
+    """Return UCB1 of moves with these mean values and numbers of visits, at least 1: Q + c sqrt(ln N / n).
+
+    N is the sum of visits (Kocsis and Szepesvari 2006, "Bandit based Monte-Carlo planning", where c = 2 C_p).
+    """
+    seen = math.log(sum(visits))
+    return [mean + exploration * math.sqrt(seen / many) for mean, many in zip(means, visits, strict=True)]
 
 
 def back_up(path: Path[PositionT], values: Sequence[float]) -> None:

@@ -214,5 +214,5 @@ def test_a_search_leaves_the_game_as_it_was() -> None:
 def test_games_in_which_any_text_is_a_move_cannot_be_searched() -> None:
     game = TeamConfig.model_validate(TEAM).build()
     game.reset(0)
-    with pytest.raises(ValueError, match="may say any text; a search needs a list of legal moves"):
+    with pytest.raises(ValueError, match="may say any text; puct and gumbel need legal moves"):
         SearchPosition(game)

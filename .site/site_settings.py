@@ -43,16 +43,20 @@ def _group(group: str) -> Iterator[str]:
     yield f"# {TITLES.get(group, group).capitalize()}\n\n"
     yield f"Parts that stand in a scenario as `{PLACES[group]}`, where `PART` is one of these, "
     yield "or an import path of a class of your own.\n\n"
+    within: dict[type[Config], list[str]] = {}
     for kind in names(group):
         yield f"## {kind}\n\n"
         part = find(group, kind)
         yield from _described(part)
         for settings, paths in sections((part,)).items():
-            if paths:
-                yield f"### {kind}: {', '.join(paths)}\n\n"
-                yield from _described(settings)
+            within.setdefault(settings, []).extend(f"{kind}.{path}" for path in paths)
         example = yaml.safe_dump(part_subject(group, kind).example, sort_keys=False, allow_unicode=True)
         yield f"```yaml\n{example.rstrip()}\n```\n\n"
+    for settings, paths in within.items():
+        if paths:
+            yield f"## Within: {', '.join(dict.fromkeys(path.partition('.')[2] for path in paths))}\n\n"
+            yield f"Settings of {', '.join(map(_code, paths))}.\n\n"
+            yield from _described(settings)
 
 
 def _described(settings: type[Config]) -> Iterator[str]:

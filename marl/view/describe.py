@@ -93,7 +93,7 @@ def _find(path: Sequence[str]) -> Subject:
     if not path or path[0] == "scenario":
         subject, fields = Subject("scenario", (Scenario,), _HOLE, read_yaml(Scenario.example, "example")), path[1:]
     elif len(path) > 1 and (group := _group(path[0])) and (path[1] in _kinds(group) or not _homes(path[0])):
-        subject, fields = _part(group, path[1]), path[2:]
+        subject, fields = part_subject(group, path[1]), path[2:]
     else:
         subject, fields = _named(path[0]), path[1:]
     for name in fields:
@@ -123,7 +123,7 @@ def _named(name: str) -> Subject:
         ScenarioError: if nothing has it, or more than one thing.
     """
     if ":" in name:
-        return _part(find_any(name).group, name)
+        return part_subject(find_any(name).group, name)
     homes = _homes(name)
     if len(homes) > 1:
         choices = " or ".join(f"`marl describe {home} {name}`" for home in homes)
@@ -134,10 +134,15 @@ def _named(name: str) -> Subject:
         near = similar(name, {*Scenario.model_fields, *(kind for group in GROUPS for kind in names(group))})
         sections = ", ".join(Scenario.model_fields)
         raise ScenarioError(f"nothing is called {name!r}; {near}choices: {sections}, or a kind (see `marl list`)")
-    return _find(["scenario", name]) if homes == ["scenario"] else _part(homes[0], name)
+    return _find(["scenario", name]) if homes == ["scenario"] else part_subject(homes[0], name)
 
 
-def _part(group: str, kind: str) -> Subject:
+def part_subject(group: str, kind: str) -> Subject:
+    """Return a part by its group and kind.
+
+    Raises:
+        ValueError: if there is none.
+    """
     part, kind = find(group, kind), current_kind(group, kind)
     values = {"kind": kind, **_example_of(part)}
     return Subject(f"{kind}, one of {group}", (part,), read_yaml(PLACES[group], group), values)
@@ -199,7 +204,7 @@ def _filled(place: Any, value: Any) -> Any:
 def _lines(subject: Subject) -> Iterator[str]:
     heading = _field_lines(subject.title, subject.info, subject.meaning, "") if subject.info else [f"{subject.title}:"]
     yield from heading
-    for settings, paths in _sections(subject.settings).items():
+    for settings, paths in sections(subject.settings).items():
         yield from ["", f"{', '.join(paths)}:"] if paths else []
         yield indent(inspect.cleandoc(settings.__doc__ or ""), "    ")
         texts = meanings(settings)
@@ -208,7 +213,7 @@ def _lines(subject: Subject) -> Iterator[str]:
                 yield from ["", *_field_lines(name, info, texts.get(name, ""), "  ")]
 
 
-def _sections(settings: tuple[type[Config], ...]) -> dict[type[Config], list[str]]:
+def sections(settings: tuple[type[Config], ...]) -> dict[type[Config], list[str]]:
     """Return the settings and all that stand within them, each class once, with the fields that hold it."""
     holders: dict[type[Config], list[str]] = {each: [] for each in settings}
     waiting = [(each, "") for each in settings if each is not Scenario]

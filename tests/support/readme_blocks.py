@@ -1,4 +1,4 @@
-"""Blocks of code in the READMEs and in CONTRIBUTING.md, for tests that run them."""
+"""Blocks of code in the READMEs, in CONTRIBUTING.md and in the pages of the site, for tests that run them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from paths import ROOT
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "marl/README.md", "games/README.md", "roles/README.md", "credit/README.md"),
     *("trainers/README.md", "scenarios/README.md", "tests/bench/README.md"),
+    *(str(page.relative_to(ROOT)) for page in sorted((ROOT / ".site" / "pages").rglob("*.md"))),
 )
 
 

@@ -1,0 +1,100 @@
+"""Pages of the settings: for each section and part, every field with type, default and meaning, and an example."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+
+import yaml
+
+from marl.config import Component, Config, meanings
+from marl.parts import GROUPS, find, names
+from marl.scenario.schema import Scenario
+from marl.view.describe import PLACES, part_subject, sections
+from marl.view.type_words import default_words, type_words
+
+TITLES = {"credit": "credit: assign", "baselines": "credit: baseline", "trainers": "learners", "engines": "engines"}
+"""Group -> its heading, where that is not its name."""
+
+
+@cache
+def settings_pages() -> dict[str, tuple[str, str]]:
+    """Return page -> (title, text): the sections of a scenario, then a page for each group of parts."""
+    pages = {"settings/scenario.md": ("sections", "".join(_scenario()))}
+    for group in GROUPS:
+        pages[f"settings/{group}.md"] = (TITLES.get(group, group), "".join(_group(group)))
+    return pages
+
+
+def _scenario() -> Iterator[str]:
+    yield "# Sections of a scenario\n\n"
+    yield "Types, defaults and meanings as `marl describe` prints them and the schema holds them. "
+    yield "Values that are parts have pages of their own.\n\n"
+    for settings, paths in sections((Scenario,)).items():
+        yield f"## {_code(paths[0]) if paths else 'The file'}\n\n"
+        if len(paths) > 1:
+            yield f"Also: {', '.join(map(_code, paths[1:]))}.\n\n"
+        yield from _described(settings)
+
+
+def _group(group: str) -> Iterator[str]:
+    yield f"# {TITLES.get(group, group).capitalize()}\n\n"
+    yield f"Parts that stand in a scenario as `{PLACES[group]}`, where `PART` is one of these, "
+    yield "or an import path of a class of your own.\n\n"
+    within: dict[type[Config], list[str]] = {}
+    for kind in names(group):
+        yield f"## {kind}\n\n"
+        part = find(group, kind)
+        yield from _described(part)
+        for settings, paths in sections((part,)).items():
+            within.setdefault(settings, []).extend(f"{kind}.{path}" for path in paths)
+        example = yaml.safe_dump(part_subject(group, kind).example, sort_keys=False, allow_unicode=True)
+        yield f"```yaml\n{example.rstrip()}\n```\n\n"
+    for settings, paths in within.items():
+        if paths:
+            yield f"## Within: {', '.join(dict.fromkeys(path.partition('.')[2] for path in paths))}\n\n"
+            yield f"Settings of {', '.join(map(_code, paths))}.\n\n"
+            yield from _described(settings)
+
+
+def _described(settings: type[Config]) -> Iterator[str]:
+    """Yield the text of a class of settings and a table of its fields."""
+    yield f"{escaped(inspect.cleandoc(settings.__doc__ or ''))}\n\n"
+    texts = meanings(settings)
+    fields = {
+        name: info
+        for name, info in settings.model_fields.items()
+        if name != "kind" or not issubclass(settings, Component)
+    }
+    rows = [
+        (f"`{name}`", escaped(type_words(info)), _default(default_words(info)), escaped(texts.get(name, "")))
+        for name, info in fields.items()
+    ]
+    yield from table(("setting", "type", "default", "meaning"), rows)
+    yield "\n"
+
+
+def _default(words: str) -> str:
+    value = words.removeprefix("default ")
+    return f"**{words}**" if value == words else _code(value)
+
+
+def _code(text: str) -> str:
+    return f"`` {text} ``" if "`" in text else f"`{text}`"
+
+
+def escaped(text: str) -> str:
+    """Return text in which nothing but code in backticks has a meaning in Markdown."""
+    parts = re.split(r"(`[^`]+`)", text)
+    return "".join(part if part.startswith("`") else re.sub(r"([\\*_<\[\]#|])", r"\\\1", part) for part in parts)
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Yield the lines of a table; nothing if it has no rows."""
+    rows = [" | ".join(row) for row in rows]
+    if rows:
+        heads = list(heads)
+        yield f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}\n"
+        yield from (f"| {row} |\n" for row in rows)

@@ -107,9 +107,7 @@ def measure_policies(
     opponents = _opponents(policies.scenario, against) if against else {}
     _expect_figures([view.game for view in views.values()], against)
     _check_search(views, against, search)
-    critic = _critic_of(policies) if isinstance(search, SearchSettings) and search.values == "critic" else None
-    simulator = policies.simulator()
-    simulator.critic = critic
+    simulator = _simulator(policies, search)
     metrics: Metrics = {}
     for name, view in views.items():
         table = simulator.of_game(name) if name else simulator
@@ -122,6 +120,15 @@ def measure_policies(
             results = match(view, table, opponents[name], episodes=episodes, seed=0, search=search)
             metrics |= of_game(name, results.metrics(f"eval/{Path(against).name}"))
     return metrics
+
+
+def _simulator(policies: MeasuredPolicies, search: AnySearch | None) -> RolloutSimulator:
+    """Return the policies' simulator, with the critics of the run's learners if a search is to ask them."""
+    asked = isinstance(search, SearchSettings) and search.values == "critic"
+    critic = _critic_of(policies) if asked else None
+    simulator = policies.simulator()
+    simulator.critic = critic
+    return simulator
 
 
 def _critic_of(policies: MeasuredPolicies) -> Critic:

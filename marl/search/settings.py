@@ -69,6 +69,7 @@ class SearchSettings(Config):
 _PLAYS = {"rollouts": "random", "repeats": 1}
 """Settings of plays to the end, with their defaults."""
 
+
 class TurnSearchSettings(Config):
     """Settings of a search over the turns of a team, which picks one of several courses of an episode."""
 

@@ -257,12 +257,8 @@ def test_a_tree_samples_all_its_answers_then_follows_uct() -> None:
 def test_a_tree_backs_up_what_courses_were_rated_and_counts_equal_answers_as_one() -> None:
     simulator = team()
     chosen = settings("tree", 300, width=3)
-    grown = TurnTree(
-        simulator.play(deals(1))[0],
-        chosen,
-        CourseRating("judge.score"),
-        lambda turn: turn.role in ("planner", "solver"),
-    )
+    (first,) = simulator.play(deals(1))
+    grown = TurnTree(first, chosen, CourseRating("judge.score"), lambda turn: turn.role != "judge")
     others = simulator.play(deals(60)[1:])
     for _ in range(12):
         path, node = grown.select()

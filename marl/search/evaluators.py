@@ -99,7 +99,8 @@ def _read_turn(position: SearchPosition, request: Request, answers: Mapping[str,
         )
     said = replace(scored, token_ids=scored.token_ids[:1], logprobs=scored.logprobs[:1])
     agent, attempt, _ = position.key
-    episode = position.episode.trajectory
+    assert position.decision
+    episode = position.decision.episode.trajectory
     # Values do not depend on how answers are sampled; what is sampled greedily could not be read.
     asked = replace(request, sampling=Sampling())
     return Turn((episode.id, len(episode.turns)), agent, 0, attempt, episode.deal.seats[agent], asked, said, None)

@@ -1,6 +1,13 @@
 """Tree search: what a simulation costs, beside OpenSpiel's own, and what search at play time adds to a policy.
 
-    python tests/bench/search.py [--games 50] [--run RUN] [--out FILE]
+    python tests/bench/search.py [cost] [--games 50] [--run RUN] [--out FILE]
+    python tests/bench/search.py tic_tac_toe --run RUN [--games 100] [--out FILE]
+    python tests/bench/search.py connect_four [--run RUN] [--games 20] [--simulations 100 400] [--out FILE]
+
+`tic_tac_toe`: draws of a run's policy against minimax, alone and with 400 simulations. `connect_four`: wins, draws and
+losses of a policy alone and with search, on the 4 x 5 board of its scenario, against alpha-beta of depth 6, perfect
+play (alpha-beta to the end) and OpenSpiel's MCTS of 1000 simulations. Without `--run` the policy plays at random, and
+is no prior. Games begin with the empty board, seats are balanced, intervals are of 95 %. The rest is of `cost`.
 
 Cost: tic-tac-toe from the empty board, PUCT, the same Python evaluator (uniform prior, value 0) in our search and in
 OpenSpiel's Python MCTS, in turns in one process. `driver_us` is the CPU time of a simulation without the evaluator, the
@@ -14,16 +21,20 @@ from __future__ import annotations
 import random
 import statistics
 import time
+from argparse import Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyspiel
 from _bench import ROOT, parser, report, silent, spread
+from _mcts_player import Mcts
 from open_spiel.python.algorithms.mcts import Evaluator, MCTSBot
 
 import marl
+from games.connect_four_players import AlphaBeta
 from games.kuhn_poker import Equilibrium
 from games.tic_tac_toe import EMPTY, TicTacToeConfig
 from marl.commands.evaluate import MeasuredPolicies, trained
@@ -32,6 +43,7 @@ from marl.engines.scripted import Random, ScriptedConfig
 from marl.evaluation.evaluate import Opponents, exact, match
 from marl.evaluation.game_tree import grow
 from marl.evaluation.searching import exact_figures
+from marl.protocols import EngineConfig
 from marl.rollout.episode import Episode
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.schema import Scenario
@@ -46,6 +58,7 @@ SCENARIOS = ROOT / "scenarios"
 SIMULATIONS = 1000
 PLAY = SearchSettings(simulations=400, repeats=4, prior="uniform")
 BY_POLICY = SearchSettings(simulations=150, repeats=4)
+TRAINED = SearchSettings(simulations=400, repeats=2)
 HIDDEN = SearchSettings(simulations=200, temperature=1.0)
 
 
@@ -151,12 +164,85 @@ def hidden(policy: ScriptedConfig, seeds: Sequence[int]) -> dict[str, Any]:
     return figures
 
 
+def tic_tac_toe(chosen: Namespace) -> None:
+    """Measure how often a run's policy draws against minimax, alone and with search."""
+    with silent():
+        run = empty_board(trained(chosen.run, (), None, best=False))
+        figures = {
+            "policy": draws(run, 10 * chosen.games, None),
+            "policy_with_search": draws(run, chosen.games, TRAINED),
+            "cpu_seconds": round(time.process_time(), 1),
+        }
+    report(figures, chosen.out, seeds=[0], games=chosen.games, search=TRAINED.model_dump(mode="json"))
+
+
+def empty_board(policies: MeasuredPolicies) -> MeasuredPolicies:
+    """Return policies whose games begin with the empty board."""
+    game = policies.scenario.game.model_copy(update={"openings": 0.0})
+    return replace(policies, scenario=policies.scenario.model_copy(update={"game": game}))
+
+
+def connect_four(chosen: Namespace) -> None:
+    """Measure a policy of connect four, alone and with search, against strong players."""
+    opponents: dict[str, EngineConfig] = {
+        "alpha_beta_6": AlphaBeta(depth=6),
+        "perfect": AlphaBeta(depth=None),
+        "mcts_1000": Mcts(),
+    }
+    searches = {"policy": None} | {
+        f"search_{many}": SearchSettings(simulations=many, prior="policy" if chosen.run else "uniform")
+        for many in chosen.simulations
+    }
+    with silent():
+        policies = empty_board(trained(chosen.run, (), None, best=False) if chosen.run else _random_four())
+        figures: dict[str, Any] = {}
+        for opponent, engine in opponents.items():
+            for name, search_settings in searches.items():
+                began = time.process_time()
+                results = met(policies, opponent, engine, chosen.games, search_settings)
+                figures[f"{name}/{opponent}"] = {**results, "cpu_seconds": round(time.process_time() - began, 1)}
+    board = {"rows": 4, "columns": 5, "policy": chosen.run.name if chosen.run else "random"}
+    report(figures, chosen.out, seeds=[0], games=chosen.games, **board)
+
+
+def _random_four() -> MeasuredPolicies:
+    players = "policies={actor: {engine: {kind: random}}}"
+    scenario = marl.load(SCENARIOS / "connect_four_self_play.yaml", [players])
+    simulator = untrained_policies(scenario)
+    return MeasuredPolicies(scenario, None, lambda: simulator)
+
+
+def met(
+    policies: MeasuredPolicies, name: str, engine: EngineConfig, games: int, settings: SearchSettings | None
+) -> dict[str, float]:
+    """Return how often policies win, draw and lose against a player in the other seat, with 95 % intervals."""
+    scenario = policies.scenario
+    roles = {agent: scenario.roles[role].model_copy(update={"policy": name}) for agent, role in scenario.seats.items()}
+    results = match(
+        scenario, policies.simulator(), Opponents(roles, {name: engine}), episodes=games, seed=0, search=settings
+    )
+    figures = results.metrics(name)
+    wanted = [f"{kind}{bound}" for kind in ("win", "draw", "loss") for bound in ("", "_low", "_high")]
+    return {each: round(figures[f"{name}/{each}"], 4) for each in wanted}
+
+
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--games", type=int, default=50)
+    options.add_argument("measured", nargs="?", choices=["cost", "tic_tac_toe", "connect_four"], default="cost")
+    options.add_argument("--games", type=int)
     options.add_argument("--repeats", type=int, default=7)
     options.add_argument("--run", type=Path)
+    options.add_argument("--simulations", type=int, nargs="+", default=[100, 400])
     chosen = options.parse_args()
+    usual_games = {"cost": 50, "tic_tac_toe": 100, "connect_four": 20}
+    chosen.games = chosen.games or usual_games[chosen.measured]
+    if chosen.measured == "tic_tac_toe" and chosen.run is None:
+        options.error("tic_tac_toe: --run RUN names the trained policy, such as one of tests/bench/expert_iteration.py")
+    {"cost": cost_and_play, "tic_tac_toe": tic_tac_toe, "connect_four": connect_four}[chosen.measured](chosen)
+
+
+def cost_and_play(chosen: Namespace) -> None:
+    """Measure what a simulation costs, and what search adds to policies that know nothing, or to a run's."""
     scenario = marl.load(SCENARIOS / "tic_tac_toe_self_play.yaml", ["game.openings=0"])
     with silent():
         simulator = untrained_policies(scenario)

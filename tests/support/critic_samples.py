@@ -39,14 +39,14 @@ def built(settings: Ppo, **options: Any) -> Any:
 def opinionated(learner: Any) -> Any:
     rng = torch.Generator().manual_seed(3)
     with torch.no_grad():
-        for parameter in learner.objective.critic.head.parameters():
+        for parameter in learner.objective.modules()["critic"].head.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=rng) * 0.3)
     return learner
 
 
 def head_of(learner: Any) -> tuple[Tensor, Tensor]:
     """Return a copy of the head's weight [1, H] and bias [1], to be differentiated by."""
-    head = learner.objective.critic.head
+    head = learner.objective.modules()["critic"].head
     return head.weight.detach().clone().requires_grad_(), head.bias.detach().clone().requires_grad_()
 
 

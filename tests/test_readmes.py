@@ -58,7 +58,7 @@ FILES = {
 """Files that blocks expect where they run."""
 RUN_FILES = re.compile(r"(runs|RUN|trajectories|judgements|checkpoints)/.*|(metrics|scenario|environment)\.\w+")
 """Paths inside a run's folder, which no checkout has."""
-SLOW = ("runs/solver", "scenarios/team_arithmetic.yaml --graders")
+SLOW = ("runs/solver", "scenarios/team_arithmetic.yaml --graders", "verifiers_environment\n", "import verifiers")
 """Words in blocks that take long even when they are made small."""
 RESULTS = sorted((ROOT / "tests" / "bench" / "results").glob("*.json"))
 
@@ -69,7 +69,7 @@ def in_language(language: str) -> list[Any]:
         pytest.param(
             block,
             id=f"{block.document}:{block.line}",
-            marks=[pytest.mark.slow] if language == "bash" and any(word in block.text for word in SLOW) else [],
+            marks=[pytest.mark.slow] if any(word in block.text for word in SLOW) else [],
         )
         for block in BLOCKS
         if block.language == language

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from socket import gethostname
 from typing import NamedTuple, Protocol
 
 from marl.protocols import Engine, EngineConfig, ModelSource, Player, SavedWeights
@@ -101,6 +102,11 @@ class Guests:
             return
         if player.policy not in self._spares:
             raise ValueError(f"policy {name!r}: {player.policy!r} has no weights that can be loaded beside its own")
+        if not player.folder.is_dir():
+            raise ValueError(
+                f"policy {name!r}: no folder {player.folder} on {gethostname()}, where it is to speak; every machine of "
+                "a cluster must see the run's folder under this path"
+            )
         spare = self._spares[player.policy]
         self._visiting[name] = spare.take(player), spare
 

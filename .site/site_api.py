@@ -15,7 +15,11 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Problems, checks of answers, and what a model may call.",
         ("marl.protocols.tasks", "games.tasks.base"),
     ),
-    "roles": ("Writing a role", "Prompts, and how answers are read.", ("marl.protocols.roles", "roles.base", "roles.parsing")),
+    "roles": (
+        "Writing a role",
+        "Prompts, and how answers are read.",
+        ("marl.protocols.roles", "roles.base", "roles.parsing"),
+    ),
     "credit": (
         "Writing a credit rule",
         "`assign` and `baseline`, and the same numbers as plain functions.",
@@ -27,13 +31,21 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ("marl.protocols.learning", "trainers.functions"),
     ),
     "engines": ("Writing an engine", "What samples.", ("marl.protocols.engines",)),
-    "models": ("Writing a model", "Weights, and encoders of texts.", ("marl.protocols.models", "marl.protocols.encoders")),
+    "models": (
+        "Writing a model",
+        "Weights, and encoders of texts.",
+        ("marl.protocols.models", "marl.protocols.encoders"),
+    ),
     "play": (
         "Writing an experience",
         "Where the episodes of a step come from.",
         ("marl.protocols.play", "marl.experience.rollouts"),
     ),
-    "config": ("Settings and parts", "Bases of all settings, and how parts are looked up.", ("marl.config", "marl.parts")),
+    "config": (
+        "Settings and parts",
+        "Bases of all settings, and how parts are looked up.",
+        ("marl.config", "marl.parts"),
+    ),
 }
 """Page -> heading, introduction, modules."""
 

@@ -39,9 +39,7 @@ class Measured:
 def gallery_pages() -> dict[str, tuple[str, str]]:
     """Return page -> (title, text): the gallery, then each scenario."""
     files = sorted(
-        str(file.relative_to(ROOT))
-        for file in (ROOT / "scenarios").rglob("*.yaml")
-        if "suites" not in file.parts
+        str(file.relative_to(ROOT)) for file in (ROOT / "scenarios").rglob("*.yaml") if "suites" not in file.parts
     )
     pages = {page_of(file): (Path(file).stem, "".join(_page(file))) for file in files}
     return {"scenarios/gallery.md": ("Gallery", "".join(_gallery(files)))} | pages
@@ -110,7 +108,9 @@ def _roles(file: str, scenario: Scenario) -> Iterator[tuple[str, ...]]:
     hears = dict(_hears(_data(file)))
     for name, role in scenario.roles.items():
         policy = scenario.policies[role.policy]
-        seats = [agent for view in scenario.by_game().values() for agent, seated in view.seats.items() if seated == name]
+        seats = [
+            agent for view in scenario.by_game().values() for agent, seated in view.seats.items() if seated == name
+        ]
         shown = ", ".join(dict.fromkeys(seats)) if len(seats) < 5 else f"{seats[0]} … {seats[-1]} ({len(seats)})"
         learns = "frozen" if policy.model else "–"
         if policy.learner:
@@ -153,7 +153,9 @@ def _settings(page: str, scenario: Scenario) -> str:
     used |= {("trainers", policy.learner.kind) for policy in scenario.policies.values() if policy.learner}
     used |= {("experience", scenario.experience.kind)}
     links = [
-        f"[{kind}]({relpath(f'settings/{group}.md', dirname(page))}#{kind})" for group, kind in sorted(used) if ":" not in kind
+        f"[{kind}]({relpath(f'settings/{group}.md', dirname(page))}#{kind})"
+        for group, kind in sorted(used)
+        if ":" not in kind
     ]
     return ", ".join(links)
 

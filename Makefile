@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PINNED := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt
 
-.PHONY: demo real test test-slow lint format bench learning credit schema clean
+.PHONY: demo real test test-slow lint format bench learning credit schema site clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/marl train scenarios/kuhn_self_play.yaml --out runs/demo --overwrite
@@ -69,6 +69,10 @@ credit: $(VENV)/.dev
 schema: $(VENV)/.dev
 	$(BIN)/marl schema > scenarios/.schema.json
 
+# READMEs and the pages of .site, in build/site; a warning or a dead link fails.
+site: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -f .site/mkdocs.yml
+
 # What was learnt, `runs/`, stays.
 clean:
 	rm -rf $(VENV) *.egg-info
@@ -82,6 +86,10 @@ $(VENV)/.runtime: pyproject.toml .ci/constraints.txt | $(BIN)/python
 
 $(VENV)/.gguf: $(VENV)/.runtime
 	$(PINNED) -e '.[gguf]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.runtime
+	$(PINNED) -e '.[docs]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime .ci/peers.txt .ci/vllm_needs.txt .ci/vllm.txt

@@ -92,8 +92,8 @@ def _page(file: str) -> Iterator[str]:
     yield f"# {Path(file).stem}\n\n{_comment(file)}\n\n```bash\nmarl train {file}\n```\n\n"
     yield "## Who takes part\n\n"
     yield from table(("role", "seats", "hears", "policy", "speaks by", "learns by", "credit"), _roles(file, scenario))
-    schedule = scenario.schedule
-    yield f"\nA step plays {schedule.groups} × {schedule.group_size} episodes (`{_kind(_data(file).get('experience')) or 'rollouts'}`); "
+    schedule, experience = scenario.schedule, _kind(_data(file).get("experience")) or "rollouts"
+    yield f"\nA step plays {schedule.groups} times {schedule.group_size} episodes (`{experience}`); "
     yield f"the run has {schedule.steps} steps. Settings: {_settings(page_of(file), scenario)}.\n\n"
     yield "## What was measured\n\n"
     yield from _figures(file)
@@ -112,7 +112,7 @@ def _roles(file: str, scenario: Scenario) -> Iterator[tuple[str, ...]]:
             agent for view in scenario.by_game().values() for agent, seated in view.seats.items() if seated == name
         ]
         shown = ", ".join(dict.fromkeys(seats)) if len(seats) < 5 else f"{seats[0]} … {seats[-1]} ({len(seats)})"
-        learns = "frozen" if policy.model else "–"
+        learns = "frozen" if policy.model else "-"
         if policy.learner:
             learns = _code(policy.learner.kind) if role.trainable else f"{_code(policy.learner.kind)}, from others"
         judged = policy.learner is not None and role.trainable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -48,7 +49,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(markdown: str, *, page: Page, **context: Any) -> str:  # noqa: ARG001
     """Rewrite the links of what is written by hand; generated pages are right as they are."""
     documents = {page_of(name): name for name, _ in _written()}
     document = documents.get(page.file.src_uri)

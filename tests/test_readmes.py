@@ -1,11 +1,13 @@
-"""Everything that the READMEs show is run or checked: scenarios, commands, Python, links, paths, kinds and metrics.
+"""Everything that READMEs and pages of the site show is run or checked: scenarios, commands, Python, links, paths,
+kinds and metrics.
 
 Code is in fenced blocks, and every language has its check:
 
 - `yaml`: a scenario, put through `marl check`. A comment before it, `<!-- fragment of scenarios/x.yaml -->`, says which
   scenario the block changes; mappings are merged, and a part (a mapping with `kind`) replaces the one that was there.
 - `bash`: commands, run one after the other in a folder of their own with models and schedules made tiny. `make` targets
-  must exist; measurements must accept their arguments.
+  must exist; measurements must accept their arguments. The blocks of a page of the site follow one another in one
+  folder. `tests/transcripts/` runs the tutorial that also writes files.
 - `python`: run; if the first line is a comment with a file's name, it is a module, which other blocks can import.
 - `text`: drawings and output, in which no command may hide.
 
@@ -25,6 +27,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,7 @@ import typer
 import yaml
 from command_line import printed
 from paths import ROOT
-from readme_blocks import BLOCKS, DOCUMENTS, Block, write_modules
+from readme_blocks import BLOCKS, DOCUMENTS, TYPED, Block, write_modules
 
 import marl
 from marl.commands import cli
@@ -71,9 +74,20 @@ def in_language(language: str) -> list[Any]:
             id=f"{block.document}:{block.line}",
             marks=[pytest.mark.slow] if any(word in block.text for word in SLOW) else [],
         )
-        for block in BLOCKS
+        for block in (runnable() if language == "bash" else BLOCKS)
         if block.language == language
     ]
+
+
+def runnable() -> Iterator[Block]:
+    """Yield what is run in a folder of its own: a block of a README, all blocks of commands of a page."""
+    commands = [block for block in BLOCKS if block.language == "bash" and block.document != TYPED]
+    for document, blocks in groupby(commands, key=lambda block: block.document):
+        if document.startswith(".site"):
+            first, *more = blocks
+            yield first._replace(text="".join(block.text for block in (first, *more)))
+        else:
+            yield from blocks
 
 
 def prose(document: str) -> str:
@@ -280,7 +294,9 @@ def anchors(file: Path) -> list[str]:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_files_that_are_named_exist(document: str) -> None:
-    own = {f"{block.module}.py" for block in BLOCKS if block.document == document}
+    blocks = [block for block in BLOCKS if block.document == document]
+    own = {f"{block.module}.py" for block in blocks}
+    own |= {word for block in blocks if block.language == "bash" for word in block.text.split()}  # files that are made
     missing = [
         name
         for name in re.findall(

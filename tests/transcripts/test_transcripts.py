@@ -1,4 +1,4 @@
-"""Transcripts: what three users type, from an empty folder to what they wanted. Each is run as it is written.
+"""Transcripts: what four users type, from an empty folder to what they wanted. Each is run as it is written.
 
 A step is a command, or a file that is written by `cat > NAME <<'EOF'`. By default they run in this process, with less
 to do; slowly, in a shell, with a fresh clone and every number as written.
@@ -21,17 +21,18 @@ import pytest
 import torch
 from command_line import printed
 from paths import ROOT
+from readme_blocks import TYPED
 
-TRANSCRIPTS = sorted(Path(__file__).parent.glob("*.md"))
+TUTORIAL = ROOT / TYPED
+TRANSCRIPTS = [*sorted(Path(__file__).parent.glob("*.md")), TUTORIAL]
 MOST_STEPS = 12
 _FILE = re.compile(r"cat > (\S+) <<'EOF'\n(.*?)^EOF$", re.DOTALL | re.MULTILINE)
 Marl = Callable[..., str]
 
 
 def script(transcript: Path) -> str:
-    """The one block of a transcript."""
-    [block] = re.findall(r"^```bash\n(.*?)^```$", transcript.read_text(), re.DOTALL | re.MULTILINE)
-    return block
+    """The commands of a transcript."""
+    return "".join(re.findall(r"^```bash\n(.*?)^```$", transcript.read_text(), re.DOTALL | re.MULTILINE))
 
 
 def steps(block: str) -> Iterator[tuple[str, str]]:
@@ -76,12 +77,20 @@ def typed(block: str, marl: Marl) -> str:
 def _smaller(words: list[str]) -> list[str]:
     match words[1]:
         case "train":
-            return ["schedule.steps=2", "schedule.groups=4", "schedule.group_size=4"]
+            return ["schedule.steps=2", "schedule.groups=4", "schedule.group_size=4", *_made_models(words[2])]
         case "eval":
             return ["--episodes", "8"]
         case "play":
             return ["--episodes", "32"]
     return []
+
+
+def _made_models(file: str) -> list[str]:
+    """Overrides that make the models of a scenario small, where `marl new` wrote it."""
+    if Path(file).name != "team.yaml" or "marl check" not in Path(file).read_text():
+        return []
+    warm_up = "warm_up={steps: 5, episodes: 32, batch: 8}"
+    return [f"policies.{name}.model.{warm_up}" for name in ("planner", "solver", "critic")]
 
 
 @pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda file: file.stem)
@@ -114,3 +123,12 @@ def test_a_fresh_clone_does_what_a_transcript_shows(transcript: Path, tmp_path: 
     assert done.returncode == 0, done.stderr
     if won := re.findall(r"^eval/random/win +(\S+)", done.stdout, re.MULTILINE):
         assert float(won[-1]) > 0.7
+    if transcript == TUTORIAL:
+        before, *_, after = map(float, re.findall(r"^step .*eval/held_out/success (\S+)", done.stdout, re.MULTILINE))
+        assert before < 0.75 < 0.85 < after
+
+
+def test_the_tutorial_takes_ten_commands_and_edits() -> None:
+    numbered = re.findall(r"^\*\*([\d and]+)\. ", TUTORIAL.read_text(), re.MULTILINE)
+    assert " ".join(numbered).replace("and ", "").split() == [str(n) for n in range(1, 11)]
+    assert len(list(steps(script(TUTORIAL)))) == 9  # the first is the installation

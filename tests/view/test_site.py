@@ -1,0 +1,127 @@
+"""The site: `make site` builds it without a warning, no link of it is dead, and it asks for nothing from elsewhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from paths import ROOT, SCENARIOS
+
+pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
+
+import site_gallery  # from .site
+import site_links
+import site_settings
+
+from marl.parts import GROUPS, find, names
+from marl.scenario.schema import Scenario
+
+
+def test_links_lead_to_the_pages_of_their_files() -> None:
+    text = "[a](../scenarios/README.md#alarms) and [b](assign/outcome.py), [c](../tests/bench/results/kuhn.png)"
+    moved = site_links.as_page("credit/README.md", f"{text}\n```yaml\n[d](nowhere.md)\n```\n")
+    assert "[a](../scenarios/index.md#alarms)" in moved
+    assert "[b](../source/credit/assign/outcome.py.md)" in moved
+    assert "[c](../tests/bench/results/kuhn.png)" in moved
+    assert "[d](nowhere.md)" in moved, "code is left as it is"
+    assert site_links.as_page("README.md", "[x](scenarios/taboo.yaml)") == "[x](scenarios/taboo.md)"
+
+
+def test_a_link_that_leads_nowhere_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"credit/README.md: the link gone.md leads nowhere"):
+        site_links.as_page("credit/README.md", "[a](gone.md)")
+
+
+def test_pipes_in_code_need_a_backslash_on_github_alone() -> None:
+    assert site_links.as_page("README.md", "| `a\\|b` | c\\|d |") == "| `a|b` | c\\|d |"
+
+
+def test_every_setting_of_every_part_is_in_the_reference() -> None:
+    pages = site_settings.settings_pages()
+    for group in GROUPS:
+        text = pages[f"settings/{group}.md"][1]
+        for kind in names(group):
+            assert f"\n## {kind}\n" in text
+            own = text.partition(f"\n## {kind}\n")[2].partition("\n## ")[0]
+            assert not [
+                name for name in find(group, kind).model_fields if name != "kind" and f"| `{name}` |" not in own
+            ]
+    scenario = pages["settings/scenario.md"][1]
+    assert not [name for name in Scenario.model_fields if f"| `{name}` |" not in scenario]
+
+
+def test_every_scenario_is_in_the_gallery_with_its_figure_or_without() -> None:
+    pages = site_gallery.gallery_pages()
+    gallery = pages["scenarios/gallery.md"][1]
+    files = [file for file in SCENARIOS.rglob("*.yaml") if file.parent.name != "suites"]
+    for file in files:
+        link = file.relative_to(SCENARIOS).with_suffix(".md")
+        [row] = [line for line in gallery.splitlines() if f"]({link})" in line]
+        *_, figure = site_gallery.cells(row)
+        assert (figure == "not measured") == (site_gallery.NONE in file.read_text().partition("\ngame")[0]), row
+    nim = next(line for line in gallery.splitlines() if "(nim_self_play.md)" in line)
+    assert ".347 → **.992, .991, .992**" in nim
+
+
+class _Links(HTMLParser):
+    """Collects the targets of a page, and the names that others can link to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+        self.loaded: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        self.anchors |= {value for key in ("id", "name") if (value := named.get(key))}
+        for key in ("href", "src"):
+            if value := named.get(key):
+                self.targets.append(value)
+                if key == "src" or (tag == "link" and named.get("rel") not in ("canonical", "prev", "next")):
+                    self.loaded.append(value)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `make site` builds it."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "-f", ".site/mkdocs.yml", "-d", str(folder)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("site")
+def test_no_link_of_the_site_is_dead(site: Path) -> None:
+    pages = {file: _Links(file.read_text()) for file in site.rglob("*.html")}
+    assert len(pages) > 100
+    dead = []
+    for file, page in pages.items():
+        for target in page.targets if file.name != "404.html" else ():
+            parts = urlsplit(target)
+            if parts.scheme in ("http", "https", "data", "javascript"):
+                continue
+            aim = (file.parent / unquote(parts.path)).resolve() if parts.path else file
+            anchor = unquote(parts.fragment)
+            if not aim.exists() or (anchor and aim in pages and anchor not in pages[aim].anchors):
+                dead.append(f"{file.relative_to(site)}: {target}")
+    assert not dead
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("site")
+def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
+    elsewhere = {
+        target for file in site.rglob("*.html") for target in _Links(file.read_text()).loaded if "://" in target
+    }
+    assert not elsewhere

@@ -132,6 +132,7 @@ class LiveTable(Monitor):
         self._console, self._steps, self._title, self._episodes = console, steps, title, episodes
         self._rows: deque[Mapping[str, Any]] = deque(maxlen=_LIVE_ROWS)
         self._episode: tuple[int, Trajectory] | None = None
+        self._closed = False
         self._began = self._stepped = self._chosen = time.monotonic()
         # Drawn when the screen is refreshed, not at every step: steps may be many a second.
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=2)
@@ -155,7 +156,7 @@ class LiveTable(Monitor):
     def _render(self) -> RenderableType:
         now = time.monotonic()
         words = f"for {duration(now - self._began)}, this step for {duration(now - self._stepped)}"
-        state = Liveness("training", words)
+        state = None if self._closed else Liveness("training", words)
         view = RunView(self._title, list(self._rows), self._steps, state, self._episode)
         width, height = self._console.size
         return run_frame(view, Screenful(width, height - 1))
@@ -164,6 +165,7 @@ class LiveTable(Monitor):
         show(self._console, message)
 
     def close(self) -> None:
+        self._closed = True
         self._live.stop()
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from by_hand import episode
+from rich.console import Console
 
 from marl.graph import Trajectory
+from marl.runs.run_folder import RunFolder
 from marl.types import Reward
-from marl.view.console import LONGEST_LINE, WarmUpProgress, step_line
+from marl.view.console import LONGEST_LINE, LiveTable, WarmUpProgress, step_line
 from marl.view.examples import examples
 
 
@@ -77,6 +81,20 @@ def test_up_to_three_episodes_show_a_turn_each_of_different_roles_that_models_sp
     team = [played(str(i), {"solver": "a", "critic": "b", "by_rule": "c"}) for i in range(5)]
     assert [line.split(":")[0].strip() for line in examples(team)] == ["solver", "critic", "solver"]
     assert list(examples([played("e", {"by_rule": "c"})])) == []
+
+
+@pytest.mark.parametrize("episodes", [True, False])
+def test_a_live_table_shows_a_sampled_episode_if_it_is_wanted(episodes: bool, tmp_path: Path) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100, height=40)
+    table = LiveTable(console, 3, "demo", episodes=episodes)
+    table.begin(RunFolder(tmp_path))
+    table.log(1, {"role/solver/turns": 1.0, "time/step": 2.0})
+    table.played(1, [played("e", {"solver": "it is 6"}, paid=1.0)])
+    table.close()
+    last = screen.getvalue()[-1500:]
+    assert "ETA 4 s" in last
+    assert ("episode e, step 1: " in last) == episodes
 
 
 def test_a_long_turn_is_cut_to_its_end_and_stays_on_one_short_line() -> None:

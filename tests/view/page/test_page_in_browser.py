@@ -34,7 +34,9 @@ VIEWS = (
     EPISODE,
     BAD,
     "#/steps?run=a&step=2",
+    f"{EPISODE}&shade=mismatch",
     "#/states?run=a&step=1",
+    "#/states?run=a&of=strategies",
     "#/held_out?run=a",
 )
 
@@ -139,6 +141,37 @@ def test_the_chain_of_every_turn_that_is_clicked_is_the_one_on_disk(page: Page, 
     expect(page.locator(".tokens .token")).to_have_count(4)
     page.get_by_role("button", name="token table").click()
     expect(page.get_by_role("region", name="tokens").locator("tbody tr")).to_have_count(4)
+
+
+def test_tokens_are_shaded_by_entropy_and_by_the_mismatch_of_the_sampler(page: Page) -> None:
+    visit(page, EPISODE)
+    tokens = page.locator(".tokens .token")
+    page.get_by_label("shade by").select_option("entropy")
+    expect(page.get_by_label("legend of the shading by entropy")).to_contain_text("2 nats or more")
+    expect(tokens.nth(1)).to_have_attribute("title", re.compile("entropy 1, mismatch \N{MINUS SIGN}0.05"))
+    expect(tokens.nth(2)).to_have_css("background-color", "rgba(0, 114, 178, 0.5)")
+    page.get_by_label("shade by").select_option("mismatch")
+    expect(page.get_by_label("legend of the shading by sampler mismatch")).to_contain_text(
+        "\N{MINUS SIGN}0.05 nats: less"
+    )
+    expect(tokens.nth(1)).to_have_css("background-color", "rgba(230, 120, 0, 0.5)")
+    expect(page).to_have_url(re.compile("shade=mismatch"))
+    page.get_by_role("button", name="token table").click()
+    expect(page.get_by_role("region", name="tokens").locator("tbody tr").nth(1)).to_contain_text("\N{MINUS SIGN}0.05")
+    visit(page, EPISODE.replace("0.0.0", "0.0.1") + "&shade=mismatch")
+    expect(page.get_by_text("Not recorded for this turn")).to_be_visible()
+
+
+def test_recorded_strategies_stand_beside_the_equilibrium(page: Page) -> None:
+    visit(page, "#/states?run=a")
+    page.get_by_label("show").select_option("strategies")
+    expect(page.locator(".state")).to_have_count(12)
+    expect(page.locator(".state thead").first).to_have_text("movenewestaveragenash")
+    expect(page.locator(".state h3").first).to_contain_text("3.0 % away from nash")
+    page.get_by_label("order").select_option("far")
+    page.get_by_label("step").select_option("1")
+    expect(page.locator(".state h3").first).to_contain_text("1.0 % away from nash")
+    expect(page).to_have_url(re.compile("of=strategies.*step=1"))
 
 
 def test_another_rule_is_shown_beside_the_runs_own(page: Page) -> None:
@@ -281,6 +314,8 @@ def test_a_report_is_one_file_that_shows_the_same_and_loads_nothing(
     expect(page.get_by_label("exact prompt")).to_have_text("check bet")
     page.get_by_role("navigation", name="views").get_by_role("link", name="states").click()
     expect(page.get_by_role("heading", name=re.compile("information states"))).to_be_visible()
+    page.get_by_label("show").select_option("strategies")
+    expect(page.locator(".state")).to_have_count(12)
     assert page.evaluate("window.broken") is None
     assert asked == [file.as_uri()]
     assert not problems

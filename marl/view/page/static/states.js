@@ -42,7 +42,7 @@ export function StatesPage({ run, query, version }) {
   const measured = query.of === "strategies";
   const choose = (event) => stay("states", { run: run.name, of: event.target.value });
   return html`<section aria-label="information states"><h2>information states of ${run.name}</h2>
-    <p class="tools"><label>show <select value=${measured ? "strategies" : ""} onChange=${choose}><option value="">moves played in a step</option><option value="strategies">strategies measured by evaluations</option></select></label></p>
+    <p class="tools"><label>show <select value=${measured ? "strategies" : ""} onChange=${choose}><option value="">moves as they were played</option><option value="strategies">strategies measured by evaluations</option></select></label></p>
     ${measured ? html`<${Strategies} run=${run} query=${query} version=${version} />` : html`<${Played} run=${run} query=${query} version=${version} />`}</section>`;
 }
 

@@ -33,7 +33,7 @@ def export_policy(
     policy: Annotated[str | None, typer.Argument(help="Which; default: the only one that learns.")] = None,
 ) -> None:
     """Write what a policy has learnt as an ordinary folder: a Hugging Face model, or a PEFT adapter."""
-    from marl.runs.export import copy_out, learnt, merge_out
+    from marl.export.weights import copy_out, learnt, merge_out
 
     if options.best and options.step is not None:
         raise ScenarioError(f"--step {options.step} names a checkpoint and --best another one: give one of them")

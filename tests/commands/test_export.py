@@ -22,7 +22,7 @@ from marl.commands import cli
 from marl.models.adapter import Adapter
 from marl.models.pretrained import Pretrained
 from marl.runs.checkpoint import CheckpointError
-from marl.runs.export import copy_out, learnt, merge_out
+from marl.export.weights import copy_out, learnt, merge_out
 from marl.runs.trained_model import Trained
 from marl.scenario.checks import absent
 from marl.scenario.load import ScenarioError, validate

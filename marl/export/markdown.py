@@ -37,3 +37,8 @@ def block(text: str, language: str = "text") -> Markup:
 def front_matter(values: dict[str, object]) -> Markup:
     """Return metadata between two lines of dashes; YAML quotes what would end it."""
     return Markup(f"---\n{yaml.safe_dump(values, sort_keys=False, allow_unicode=False, width=1000)}---")
+
+
+def shown(value: object) -> str:
+    """Return what a template shows of a value: Markdown that was made here as it is, all else escaped."""
+    return value if isinstance(value, Markup) else in_line(value)

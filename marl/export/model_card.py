@@ -15,7 +15,7 @@ from marl.export.examples import find_exchange
 from marl.export.figures import draw_curves, figures_of, table_rows
 from marl.export.generation import speaking_roles
 from marl.export.loading import snippet
-from marl.export.markdown import Markup, block, front_matter, in_line
+from marl.export.markdown import Markup, block, front_matter, shown
 from marl.export.settings_text import as_yaml, brief, long_texts
 from marl.export.weights import Learnt
 from marl.models.adapter import Adapter
@@ -73,17 +73,12 @@ def write_card(facts: CardFacts, folder: Path) -> None:
     environment = Environment(
         loader=PackageLoader("marl.export", "templates"),
         undefined=StrictUndefined,
-        finalize=_shown,
+        finalize=shown,
         keep_trailing_newline=True,
     )
     values = _values(facts, curves=draw_curves(facts.source.run, folder), folder=folder)
     text = environment.get_template("model_card.md.jinja2").render(values)
     (folder / CARD).write_text(text, encoding="utf-8")
-
-
-def _shown(value: object) -> str:
-    """Escape whatever the template shows that was not made as Markdown here."""
-    return value if isinstance(value, Markup) else in_line(value)
 
 
 def _values(facts: CardFacts, *, curves: bool, folder: Path) -> dict[str, Any]:

@@ -60,9 +60,7 @@ class Upload:
         """
         try:
             self.api.create_repo(self.repository, private=self.private or None, exist_ok=True)
-            done = self.api.upload_folder(
-                repo_id=self.repository, folder_path=folder, commit_message="Export of marl"
-            )
+            done = self.api.upload_folder(repo_id=self.repository, folder_path=folder, commit_message="Export of marl")
         except (HfHubHTTPError, httpx2.HTTPError, OSError) as error:
             raise UploadError(f"{self.repository} was not uploaded: {error}; the files are in {folder}") from error
         return str(done.commit_url)

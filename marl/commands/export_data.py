@@ -25,18 +25,14 @@ class DataOptions:
     out: Annotated[Path, typer.Option(help="The folder to make.")]
     format: Annotated[
         Format,
-        typer.Option(
-            help="Tables of all that was recorded, or rows that another library trains on.", show_default=False
-        ),
+        typer.Option(help="Tables of all that was recorded, or rows that others train on.", show_default=False),
     ]
     role: Annotated[
         list[str] | None, typer.Option(help="Only this role; may be repeated. Default: parquet all, else who learns.")
     ] = None
     policy: Annotated[list[str] | None, typer.Option(help="Only turns of this policy; may be repeated.")] = None
     steps: Annotated[str | None, typer.Option(help="Only these recorded steps: 40, 10-40, 10- or -40.")] = None
-    min_return: Annotated[float | None, typer.Option(help="Only turns of agents that were paid so much or more.")] = (
-        None
-    )
+    min_return: Annotated[float | None, typer.Option(help="Only turns of agents paid this much or more.")] = None
     min_advantage: Annotated[float | None, typer.Option(help="Only turns with this advantage or more.")] = None
     readable: Annotated[bool, typer.Option("--readable", help="Only turns in which a legal move was read.")] = False
     by: Annotated[By, typer.Option(help="trl-dpo: what makes one answer better than another.")] = "advantage"

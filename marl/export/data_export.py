@@ -24,8 +24,8 @@ _JSON_LINES, _PARQUET = "train.jsonl", "train.parquet"
 _PURPOSES: Mapping[Format, str] = {
     "parquet": "Turns and episodes as they were recorded, with rewards, edges, and what was judged of each turn.",
     "trl-sft": "Prompts and completions for TRL's SFTTrainer.",
-    "trl-dpo": "Pairs for TRL's DPOTrainer: of a step's answers to the same prompt, by the same policy in episodes with "
-    "the same start, the best one is chosen and the worst one rejected.",
+    "trl-dpo": "Pairs for TRL's DPOTrainer: of a step's answers to the same prompt, by the same policy in episodes "
+    "with the same start, the best one is chosen and the worst one rejected.",
     "trl-prompts": "Prompts for TRL's GRPOTrainer, each once.",
     "verl": "Prompts for reinforcement learning with verl, each once.",
     "openai": "Chats for OpenAI's supervised fine-tuning.",
@@ -37,8 +37,8 @@ class DataChoice:
     """Selection of turns, and their format."""
 
     format: Format
-    turns: Selection = Selection()
-    pairs: PairRule = PairRule()
+    turns: Selection = field(default_factory=Selection)
+    pairs: PairRule = field(default_factory=PairRule)
 
 
 @dataclass(slots=True)

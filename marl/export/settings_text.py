@@ -16,11 +16,8 @@ _LONG = 80
 def brief(settings: BaseModel) -> dict[str, Any]:
     """Return the kind of settings, and all of them that are not defaults, as plain data."""
     fields = type(settings).model_fields
-    changed = {
-        name: value
-        for name, value in settings
-        if name == "kind" or value != fields[name].get_default(call_default_factory=True)
-    }
+    defaults = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
+    changed = {name: value for name, value in settings if name == "kind" or value != defaults[name]}
     return {name: _plain(value) for name, value in changed.items()}
 
 

@@ -70,7 +70,7 @@ def test_tables_hold_what_was_recorded_and_judged(run: Path, command: Marl, tmp_
     printed = command("export-data", run, "--out", "out", "--format", "parquet")
     recorded = {turn.id: (episode, turn) for episode in episodes(run) for turn in episode.turns}
     assert f"out/turns.parquet: {len(recorded)} rows" in printed
-    judged = {id: turn for step in (1, 2) for id, turn in RunFolder(run).judgement(step).turns().items()}
+    judged = {key: turn for step in (1, 2) for key, turn in RunFolder(run).judgement(step).turns().items()}
     rows = opened(tmp_path, "turns")
     assert len(rows) == len(recorded)
     for row in rows:
@@ -85,7 +85,7 @@ def test_tables_hold_what_was_recorded_and_judged(run: Path, command: Marl, tmp_
         assert (tuple(row["token_ids"]), tuple(row["logprobs"])) == (
             *(turn.completion.token_ids, turn.completion.logprobs),
         )
-        assert row["prompt"] == "".join(("<eos>", "[", "]", "check", "bet")[i] for i in row["prompt_ids"])
+        assert row["prompt"] == " ".join(("<eos>", "[", "]", "check", "bet")[i] for i in row["prompt_ids"])
         for name in ("assigned", "earned", "baseline", "scale", "advantage", "pool_reward"):
             assert row[name] == getattr(record, name)
         assert row["return"] == episode.returns[turn.agent]
@@ -113,7 +113,7 @@ def test_tables_are_written_in_pieces(run: Path, command: Marl, monkeypatch: pyt
 
 def test_pairs_are_the_best_and_the_worst_answer_to_a_prompt(run: Path, command: Marl, tmp_path: Path) -> None:
     command("export-data", run, "--out", "out", "--format", "trl-dpo", "--steps", "1")
-    advantages = {id: turn.advantage for id, turn in RunFolder(run).judgement(1).turns().items()}
+    advantages = {key: turn.advantage for key, turn in RunFolder(run).judgement(1).turns().items()}
     answers: dict[Any, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for episode in RunFolder(run).episodes(1):
         for turn in episode.turns:

@@ -215,7 +215,7 @@ def test_gguf_says_which_models_it_takes(whole: Path, command: Marl, monkeypatch
     config.write_text(before)
     data = json.loads(tokenizer.read_text())
     tokenizer.write_text(json.dumps(data | {"pre_tokenizer": {"type": "Whitespace"}}))
-    with pytest.raises(ValueError, match="llama.cpp's name for the pre-tokenizer .* is not known here"):
+    with pytest.raises(ValueError, match=r"llama.cpp's name for the pre-tokenizer .* is not known here"):
         expect_supported(Path("out"))
     tokenizer.write_text(json.dumps(data | {"model": {"type": "WordLevel", "vocab": {}}}))
     with pytest.raises(ValueError, match=r"type WordLevel is not supported; choices: byte-level BPE \(a tiny model: "):

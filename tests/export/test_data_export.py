@@ -186,7 +186,7 @@ def test_turns_are_selected(run: Path, command: Marl) -> None:
 
 
 def test_the_card_names_files_and_conditions_and_keeps_names_text(run: Path, command: Marl, tmp_path: Path) -> None:
-    evil = run.rename(run.with_name("a|b <script>x</script> --- [x](http:y)"))
+    evil = run.rename(run.with_name("a|b <script>x --- [x](http:y)"))
     command("export-data", evil, "--out", "out", "--format", "trl-dpo", "--min-margin", "0.1")
     card = DatasetCard.load("out/README.md")
     assert card.data.to_dict()["configs"] == [{"config_name": "train", "data_files": "train.jsonl", "default": True}]

@@ -31,7 +31,7 @@ def recorded(*turns: Turn, paid: float = 0.0, step: int = 1, start: str = "s") -
 
 
 def test_the_right_answer_is_what_a_verifier_read() -> None:
-    solver, verifier = recorded(turn(0, "solver", "3"), turn(1, "verifier", "{}", state=state_of(SUM, "3")))
+    solver, _ = recorded(turn(0, "solver", "3"), turn(1, "verifier", "{}", state=state_of(SUM, "3")))
     [row] = verl_rows([solver], lambda _: "team/sums")
     assert row["reward_model"] == {"style": "rule", "ground_truth": "2"}
     assert (row["data_source"], row["ability"]) == ("team/sums", "team/sums")

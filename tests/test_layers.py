@@ -21,8 +21,8 @@ VOCABULARY = frozenset(
 )
 ORDER = (
     *("vocabulary", "protocols", "models", "engines", "sandbox", "part packages", "rollout", "search", "experience"),
-    *("scenario", "judging", "runs", "metrics", "evaluation", "memory", "view", "training", "cluster", "commands"),
-    "top",
+    *("scenario", "judging", "runs", "metrics", "evaluation", "memory", "view", "export", "training", "cluster"),
+    *("commands", "top"),
 )
 """Rooms of `marl` from the lowest to the highest. `part packages` are games, roles, credit and trainers; `top` is what
 users import or start: `marl` itself, `python -m marl`, and commands that packages of parts add."""
@@ -30,7 +30,7 @@ COMMANDS_OF_PARTS = ("credit.validation",)
 HEAVY = ("torch", "transformers", "vllm", "ray")
 LIGHT_ROOMS = (
     *("vocabulary", "protocols", "rollout", "search", "experience", "scenario", "judging", "runs", "metrics"),
-    *("evaluation", "memory", "view", "training", "commands", "top"),
+    *("evaluation", "memory", "view", "export", "training", "commands", "top"),
 )
 """Rooms of which every module can be imported without loading a heavy package."""
 LIGHT_PARTS = "games roles credit.assign credit.baselines credit.validation.command trainers.settings"

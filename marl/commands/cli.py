@@ -14,7 +14,21 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from marl.commands import catalogue, check, doctor, export, look, new, page, respond, show, status, top, train
+from marl.commands import (
+    catalogue,
+    check,
+    doctor,
+    export,
+    export_data,
+    look,
+    new,
+    page,
+    respond,
+    show,
+    status,
+    top,
+    train,
+)
 from marl.commands.consent import TrustAnywhere, consent_needed
 from marl.commands.credit import credit
 from marl.errors import Notice, RunError
@@ -29,7 +43,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for commands in (new, train, look, page, respond, show, export, check, doctor, catalogue, status, top):
+for commands in (new, train, look, page, respond, show, export, export_data, check, doctor, catalogue, status, top):
     app.add_typer(commands.app)
 app.add_typer(credit, name="credit")
 

@@ -119,6 +119,19 @@ def is_tiny(folder: Path) -> bool:
     return file.is_file() and _json(file).get(TINY_MARK, False) is True
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors files of a model's weights.
+
+    Raises:
+        ValueError: if one is missing.
+    """
+    index = folder / "model.safetensors.index.json"
+    names = set(_json(index)["weight_map"].values()) if index.is_file() else {"model.safetensors"}
+    if absent := sorted(name for name in names if not (folder / name).is_file()):
+        raise ValueError(f"{folder}: no {', '.join(absent)} to load weights from")
+    return [folder / name for name in sorted(names)]
+
+
 def publish_folder(made: Path, folder: Path) -> None:
     """Rename `made` to `folder`, unless another process was faster: equal settings make equal folders."""
     try:

@@ -20,7 +20,7 @@ from transformers.utils import logging
 
 from marl.errors import Notice
 from marl.models.half_precision import in_mixed_precision
-from marl.models.hf_folder import ADAPTER_WEIGHTS
+from marl.models.hf_folder import ADAPTER_WEIGHTS, weight_files
 from marl.models.template_defaults import reads, with_defaults
 from marl.protocols import SharedWeights
 
@@ -125,7 +125,7 @@ def copy_weights(model: Any, weights: Weights) -> None:
     """
     targets, name = model.state_dict(keep_vars=True), type(model).__name__
     if isinstance(weights, Path):
-        _copy_files(targets, _weight_files(weights), f"{name} from {weights}")
+        _copy_files(targets, weight_files(weights), f"{name} from {weights}")
     elif isinstance(weights, SharedWeights):
         _copy_files(targets, [weights.file], f"{name} from {weights.file}")
     else:
@@ -139,7 +139,7 @@ def read_tensors(weights: Weights) -> dict[str, Tensor]:
         ValueError: if a folder lacks one of its files.
     """
     if isinstance(weights, Path):
-        return {name: tensor for file in _weight_files(weights) for name, tensor in load_file(file).items()}
+        return {name: tensor for file in weight_files(weights) for name, tensor in load_file(file).items()}
     return load_file(weights.file) if isinstance(weights, SharedWeights) else dict(weights)
 
 
@@ -209,17 +209,6 @@ def _copy_files(targets: Mapping[str, Tensor], paths: Sequence[Path], label: str
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name, file in holders.items()}
         _compare(targets, shapes, label)
         _copy(targets, ((name, file.get_tensor(name)) for name, file in holders.items()))
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    index = folder / "model.safetensors.index.json"
-    names = {"model.safetensors"}
-    if index.is_file():
-        names = set(json.loads(index.read_text())["weight_map"].values())
-    absent = sorted(name for name in names if not (folder / name).is_file())
-    if absent:
-        raise ValueError(f"{folder}: no {', '.join(absent)} to load weights from")
-    return [folder / name for name in sorted(names)]
 
 
 def _compare(targets: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], label: str) -> None:

@@ -244,7 +244,16 @@ class RunFolder:
             FolderError: if their file is a symbolic link that leads out of the run's folder.
             ValueError: if their file is damaged.
         """
-        return list(read_trajectories(inside(self.path, *_episodes(step))))
+        return list(self.read_episodes(step))
+
+    def read_episodes(self, step: int) -> Iterator[Trajectory]:
+        """Yield the trajectories of a recorded step, in the order of play; one is held at a time.
+
+        Raises:
+            FolderError: if the step's file is a symbolic link that leads out of the run's folder.
+            ValueError: if their file is damaged.
+        """
+        yield from read_trajectories(inside(self.path, *_episodes(step)))
 
     def strategies(self) -> Iterator[tuple[int, list[StrategyRow]]]:
         """Yield (step, its strategies) of the evaluations whose strategies were written, oldest first.

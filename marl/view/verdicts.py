@@ -46,6 +46,16 @@ def problem_of(trajectory: Trajectory) -> tuple[str, str]:
     return "", ""
 
 
+def answers_of(trajectory: Trajectory) -> dict[str, str]:
+    """Return key of a problem -> its right answer, as verifiers were told; problems that none read are left out."""
+    answers: dict[str, str] = {}
+    for turn in trajectory.turns:
+        problem = _object(turn.request.state).get("problem")
+        if isinstance(problem, dict) and problem.get("answer"):
+            answers.setdefault(str(problem.get("key", "")), str(problem["answer"]))
+    return answers
+
+
 def _object(text: str) -> dict[str, Any]:
     """Return a JSON object; {} for any other text, as a model behind an endpoint may say anything."""
     if not text.startswith("{"):

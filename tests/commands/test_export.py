@@ -19,10 +19,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import marl
 from marl.commands import cli
+from marl.export.weights import copy_out, learnt, merge_out
 from marl.models.adapter import Adapter
 from marl.models.pretrained import Pretrained
 from marl.runs.checkpoint import CheckpointError
-from marl.runs.export import copy_out, learnt, merge_out
 from marl.runs.trained_model import Trained
 from marl.scenario.checks import absent
 from marl.scenario.load import ScenarioError, validate

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from marl.config import nearest
-from marl.errors import Writing
+from marl.export.folders import write_folder
 from marl.models.adapter import Adapter, AdapterSource
 from marl.models.hf_folder import ADAPTER_CONFIG
 from marl.models.pretrained import HeldModel
@@ -79,7 +79,11 @@ def _learning_policy(scenario: Scenario, run: Path, policy: str | None) -> tuple
     return name, learning[name]
 
 
-def copy_out(source: Learnt, out: Path) -> Learnt:
+Complete = Callable[[Learnt, Path], None]
+"""Add to the folder that is being written; `Learnt` says what it will be, and where."""
+
+
+def copy_out(source: Learnt, out: Path, complete: Complete | None = None) -> Learnt:
     """Copy it to `out`, whole or not at all; return what is there. A base that is only cached comes along.
 
     Raises:
@@ -89,12 +93,13 @@ def copy_out(source: Learnt, out: Path) -> Learnt:
     base = source.base
     if base is not None and Path(base).is_relative_to(cache_folder().absolute()):
         base = str(out.absolute() / "base")
+    copied = replace(source, folder=out, base=base)
     with leased(source.folder.parents[1]):
-        _written(out, partial(_copy, source, base))
-    return replace(source, folder=out, base=base)
+        write_folder(out, partial(_completed, partial(_copy, source, base), copied, complete))
+    return copied
 
 
-def merge_out(source: Learnt, out: Path) -> Learnt:
+def merge_out(source: Learnt, out: Path, complete: Complete | None = None) -> Learnt:
     """Write the adapter's base with the adapter merged into it to `out`; return what is there.
 
     Raises:
@@ -104,19 +109,16 @@ def merge_out(source: Learnt, out: Path) -> Learnt:
     """
     if source.adapter is None or source.base is None:
         raise ScenarioError(f"policy {source.policy!r} of {source.run} is a whole model: there is nothing to merge")
-    _written(out, partial(_merge, source.policy, source.adapter, source.base))
-    return replace(source, folder=out, loader="AutoModelForCausalLM", adapter=None, base=None)
+    made = replace(source, folder=out, loader="AutoModelForCausalLM", adapter=None, base=None)
+    merge = partial(_merge, source.policy, source.adapter, source.base)
+    write_folder(out, partial(_completed, merge, made, complete))
+    return made
 
 
-def _written(out: Path, write: Callable[[Path], None]) -> None:
-    if out.exists():
-        raise ScenarioError(f"{out} exists already; choose another folder")
-    part = out.with_name(f".{out.name}.part")
-    with Writing(out):
-        shutil.rmtree(part, ignore_errors=True)
-        part.parent.mkdir(parents=True, exist_ok=True)
-        write(part)
-        part.rename(out)
+def _completed(write: Callable[[Path], None], written: Learnt, complete: Complete | None, folder: Path) -> None:
+    write(folder)
+    if complete is not None:
+        complete(written, folder)
 
 
 def _copy(source: Learnt, base: str | None, folder: Path) -> None:

@@ -1,0 +1,243 @@
+"""Model cards: README.md of an exported policy, all of it from the run's folder. Foreign text is shown as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from marl.export.examples import find_exchange
+from marl.export.figures import draw_curves, figures_of, table_rows
+from marl.export.generation import speaking_roles
+from marl.export.loading import snippet
+from marl.export.markdown import Markup, block, front_matter, shown
+from marl.export.settings_text import as_yaml, brief, long_texts
+from marl.export.weights import Learnt
+from marl.models.adapter import Adapter
+from marl.protocols.models import LANGUAGE_MODEL, ModelConfig
+from marl.runs.run_folder import RunFolder
+from marl.scenario.schema import PolicyConfig, Scenario
+from marl.text import read_json
+from marl.view.closing_report import alarms_of
+
+CARD = "README.md"
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """Facts of which a card is made."""
+
+    source: Learnt
+    """Policy as the run has it."""
+    written: Learnt
+    """Policy as it is exported."""
+    scenario: Scenario
+    generation_role: str | None
+    """Role whose sampling is in generation_config.json."""
+    place: str
+    """Name by which the folder will be loaded: of a repository, or of the folder itself."""
+
+    @cached_property
+    def home(self) -> RunFolder:
+        return RunFolder(self.source.run)
+
+    @cached_property
+    def rows(self) -> list[Mapping[str, Any]]:
+        """Rows of metrics.jsonl."""
+        return list(self.home.rows())
+
+    @property
+    def settings(self) -> PolicyConfig:
+        return self.scenario.policies[self.source.policy]
+
+    @property
+    def roles(self) -> list[str]:
+        """Roles that it speaks for."""
+        return speaking_roles(self.scenario, self.source.policy)
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        """Versions and machine of the run; {} if they were not recorded."""
+        file = self.home.path / "environment.json"
+        value = read_json(file.read_text()) if file.is_file() else {}
+        return value if isinstance(value, dict) else {}
+
+
+def write_card(facts: CardFacts, folder: Path) -> None:
+    """Write README.md and, where there are figures, curves.png into the folder of an exported policy."""
+    environment = Environment(
+        loader=PackageLoader("marl.export", "templates"),
+        undefined=StrictUndefined,
+        finalize=shown,
+        keep_trailing_newline=True,
+    )
+    values = _values(facts, curves=draw_curves(facts.source.run, folder), folder=folder)
+    text = environment.get_template("model_card.md.jinja2").render(values)
+    (folder / CARD).write_text(text, encoding="utf-8")
+
+
+def _values(facts: CardFacts, *, curves: bool, folder: Path) -> dict[str, Any]:
+    scenario, source = facts.scenario, facts.source
+    packages = facts.environment.get("packages") or {}
+    exchange = find_exchange(facts.home, source.policy, source.step)
+    return {
+        "front": front_matter(_metadata(facts)),
+        **{"policy": source.policy, "run": source.run.resolve().name, "step": source.step, "curves": curves},
+        **{"steps": scenario.schedule.steps, "seed": scenario.schedule.seed, "summary": _summary(facts)},
+        **{"weights": _weights(facts), "learner_kind": _learner(facts), "games": ", ".join(_games(scenario))},
+        "versions": ", ".join(f"{name} {number}" for name, number in packages.items()) or "not recorded",
+        "machine": facts.environment.get("machine", "not recorded"),
+        "snippet": snippet(facts.written, facts.place, folder, exchange),
+        "generation_role": facts.generation_role,
+        "example": exchange and exchange.shown(),
+        **{"roles": [*_role_rows(scenario)], "speaking": [_role(scenario, name) for name in facts.roles]},
+        "game_settings": _settings(_game_settings(scenario)),
+        "credit": _settings(brief(scenario.credit)),
+        "learner": _settings(brief(facts.settings.learner) if facts.settings.learner else {}),
+        "model": _settings(brief(facts.settings.model) if facts.settings.model else {}),
+        "schedule": _settings(brief(scenario.schedule)),
+        "figures": [*table_rows(figures_of(facts.rows, source.step, facts.roles))],
+        "limits": [*_limits(facts)],
+    }
+
+
+def _metadata(facts: CardFacts) -> dict[str, object]:
+    """Return what a hub reads: only names that are names there."""
+    written, kinds = facts.written, [*_games(facts.scenario).values(), _learner(facts)]
+    values: dict[str, object] = {"library_name": "peft" if written.adapter else "transformers"}
+    if written.loader == "AutoModelForSequenceClassification":
+        values["pipeline_tag"] = "text-classification"
+    elif written.loader:
+        values["pipeline_tag"] = "text-generation"
+    else:
+        values["library_name"] = "marl"
+    if base := _hub_name(facts.settings.model):
+        values["base_model"] = base
+        values["base_model_relation"] = "adapter" if written.adapter else "finetune"
+    if datasets := sorted(set(_hub_datasets(facts.scenario.model_dump(mode="json")))):
+        values["datasets"] = datasets
+    tags = ["marl", "reinforcement-learning", "multi-agent", *kinds]
+    return values | {"tags": [" ".join(tag.split()) for tag in dict.fromkeys(tags)]}
+
+
+def _hub_name(model: ModelConfig | None) -> str | None:
+    """Return the hub's name of the model that a policy began with; None if it was a folder, or was made."""
+    inner = model.base if isinstance(model, Adapter) else model
+    path = inner.model_dump(mode="json").get("path") if inner is not None and inner.kind == "pretrained" else None
+    return path if isinstance(path, str) and path.count("/") == 1 and not Path(path).exists() else None
+
+
+def _hub_datasets(value: Any) -> Iterator[str]:
+    """Yield the names on the hub of the data sets that tasks take their problems from."""
+    if isinstance(value, Mapping):
+        path = value.get("path")
+        if value.get("kind") == "dataset" and isinstance(path, str) and path.count("/") == 1 and path[0] not in "./~":
+            yield path
+        for inner in value.values():
+            yield from _hub_datasets(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _hub_datasets(inner)
+
+
+def _summary(facts: CardFacts) -> str:
+    games = " and ".join(_games(facts.scenario))
+    others = sum(policy.learner is not None for policy in facts.scenario.policies.values()) - 1
+    beside = f", while {others} other polic{'ies' if others > 1 else 'y'} learned" if others else ""
+    return f"A policy trained by reinforcement learning ({_learner(facts)}) with marl in {games}{beside}."
+
+
+def _weights(facts: CardFacts) -> str:
+    source, written = facts.source, facts.written
+    if written.adapter is not None:
+        kind = "DoRA" if written.adapter.use_dora else "LoRA"
+        local = Path(str(written.base)).is_dir()
+        base = f"the folder {Path(str(written.base)).name!r}" if local else str(written.base)
+        return f"The weights are a {kind} adapter of rank {written.adapter.rank} on {base}, in the format of PEFT."
+    merged = source.adapter is not None
+    return "The weights are those of a whole model" + (": the base with the adapter merged into it." if merged else ".")
+
+
+def _games(scenario: Scenario) -> dict[str, str]:
+    """Return the games in words -> their kinds."""
+    played = {name: of_one.game.kind for name, of_one in scenario.by_game().items()}
+    return {f"{name} ({kind})" if name else kind: kind for name, kind in played.items()}
+
+
+def _game_settings(scenario: Scenario) -> dict[str, Any]:
+    games = {name: {**brief(one.game), "seats": dict(one.seats)} for name, one in scenario.by_game().items()}
+    return games.get("") or games
+
+
+def _learner(facts: CardFacts) -> str:
+    return facts.settings.learner.kind if facts.settings.learner else "none"
+
+
+def _role_rows(scenario: Scenario) -> Iterator[dict[str, str]]:
+    seated: dict[str, list[str]] = {}
+    for of_one in scenario.by_game().values():
+        for agent, role in of_one.seats.items():
+            seated.setdefault(role, []).append(agent)
+    for name, role in scenario.roles.items():
+        policy = scenario.policies.get(role.policy)
+        learner = policy.learner.kind if policy and policy.learner else "nothing: it stays as it is"
+        yield {
+            **{"name": name, "seats": ", ".join(dict.fromkeys(seated.get(name, ()))), "policy": role.policy},
+            **{"learner": learner, "trainable": "yes" if role.trainable and policy and policy.learner else "no"},
+        }
+
+
+def _role(scenario: Scenario, name: str) -> dict[str, Any]:
+    settings, texts = long_texts(brief(scenario.roles[name]))
+    shown = {field: block(text) for field, text in texts.items()}
+    return {"name": name, "settings": _settings(settings), "texts": list(shown.items())}
+
+
+def _settings(settings: Mapping[str, Any]) -> Markup:
+    return block(as_yaml(settings), "yaml")
+
+
+def _limits(facts: CardFacts) -> Iterator[str]:
+    scenario, settings = facts.scenario, facts.settings
+    yield "It was trained on the prompts of its roles in this game. Nothing here says how it answers anything else."
+    yield f"The figures are of one run with one seed ({scenario.schedule.seed}). Another seed may give others."
+    if not any(name.startswith("eval/") for row in facts.rows for name in row):
+        yield "The run was never evaluated: its figures are those of training."
+    yield from _limits_of_model(settings, facts.written)
+    yield from _limits_of_sampling(scenario, facts)
+    yield from (f"In training: {line}" for line in alarms_of(_until(facts.rows, facts.source.step)))
+    yield "The run does not record licences. That of the base, and of the data, holds."
+
+
+def _until(rows: Sequence[Mapping[str, Any]], step: int) -> list[Mapping[str, Any]]:
+    return [row for row in rows if row["step"] <= step]
+
+
+def _limits_of_model(settings: PolicyConfig, written: Learnt) -> Iterator[str]:
+    model = settings.model
+    if model is not None and model.family == LANGUAGE_MODEL and not model.knows_language:
+        yield "It was made as a tiny model, from a seed: it knows the words of its game and no language."
+    if written.loader == "AutoModelForSequenceClassification":
+        yield "It is a reward model: it scores answers and writes none."
+    if written.base is not None and Path(written.base).is_absolute():
+        yield "Its base is a folder, by an absolute path: where that is not, merge the adapter (`marl export --merge`)."
+    if written.loader == "AutoModelForCausalLM" or written.adapter:
+        yield (
+            "In training, text that spells special tokens stayed text. A plain chat template takes it for the tokens: "
+            "put no text from strangers into its messages unchecked."
+        )
+
+
+def _limits_of_sampling(scenario: Scenario, facts: CardFacts) -> Iterator[str]:
+    chosen = facts.generation_role
+    for name in facts.roles if chosen else ():
+        sampling = scenario.roles[name].sampling
+        if sampling != scenario.roles[str(chosen)].sampling:
+            yield f"Role {name} was sampled otherwise: {json.dumps(brief(sampling))}."
+        if sampling.thinking_tokens is not None or sampling.structured:
+            yield f"Role {name} was sampled with limits that generation_config.json cannot say: {brief(sampling)}."

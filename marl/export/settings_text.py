@@ -1,0 +1,50 @@
+"""Settings as short YAML for people: what differs from the defaults, without the places of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+_LONG = 80
+"""Characters of a text that is shown in a block of its own."""
+
+
+def brief(settings: BaseModel) -> dict[str, Any]:
+    """Return the kind of settings, and all of them that are not defaults, as plain data."""
+    fields = type(settings).model_fields
+    defaults = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
+    changed = {name: value for name, value in settings if name == "kind" or value != defaults[name]}
+    return {name: _plain(value) for name, value in changed.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return brief(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, str | Path):
+        return _without_place(str(value))
+    return value
+
+
+def _without_place(text: str) -> str:
+    """Return an absolute path without its folders, which say something of a machine and nothing of the settings."""
+    is_path = text.startswith(("/", "~")) and "\n" not in text and Path(text).expanduser().is_absolute()
+    return f".../{Path(text).name}" if is_path else text
+
+
+def as_yaml(settings: Mapping[str, Any]) -> str:
+    """Return plain settings as YAML."""
+    return yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True, width=100, default_flow_style=False)
+
+
+def long_texts(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the settings without their long texts, and those texts by name."""
+    texts = {n: v for n, v in settings.items() if isinstance(v, str) and ("\n" in v or len(v) > _LONG)}
+    return {name: value for name, value in settings.items() if name not in texts}, texts

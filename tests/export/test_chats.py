@@ -1,0 +1,79 @@
+"""Rows of chats: right answers from what verifiers read, tools, chats that go on, answers that are none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from marl.config import Sampling
+from marl.export.chats import PairRule, openai_rows, pair_rows, prompt_rows, sft_rows, verl_rows
+from marl.export.selection import RecordedTurn
+from marl.graph import Trajectory
+from marl.protocols.tasks import state_of
+from marl.types import Completion, Deal, Message, Problem, Request, Reward, Turn
+
+SUM = Problem("sum", "1 + 1", "2")
+TOOL = json.dumps({"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}})
+
+
+def turn(index: int, role: str, text: str, **request: object) -> Turn:
+    asked = Request("actor", (Message("user", "1 + 1"),), Sampling())
+    completion = Completion(text, (1,), (2,), (-0.5,), "stop")
+    return Turn(("e", index), role, 0, 0, role, replace(asked, **request), completion, text, "sum")
+
+
+def recorded(*turns: Turn, paid: float = 0.0, step: int = 1, start: str = "s") -> list[RecordedTurn]:
+    trajectory = Trajectory(Deal("e", "g", 0, {}), start)
+    for each in turns:
+        trajectory.add(each, [])
+    trajectory.rewards = [Reward(each.agent, paid, each.id) for each in turns]
+    return [RecordedTurn(step, trajectory, each, each.request.messages, None) for each in turns]
+
+
+def test_the_right_answer_is_what_a_verifier_read() -> None:
+    solver, _ = recorded(turn(0, "solver", "3"), turn(1, "verifier", "{}", state=state_of(SUM, "3")))
+    [row] = verl_rows([solver], lambda _: "team/sums")
+    assert row["reward_model"] == {"style": "rule", "ground_truth": "2"}
+    assert (row["data_source"], row["ability"]) == ("team/sums", "team/sums")
+    assert row["extra_info"] == {
+        **{"split": "train", "index": 0, "step": 1, "role": "solver", "agent": "solver", "start": "s"},
+        "problem": "sum",
+    }
+    [row] = prompt_rows([solver])
+    assert row["answer"] == "2"
+    # An answer to another problem is none of this one.
+    other = recorded(turn(0, "solver", "3"), turn(1, "verifier", "{}", state=state_of(replace(SUM, key="x"), "3")))
+    assert next(prompt_rows(other))["answer"] == ""
+
+
+def test_tools_go_along() -> None:
+    with_tools = recorded(turn(0, "solver", "2", tools=(TOOL,)))
+    [row] = sft_rows(with_tools)
+    assert json.loads(row["tools"]) == [json.loads(TOOL)]
+    [row] = openai_rows(with_tools)
+    assert row["tools"] == [json.loads(TOOL)]
+
+
+def test_turns_without_an_answer_are_left_out() -> None:
+    aborted, empty = turn(0, "solver", "2"), turn(1, "solver", "")
+    aborted = replace(aborted, completion=replace(aborted.completion, finish="aborted"))
+    assert [*sft_rows(recorded(aborted, empty))] == []
+
+
+def test_answers_of_other_starts_steps_and_policies_make_no_pair() -> None:
+    good, bad = turn(0, "solver", "2"), turn(0, "solver", "3")
+    by_return = PairRule("return")
+    for worse in (
+        recorded(bad, start="other"),
+        recorded(bad, step=2),
+        recorded(replace(bad, request=replace(bad.request, policy="other"))),
+        recorded(replace(bad, role="critic")),
+        recorded(bad, paid=1.0),
+    ):
+        assert [*pair_rows([*recorded(good, paid=1.0), *worse], by_return)] == []
+    turns = [*recorded(good, paid=1.0), *recorded(bad), *recorded(good, paid=0.5)]
+    [pair] = pair_rows(turns, by_return)
+    assert (pair["chosen"][0]["content"], pair["rejected"][0]["content"]) == ("2", "3")
+    assert (pair["score_chosen"], pair["score_rejected"]) == (0.75, 0.0)
+    assert len([*pair_rows(turns, PairRule("return", 0.75))]) == 1
+    assert [*pair_rows(turns, PairRule("return", 0.8))] == []

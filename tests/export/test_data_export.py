@@ -1,0 +1,215 @@
+"""`marl export-data`: what a run recorded, as other libraries read it, equal to the records on disk."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from command_line import printed, run_marl
+from datasets import load_dataset
+from huggingface_hub import DatasetCard
+from page_runs import HOSTILE, kuhn_run
+
+from marl.export.chats import PairRule, pair_rows
+from marl.export.selection import Recording, Selection
+from marl.export.tables import turn_schema
+from marl.graph import Trajectory
+from marl.runs.run_folder import RunFolder
+
+Marl = Callable[..., str]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Two recorded steps of eight hands; the last turn of one said all that may harm."""
+    return kuhn_run(tmp_path / "runs" / "kuhn", said=HOSTILE)
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Marl:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    return partial(printed, monkeypatch, capsys)
+
+
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Marl:
+    """`refused("export-data", RUN)`: the message with which the command ends."""
+    monkeypatch.chdir(tmp_path)
+
+    def message(*words: object) -> str:
+        status, _, errors = run_marl(monkeypatch, capsys, *words)
+        assert status
+        return errors
+
+    return message
+
+
+def opened(tmp_path: Path, *names: str) -> Any:
+    """The data set in `out`, opened by its path."""
+    return load_dataset(str(tmp_path / "out"), *names, split="train", cache_dir=str(tmp_path / "cache"))
+
+
+def episodes(run: Path) -> list[Trajectory]:
+    home = RunFolder(run)
+    return [episode for step in home.recorded() for episode in home.episodes(step)]
+
+
+def lines(file: str = "out/train.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(file).read_text().splitlines()]
+
+
+def test_tables_hold_what_was_recorded_and_judged(run: Path, command: Marl, tmp_path: Path) -> None:
+    printed = command("export-data", run, "--out", "out", "--format", "parquet")
+    recorded = {turn.id: (episode, turn) for episode in episodes(run) for turn in episode.turns}
+    assert f"out/turns.parquet: {len(recorded)} rows" in printed
+    judged = {key: turn for step in (1, 2) for key, turn in RunFolder(run).judgement(step).turns().items()}
+    rows = opened(tmp_path, "turns")
+    assert len(rows) == len(recorded)
+    for row in rows:
+        episode, turn = recorded[row["episode"], row["turn"]]
+        record = judged[turn.id]
+        assert (row["agent"], row["role"], row["policy"], row["action"]) == (
+            *(turn.agent, turn.role, "actor", turn.action),
+        )
+        assert row["messages"] == [message._asdict() for message in turn.request.messages] == row["chat"]
+        assert (row["completion"], row["finish"]) == (turn.completion.text, "stop")
+        assert tuple(row["prompt_ids"]) == turn.completion.prompt_ids
+        assert (tuple(row["token_ids"]), tuple(row["logprobs"])) == (
+            *(turn.completion.token_ids, turn.completion.logprobs),
+        )
+        assert row["prompt"] == " ".join(("<eos>", "[", "]", "check", "bet")[i] for i in row["prompt_ids"])
+        for name in ("assigned", "earned", "baseline", "scale", "advantage", "pool_reward"):
+            assert row[name] == getattr(record, name)
+        assert row["return"] == episode.returns[turn.agent]
+        sources = [{"episode": e, "turn": i, "kinds": ["heard"]} for e, i in episode.graph.pred[turn.id]]
+        assert row["sources"] == sources
+        paid = [asdict(r) | {"turn": r.turn[1]} for r in episode.rewards if r.turn == turn.id]
+        assert row["rewards"] == paid
+    assert any(row["completion"] == HOSTILE for row in rows)
+    played = opened(tmp_path, "episodes")
+    assert [row["episode"] for row in played] == [episode.id for episode in episodes(run)]
+    for row, episode in zip(played, episodes(run), strict=True):
+        assert {each["agent"]: each["value"] for each in row["returns"]} == episode.returns
+        assert {each["name"]: each["value"] for each in row["measures"]} == episode.findings.measures
+
+
+def test_tables_are_written_in_pieces(run: Path, command: Marl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("marl.export.tables.ROW_GROUP", 8)
+    command("export-data", run, "--out", "out", "--format", "parquet")
+    file = pq.ParquetFile("out/turns.parquet")
+    groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+    assert groups[:-1] == [8] * (len(groups) - 1)
+    assert sum(groups) == file.metadata.num_rows > 16
+    assert file.schema_arrow == turn_schema()
+
+
+def test_pairs_are_the_best_and_the_worst_answer_to_a_prompt(run: Path, command: Marl, tmp_path: Path) -> None:
+    command("export-data", run, "--out", "out", "--format", "trl-dpo", "--steps", "1")
+    advantages = {key: turn.advantage for key, turn in RunFolder(run).judgement(1).turns().items()}
+    answers: dict[Any, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for episode in RunFolder(run).episodes(1):
+        for turn in episode.turns:
+            answers[episode.start, turn.request.messages][turn.completion.text].append(advantages[turn.id])
+    expected = {}
+    for (start, messages), texts in answers.items():
+        means = sorted((sum(values) / len(values), text) for text, values in texts.items())
+        if means[-1][0] > means[0][0]:
+            expected[start, messages[0].content] = (means[-1], means[0])
+    rows = opened(tmp_path).to_list()
+    assert len(rows) == len(expected) > 2
+    for row, ((_, prompt), (best, worst)) in zip(rows, expected.items(), strict=True):
+        assert row["prompt"] == [{"role": "user", "content": prompt}]
+        assert row["chosen"] == [{"role": "assistant", "content": best[1]}]
+        assert row["rejected"] == [{"role": "assistant", "content": worst[1]}]
+        assert (row["score_chosen"], row["score_rejected"]) == pytest.approx((best[0], worst[0]))
+    margins = sorted(row["score_chosen"] - row["score_rejected"] for row in rows)
+    chosen = Recording(run, Selection(first=1, last=1))
+    assert len(list(pair_rows(chosen.turns(), PairRule(min_margin=margins[1])))) == len(rows) - 1
+    by_return = [*pair_rows(chosen.turns(), PairRule(by="return"))]
+    returns = {value for episode in episodes(run) for value in episode.returns.values()}
+    assert {row["score_chosen"] for row in by_return} <= {round(v, 9) for v in returns} | {
+        row["score_chosen"] for row in by_return
+    }
+    assert len(by_return) > 2
+
+
+def test_chats_are_rows_that_trl_and_openai_take(run: Path, command: Marl, tmp_path: Path) -> None:
+    turns = [turn for episode in episodes(run) for turn in episode.turns]
+    command("export-data", run, "--out", "out", "--format", "trl-sft")
+    rows = opened(tmp_path).to_list()
+    assert [row["completion"][0]["content"] for row in rows] == [turn.completion.text for turn in turns]
+    assert [row["prompt"][0]["content"] for row in rows] == [turn.request.messages[0].content for turn in turns]
+    command("export-data", run, "--out", "openai", "--format", "openai")
+    for row, turn in zip(lines("openai/train.jsonl"), turns, strict=True):
+        assert row == {
+            "messages": [
+                *(message._asdict() for message in turn.request.messages),
+                {"role": "assistant", "content": turn.completion.text},
+            ]
+        }
+
+
+def test_prompts_stand_once(run: Path, command: Marl, tmp_path: Path) -> None:
+    texts = {turn.request.messages[-1].content for episode in episodes(run) for turn in episode.turns}
+    command("export-data", run, "--out", "out", "--format", "trl-prompts")
+    rows = opened(tmp_path).to_list()
+    assert len(rows) == len(texts)
+    assert {row["prompt"][-1]["content"] for row in rows} == texts
+    printed = command("export-data", run, "--out", "verl", "--format", "verl")
+    assert "no verifier read a right answer" in printed
+    [first, *rest] = pq.read_table("verl/train.parquet").to_pylist()
+    assert len(rest) == len(texts) - 1
+    assert (first["data_source"], first["ability"]) == ("kuhn_poker", "kuhn_poker")
+    assert first["reward_model"] == {"style": "rule", "ground_truth": ""}
+    assert first["extra_info"]["split"] == "train"
+    assert first["prompt"][0]["role"] == "user"
+
+
+def test_turns_are_selected(run: Path, command: Marl) -> None:
+    returns = [(turn, episode.returns[turn.agent]) for episode in episodes(run) for turn in episode.turns]
+    command("export-data", run, "--out", "good", "--format", "trl-sft", "--min-return", "1", "--readable")
+    wanted = [turn.completion.text for turn, value in returns if value >= 1 and turn.action is not None]
+    assert [row["completion"][0]["content"] for row in lines("good/train.jsonl")] == wanted
+    command("export-data", run, "--out", "step", "--format", "trl-sft", "--steps", "2-", "--role", "player")
+    assert len(lines("step/train.jsonl")) == sum(len(e.turns) for e in RunFolder(run).episodes(2))
+    command("export-data", run, "--out", "praised", "--format", "trl-sft", "--min-advantage", "0.5")
+    judged = [turn for step in (1, 2) for turn in RunFolder(run).judgement(step).turns().values()]
+    assert len(lines("praised/train.jsonl")) == sum(turn.advantage >= 0.5 for turn in judged) > 0
+
+
+def test_the_card_names_files_and_conditions_and_keeps_names_text(run: Path, command: Marl, tmp_path: Path) -> None:
+    evil = run.rename(run.with_name("a|b <script>x --- [x](http:y)"))
+    command("export-data", evil, "--out", "out", "--format", "trl-dpo", "--min-margin", "0.1")
+    card = DatasetCard.load("out/README.md")
+    assert card.data.to_dict()["configs"] == [{"config_name": "train", "data_files": "train.jsonl", "default": True}]
+    assert "<script>" not in card.text
+    assert "which differ by more than 0 and at least 0.1" in card.text
+
+
+def test_what_cannot_be_written_is_refused_and_leaves_nothing(run: Path, refused: Marl) -> None:
+    before = sorted(Path().iterdir())
+    for words, message in (
+        (("--format", "trl-sft", "--role", "plyer"), "--role plyer: the run has none of this name; did you mean"),
+        (("--format", "trl-sft", "--policy", "critic"), "--policy critic: the run has none of this name; choices: act"),
+        (("--format", "trl-sft", "--steps", "7-9"), "no episodes of these steps; it recorded 2, 1 to 2"),
+        (("--format", "trl-sft", "--steps", "x"), "--steps x: no range of steps; choices: N, A-B, A- or -B"),
+        (("--format", "trl-sft", "--steps", "3-1"), "the first step is after the last"),
+        (("--format", "trl-sft", "--min-return", "99"), "no recorded turn matches"),
+        (("--format", "trl-dpo", "--min-margin", "99"), "differs by 99.0 or more; episodes with the same start"),
+        (("--format", "openai", "--min-margin", "1"), "--by and --min-margin make pairs, and --format openai has none"),
+        (("--format", "csv"), "Invalid value for '--format'"),
+    ):
+        assert message in " ".join(refused("export-data", run, "--out", "out", *words).split())
+    assert sorted(Path().iterdir()) == before
+    run.joinpath("judgements/000001.jsonl.zst").unlink()
+    words = ("export-data", run, "--out", "out", "--format")
+    assert "--min-advantage: step 1 has no judgement" in refused(*words, "trl-sft", "--min-advantage", 0)
+    assert "give --by return" in refused(*words, "trl-dpo")

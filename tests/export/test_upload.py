@@ -1,0 +1,134 @@
+"""`marl export --push`: an upload to a server that speaks as much of the hub's API as it takes, and what is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import HfApi
+
+from marl.export.upload import Upload, UploadError
+from marl.export.weights import Learnt
+from marl.scenario.load import ScenarioError
+
+
+@dataclass
+class Hub:
+    """A hub with room for one repository: it takes small files in one commit."""
+
+    address: str = ""
+    refuses: bool = False
+    created: list[dict[str, Any]] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
+    tokens: set[str | None] = field(default_factory=set)
+
+    def answer(self, path: str, body: bytes) -> tuple[int, Any]:
+        if self.refuses:
+            return 403, {"error": "you may not write here"}
+        if path.endswith("/repos/create"):
+            self.created.append(json.loads(body))
+            return 200, {"url": f"{self.address}/somebody/kuhn"}
+        if path.endswith("/validate-yaml"):
+            return 200, {"errors": [], "warnings": []}
+        if "/preupload/" in path:
+            names = [file["path"] for file in json.loads(body)["files"]]
+            return 200, {"files": [{"path": n, "uploadMode": "regular", "shouldIgnore": False} for n in names]}
+        if "/commit/" in path:
+            for line in map(json.loads, body.splitlines()):
+                if line["key"] == "file":
+                    self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+            url = f"{self.address}/somebody/kuhn/commit/{'0' * 40}"
+            return 200, {"commitUrl": url, "commitOid": "0" * 40, "success": True}
+        return 404, {"error": path}
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    hub = Hub()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            hub.tokens.add(self.headers["Authorization"])
+            length = self.headers["Content-Length"]
+            body = self.rfile.read(int(length)) if length else b"".join(self._pieces())
+            self._send(*hub.answer(self.path, body))
+
+        def do_GET(self) -> None:
+            self._send(200, {"siblings": [], "sha": "0" * 40, "id": "somebody/kuhn", "tags": []})
+
+        def _pieces(self) -> Iterator[bytes]:
+            while size := int(self.rfile.readline(), 16):
+                yield self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+
+        def _send(self, status: int, value: Any) -> None:
+            data = json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *arguments: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    hub.address = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield hub
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "config.json").write_text("{}")
+    (tmp_path / "out" / "README.md").write_text("---\ntags:\n- marl\n---\n# card\n")
+    return tmp_path / "out"
+
+
+def learnt(base: str | None = None) -> Learnt:
+    return Learnt(Path("run"), "actor", 1, Path("folder"), "AutoModelForCausalLM", None, base)
+
+
+def test_the_whole_folder_is_sent_with_the_token(hub: Hub, folder: Path) -> None:
+    upload = Upload("somebody/kuhn", private=True, api=HfApi(endpoint=hub.address, token="hf_secret"))
+    assert upload.send(folder) == f"{hub.address}/somebody/kuhn/commit/{'0' * 40}"
+    assert hub.files == {path.name: path.read_bytes() for path in folder.iterdir()}
+    [made] = hub.created
+    assert (made["name"], made["organization"]) == ("kuhn", "somebody")
+    assert made.get("private") or made.get("visibility") == "private"
+    assert hub.tokens == {"Bearer hf_secret"}
+
+
+def test_a_hub_that_refuses_or_is_not_there_is_named_with_the_folder(hub: Hub, folder: Path) -> None:
+    hub.refuses = True
+    with pytest.raises(UploadError, match=rf"somebody/kuhn was not uploaded: (?s:.*); the files are in {folder}"):
+        Upload("somebody/kuhn", private=False, api=HfApi(endpoint=hub.address, token="hf_x")).send(folder)
+    api = HfApi(endpoint="http://127.0.0.1:9", token="hf_x")
+    with pytest.raises(UploadError, match="was not uploaded"):
+        Upload("somebody/kuhn", private=False, api=api).send(folder)
+
+
+def test_what_cannot_be_sent_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("marl.export.upload.get_token", lambda: None)
+    with pytest.raises(ScenarioError, match="--push somebody/kuhn: no credentials; set HF_TOKEN"):
+        Upload.of("somebody/kuhn", learnt(), None, private=False)
+    with pytest.raises(ScenarioError, match="--push kuhn: name owner and repository, OWNER/NAME"):
+        Upload.of("kuhn", learnt(), None, private=False)
+    with pytest.raises(ScenarioError, match=r"--push a b/c: .*alphanumeric"):
+        Upload.of("a b/c", learnt(), None, private=False)
+    with pytest.raises(ScenarioError, match="which nobody else has; give --merge"):
+        Upload.of("somebody/kuhn", learnt(str(tmp_path)), None, private=False)
+    monkeypatch.setattr("marl.export.upload.get_token", lambda: "hf_x")
+    assert Upload.of("somebody/kuhn", learnt(str(tmp_path)), True, private=True).private

@@ -104,7 +104,7 @@ def worst(model: Any, tokenizer: Any, run: Path) -> float:
             logprobs = model.float()(input_ids=ids).logits[0, :-1].log_softmax(-1)
         own = logprobs.gather(1, ids[0, 1:, None])[len(prompt) - 1 :, 0]
         differences.append((own - torch.tensor(turn.completion.logprobs)).abs().max().item())
-    assert len(differences) > 4
+    assert len(differences) > 3
     return max(differences)
 
 

@@ -143,8 +143,10 @@ def _add_tokenizer(writer: GGUFWriter, folder: Path, rows: int) -> None:
     writer.add_token_list([texts.get(number, f"[PAD{number}]") for number in range(rows)])
     unused, usual = gguf.TokenType.UNUSED, gguf.TokenType.NORMAL
     writer.add_token_types([kinds.get(n, usual if n in texts else unused) for n in range(rows)])
-    merges = data["model"]["merges"]
-    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
+    if merges := data["model"]["merges"]:
+        writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
+    else:  # GGUF has no empty lists: readers take the merges from the vocabulary, where there are none
+        writer.add_token_scores([0.0] * rows)
     _add_special(writer, settings, {text: number for number, text in texts.items()})
     template = folder / "chat_template.jinja"
     written = template.read_text() if template.is_file() else settings.get("chat_template")

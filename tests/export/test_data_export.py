@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -22,6 +23,7 @@ from marl.export.selection import Recording, Selection
 from marl.export.tables import turn_schema
 from marl.graph import Trajectory
 from marl.runs.run_folder import RunFolder
+from marl.types import Turn
 
 Marl = Callable[..., str]
 
@@ -111,34 +113,37 @@ def test_tables_are_written_in_pieces(run: Path, command: Marl, monkeypatch: pyt
     assert file.schema_arrow == turn_schema()
 
 
-def test_pairs_are_the_best_and_the_worst_answer_to_a_prompt(run: Path, command: Marl, tmp_path: Path) -> None:
-    command("export-data", run, "--out", "out", "--format", "trl-dpo", "--steps", "1")
-    advantages = {key: turn.advantage for key, turn in RunFolder(run).judgement(1).turns().items()}
+def best_and_worst(run: Path, value: Callable[[Trajectory, Turn], float]) -> dict[str, Any]:
+    """Prompt of a start of the first step -> its answers with the highest and the lowest mean, where they differ."""
     answers: dict[Any, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for episode in RunFolder(run).episodes(1):
         for turn in episode.turns:
-            answers[episode.start, turn.request.messages][turn.completion.text].append(advantages[turn.id])
-    expected = {}
-    for (start, messages), texts in answers.items():
-        means = sorted((sum(values) / len(values), text) for text, values in texts.items())
-        if means[-1][0] > means[0][0]:
-            expected[start, messages[0].content] = (means[-1], means[0])
+            place = episode.start, turn.request.messages[0].content
+            answers[place][turn.completion.text].append(value(episode, turn))
+    means = {place: sorted((fmean(v), text) for text, v in texts.items()) for place, texts in answers.items()}
+    return {place: (each[-1], each[0]) for place, each in means.items() if each[-1][0] > each[0][0]}
+
+
+def test_pairs_are_the_best_and_the_worst_answer_to_a_prompt(run: Path, command: Marl, tmp_path: Path) -> None:
+    command("export-data", run, "--out", "out", "--format", "trl-dpo", "--steps", "1")
+    judged = RunFolder(run).judgement(1).turns()
+    expected = best_and_worst(run, lambda _, turn: judged[turn.id].advantage)
     rows = opened(tmp_path).to_list()
-    assert len(rows) == len(expected) > 2
+    assert len(rows) == len(expected) > 0
     for row, ((_, prompt), (best, worst)) in zip(rows, expected.items(), strict=True):
         assert row["prompt"] == [{"role": "user", "content": prompt}]
         assert row["chosen"] == [{"role": "assistant", "content": best[1]}]
         assert row["rejected"] == [{"role": "assistant", "content": worst[1]}]
         assert (row["score_chosen"], row["score_rejected"]) == pytest.approx((best[0], worst[0]))
-    margins = sorted(row["score_chosen"] - row["score_rejected"] for row in rows)
-    chosen = Recording(run, Selection(first=1, last=1))
-    assert len(list(pair_rows(chosen.turns(), PairRule(min_margin=margins[1])))) == len(rows) - 1
-    by_return = [*pair_rows(chosen.turns(), PairRule(by="return"))]
-    returns = {value for episode in episodes(run) for value in episode.returns.values()}
-    assert {row["score_chosen"] for row in by_return} <= {round(v, 9) for v in returns} | {
-        row["score_chosen"] for row in by_return
-    }
-    assert len(by_return) > 2
+    greatest = max(row["score_chosen"] - row["score_rejected"] for row in rows)
+    turns = [*Recording(run, Selection(first=1, last=1)).turns()]
+    assert [*pair_rows(turns, PairRule(min_margin=greatest))]
+    assert not [*pair_rows(turns, PairRule(min_margin=greatest + 1e-9))]
+    expected = best_and_worst(run, lambda episode, turn: episode.returns[turn.agent])
+    pairs = [*pair_rows(turns, PairRule(by="return"))]
+    assert [(pair["score_chosen"], pair["score_rejected"]) for pair in pairs] == [
+        pytest.approx((best[0], worst[0])) for best, worst in expected.values()
+    ]
 
 
 def test_chats_are_rows_that_trl_and_openai_take(run: Path, command: Marl, tmp_path: Path) -> None:

@@ -12,13 +12,16 @@ import pytest
 import torch
 import yaml
 from command_line import printed, run_marl
+from gguf_files import CHAT, MERGES, SPECIAL, small_llama, vocabulary
 from huggingface_hub import ModelCard
 from peft import AutoPeftModelForCausalLM, PeftModel
 from real_runs import kuhn
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 import marl
-from marl.models.gguf_writing import expect_supported
+from marl.models.gguf_writing import expect_supported, write_gguf
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import validate
 from marl.types import Turn
@@ -104,7 +107,7 @@ def worst(model: Any, tokenizer: Any, run: Path) -> float:
             logprobs = model.float()(input_ids=ids).logits[0, :-1].log_softmax(-1)
         own = logprobs.gather(1, ids[0, 1:, None])[len(prompt) - 1 :, 0]
         differences.append((own - torch.tensor(turn.completion.logprobs)).abs().max().item())
-    assert len(differences) > 4
+    assert len(differences) > 3
     return max(differences)
 
 
@@ -140,14 +143,31 @@ def test_an_adapter_gives_the_log_probabilities_of_the_run_alone_and_merged(adap
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_is_written_to_gguf_bit_by_bit(dtype: str, whole: Path, command: Marl) -> None:
-    from marl.models.gguf_writing import write_gguf
-
     command("export", whole, "--out", "out")
     AutoModelForCausalLM.from_pretrained("out", dtype=dtype).save_pretrained("out")
     write_gguf(Path("out"), Path("out/half.gguf"))
     written = AutoModelForCausalLM.from_pretrained("out", gguf_file="half.gguf", dtype=torch.float32).state_dict()
     for name, tensor in AutoModelForCausalLM.from_pretrained("out", dtype=torch.float32).state_dict().items():
         assert torch.equal(tensor, written[name]), name
+
+
+def test_a_vocabulary_with_merges_is_written_whole(tmp_path: Path) -> None:
+    model, tokens = small_llama(), vocabulary()
+    inner = Tokenizer(BPE({text: i for i, text in enumerate(tokens)}, [tuple(merge.split()) for merge in MERGES]))
+    inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, additional_special_tokens=list(SPECIAL))
+    tokenizer.eos_token, tokenizer.chat_template = SPECIAL[2], CHAT
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path)
+    write_gguf(tmp_path, tmp_path / "model.gguf")
+    read = AutoTokenizer.from_pretrained(tmp_path, gguf_file="model.gguf")
+    for text in ("hi, ok! hihi  123\n\u00fc", f"{SPECIAL[1]}user\nhi{SPECIAL[2]}"):
+        assert read(text).input_ids == tokenizer(text).input_ids
+    assert read.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False).startswith("<|im_start|>user")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32)
+    ids = torch.arange(len(tokens))[None, :64]
+    with torch.no_grad():
+        assert torch.allclose(again(input_ids=ids).logits, model(input_ids=ids).logits, atol=1e-5)
 
 
 def test_generation_settings_are_the_sampling_of_the_role(whole: Path, adapted: Path, command: Marl) -> None:
@@ -183,7 +203,8 @@ def test_the_card_holds_the_run_and_code_that_runs(
         assert Path("out/curves.png").read_bytes().startswith(b"\x89PNG")
     else:
         assert "The run was never evaluated" in card.text
-    learner = next(yaml.safe_load(part) for part in card.text.split("```yaml\n")[1:] if part.startswith("kind: grpo"))
+    settings = [part.split("```")[0] for part in card.text.split("```yaml\n")[1:]]
+    learner = next(yaml.safe_load(part) for part in settings if part.startswith("kind: grpo"))
     assert learner["lr"] == LEARNER["lr"]
 
 

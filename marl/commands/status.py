@@ -8,16 +8,15 @@ from collections.abc import Iterator
 import typer
 
 from marl.commands.terminal import RunPath, echo
+from marl.runs.liveness import SILENT_S
 from marl.runs.status import RunStatus, read_status
 
 app = typer.Typer()
-_SILENT_S = 10.0
-"""Time after which a run that is said to go on has probably died."""
 
 
 @app.command()
 def status(run: RunPath) -> None:
-    """Print who does what in a run with `cluster`, since when; of one that has died, what it did last."""
+    """Print what a run does and since when, with `cluster` part by part; of one that has died, what it did last."""
     for line in status_lines(read_status(run), time.time()):
         echo(line)
 
@@ -26,8 +25,8 @@ def status_lines(status: RunStatus, now: float) -> Iterator[str]:
     """Yield the lines that tell a status at the time `now`."""
     activity, silent_s = status.activity, now - status.written
     if status.ended:
-        state = f"ended {_ago(silent_s)}"
-    elif silent_s > _SILENT_S:
+        state = f"ended {_ago(silent_s)}" + (f", by {status.problem}" if status.problem else "")
+    elif silent_s > SILENT_S:
         state = f"silent for {silent_s:.0f} s: it has died, or its machine is not reached"
     else:
         state = f"{activity.stage or 'getting ready'} for {status.written - activity.since:.0f} s"

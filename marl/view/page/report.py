@@ -24,6 +24,8 @@ _POLICY = (
 
 _MOST_POINTS = 500
 """Most points of a curve."""
+_MOST_STATES = 1000
+"""Most information states of the recorded strategies."""
 
 
 def write_report(data: PageData, file: Path, episodes: int) -> int:
@@ -76,7 +78,8 @@ def _answers(data: PageData, episodes: int) -> Iterator[tuple[str, Any]]:
         query = {"run": name, "limit": str(MOST_ROWS)}
         yield _address("rows", {"run": name}), data.answer("rows", query)
         yield _address("held_out", {"run": name}), data.answer("held_out", {"run": name})
-        yield _address("strategies", {"run": name}), data.answer("strategies", {"run": name})
+        strategies = data.answer("strategies", {"run": name})
+        yield _address("strategies", {"run": name}), strategies | {"states": strategies["states"][:_MOST_STATES]}
         picked = chosen(run, episodes)
         yield _address("episodes", {"run": name}), {"episodes": picked, "index": run.index.progress()}
         yield from _of_episodes(data, name, picked)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from marl.evaluation.average import AveragePolicy
-from marl.evaluation.game_tree import GameTree, Situation, Strategy, grow
+from marl.evaluation.game_tree import Situation, Strategy, grow
 from marl.rollout.casting import RoleCasting
 from marl.runs.run_folder import RunFolder
 from marl.runs.strategies import StrategyRow
@@ -19,14 +19,18 @@ from marl.view.page.reference import Probabilities, drawing, reference
 Recorded = Sequence[tuple[int, Sequence[StrategyRow]]]
 
 
+MOST_AVERAGED = 2000
+"""Most information states of a game whose average is computed for the page: its tree is walked for that."""
+
+
 class StrategyTables:
-    """Tables of one run's recorded strategies. Of each game the tree is walked once, when an average is asked for."""
+    """Tables of one run's recorded strategies."""
 
     def __init__(self, home: RunFolder, scenario: Scenario | None) -> None:
         """`scenario`: None, if it cannot be read today; then there is neither an average nor a reference."""
         self._home = home
         self._views: Mapping[str, Any] = scenario.by_game() if scenario else {}
-        self._tree = lru_cache(maxsize=None)(self._walk)
+        self._table = lru_cache(maxsize=4)(self._read_table)
 
     def table(self, step: int | None) -> dict[str, Any]:
         """Return the strategies that the evaluation of a step measured; None: of the newest one.
@@ -35,16 +39,27 @@ class StrategyTables:
             ValueError: if that step has none, or a file is damaged.
             FolderError: if a file is a symbolic link that leads out of the run's folder.
         """
+        folder = self._home.path / "strategies"
+        return self._table(step, folder.stat().st_mtime_ns if folder.is_dir() else 0)
+
+    def _read_table(self, step: int | None, stamp: int) -> dict[str, Any]:
         recorded = list(self._home.strategies())
         steps = [number for number, _ in recorded]
         if not steps:
-            return {"steps": [], "step": None, "averaged": 0, "problem": "", "states": []}
+            return {"steps": [], "step": None, "averaged": 0, "problem": "", "count": 0, "states": []}
         step = steps[-1] if step is None else step
         if step not in steps:
             raise ValueError(f"no strategies of step {step}; there are: {', '.join(map(str, steps))}")
         averages, averaged, problem = self._averages([each for each in recorded if each[0] <= step])
         rows = [self._row(row, averages) for row in recorded[steps.index(step)][1]]
-        return {"steps": steps, "step": step, "averaged": averaged, "problem": problem, "states": rows}
+        return {
+            "steps": steps,
+            "step": step,
+            "averaged": averaged,
+            "problem": problem,
+            "count": len(rows),
+            "states": rows,
+        }
 
     def _row(self, row: StrategyRow, averages: Mapping[str, Strategy]) -> dict[str, Any]:
         view = self._views.get(row.game)
@@ -61,22 +76,24 @@ class StrategyTables:
         """Return game -> its average strategy, the number of evaluations in it, and why there is none."""
         averages: dict[str, Strategy] = {}
         averaged = 0
-        for name, view in self._views.items():
-            if not view.evaluate.average:
-                continue
+        if (states := len(recorded[-1][1])) > MOST_AVERAGED:
+            return {}, 0, f"{states:,} information states are too many for this page (limit {MOST_AVERAGED:,})"
+        for name in [name for name, view in self._views.items() if view.evaluate.average]:
             try:
-                average = AveragePolicy(self._tree(name), view.evaluate.average, view.schedule.steps)
-                for step, strategy in _of_game(recorded, name):
-                    average.take(step, strategy)
-            except ValueError as error:  # strategies of another game, or one that is too large
+                average = self._average(name, recorded)
+            except ValueError as error:  # strategies of another game, as its settings were changed since
                 return {}, 0, str(error)
             if average.count:
                 averages[name], averaged = average.strategy(), average.count
         return averages, averaged, ""
 
-    def _walk(self, name: str) -> GameTree:
+    def _average(self, name: str, recorded: Recorded) -> AveragePolicy:
         view = self._views[name]
-        return grow(view.game, RoleCasting(view.roles, view.schedule.seed), view.seats)
+        tree = grow(view.game, RoleCasting(view.roles, view.schedule.seed), view.seats)
+        average = AveragePolicy(tree, view.evaluate.average, view.schedule.steps)
+        for step, strategy in _of_game(recorded, name):
+            average.take(step, strategy)
+        return average
 
 
 def _of_game(recorded: Recorded, name: str) -> Iterator[tuple[int, Strategy]]:

@@ -34,6 +34,7 @@ function Strategies({ run, query, version }) {
       <label>order <select value=${far ? "far" : ""} onChange=${(event) => change({ order: event.target.value })}><option value="">as in the game</option><option value="far">furthest from the game's player first</option></select></label></p>
     <p class="faint">newest: the policy's own probabilities after step ${answer.step}${answer.averaged ? `; average: of ${answer.averaged} evaluations up to then, weighted by how likely the policy itself gets there` : ""}; then the players that the game exports. What is missing to 100 % is anything that is no legal move.</p>
     ${answer.problem ? html`<p class="warning">no average: ${spelled(answer.problem)}</p>` : null}
+    ${answer.states.length < answer.count ? html`<p class="faint">This report holds the first ${answer.states.length} of ${answer.count} states.</p>` : null}
     <div class="states">${states.slice(0, shown).map((each) => html`<${Strategy} each=${each} />`)}</div>
     ${shown < states.length ? html`<p class="tools"><button type="button" onClick=${() => show(shown + AT_ONCE)}>more of ${states.length} states</button></p>` : null}`;
 }

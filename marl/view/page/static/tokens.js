@@ -40,7 +40,7 @@ function Swatch({ colour, words }) {
 
 function Legend({ shade, scale, known }) {
   if (!known && shade === "advantage") return html`<p class="faint">This turn was not judged.</p>`;
-  if (!known) return html`<p class="faint">Not recorded for this turn: it was not learnt from in the update after its step, by a learner of this process that computes it.</p>`;
+  if (!known) return html`<p class="faint">Not recorded for this turn: it was not learnt from in the update after its step, or its learner does not report single tokens, as those in processes of their own.</p>`;
   const ends = {
     advantage: [[orange(1), figure(-scale)], [orange(0), "0"], [blue(1), figure(scale, true)]],
     logprob: [[orange(0), "0: certain"], [orange(1), `${figure(-FULL_LOGPROB)} nats or less`]],

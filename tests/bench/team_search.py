@@ -19,7 +19,7 @@ if it ended within the budget. Problems are held out. `over_best_of_n` has inter
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -140,7 +140,7 @@ def measure(seeds: Sequence[int], problems: int, steps: int) -> dict[str, Any]:
     """Return the figures of all rules by both ratings; problems of all seeds count as one set."""
     firsts: list[Trajectory] = []
     results: dict[str, dict[str, list[TurnSearchResult]]] = {name: {rule: [] for rule in RULES} for name in RATINGS}
-    spent: Counter[str] = Counter()
+    spent: dict[str, float] = defaultdict(float)
     for seed in seeds:
         scenario = team(seed, steps)
         simulator = untrained_policies(scenario)

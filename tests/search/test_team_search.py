@@ -302,11 +302,7 @@ def scenario(**changes: Any) -> Scenario:
     judge = {"kind": "critic", "policy": "actor", "verdict": "score"}
     data = {
         "game": GAME.model_dump(mode="json", exclude_defaults=True) | {"kind": "team"},
-        "roles": {
-            "planner": speaker,
-            "solver": speaker,
-            "judge": {"kind": "critic", "policy": "actor", "verdict": "score"},
-        },
+        "roles": {"planner": speaker, "solver": speaker, "judge": judge},
         "policies": {"actor": {"engine": {"kind": "random"}}},
         "schedule": {"steps": 1, "groups": 2, "group_size": 1},
     }

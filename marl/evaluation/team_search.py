@@ -98,9 +98,9 @@ def team_search_figures(
         plain = TurnSearchSettings.model_validate(
             search.model_dump(include={"by", "tokens", "verdicts"}, exclude_defaults=True) | {"rule": "best_of_n"}
         )
-        others = searcher(firsts, plain)
-        metrics |= _figures(f"{SCOPE}/best_of_n", others)
-        compared["best_of_n"] = [result.chosen for result in others]
+        whole = searcher(firsts, plain)
+        metrics |= _figures(f"{SCOPE}/best_of_n", whole)
+        compared["best_of_n"] = [result.chosen for result in whole]
     metrics |= _measures(f"{SCOPE}/first", firsts)
     for name, courses in compared.items():
         metrics |= _gains(f"{SCOPE}/over_{name}", courses, [result.chosen for result in results])

@@ -299,9 +299,10 @@ def test_ratings_may_be_the_last_the_mean_or_the_least_verdict() -> None:
 
 def scenario(**changes: Any) -> Scenario:
     speaker = {"kind": "player", "policy": "actor"}
+    judge = {"kind": "critic", "policy": "actor", "verdict": "score"}
     data = {
         "game": GAME.model_dump(mode="json", exclude_defaults=True) | {"kind": "team"},
-        "roles": {"planner": speaker, "solver": speaker, "judge": {"kind": "critic", "policy": "actor"}},
+        "roles": {"planner": speaker, "solver": speaker, "judge": judge},
         "policies": {"actor": {"engine": {"kind": "random"}}},
         "schedule": {"steps": 1, "groups": 2, "group_size": 1},
     }
@@ -309,19 +310,30 @@ def scenario(**changes: Any) -> Scenario:
 
 
 def test_eval_shows_search_beside_no_search_and_best_of_n_at_the_same_budget() -> None:
-    team = small("solver_critic")
+    team = scenario()
     measured = MeasuredPolicies(team, None, lambda: untrained_policies(team))
-    figures = measure_policies(measured, None, 12, read_search("{rule: tree, by: verifier.correct, tokens: 60}"))
+    figures = measure_policies(measured, None, 12, read_search("{rule: tree, by: returns, tokens: 200}"))
     assert figures["eval/search/episodes"] == 12
-    assert figures["eval/search/oracle"] == 1, "the verifier knows the right answer"
-    assert figures["eval/search/success"] >= figures["eval/search/first/success"]
+    assert figures["eval/search/oracle"] == 1
+    assert figures["eval/search/success"] > figures["eval/search/first/success"]
     for scope in ("eval/search", "eval/search/best_of_n"):
-        assert 0 < figures[f"{scope}/tokens"] <= 60
+        assert 0 < figures[f"{scope}/tokens"] <= 200
         assert figures[f"{scope}/courses"] > 1
         assert figures[f"{scope}/success_low"] <= figures[f"{scope}/success"] == figures[f"{scope}/rating"]
     gain = figures["eval/search/success"] - figures["eval/search/best_of_n/success"]
     assert figures["eval/search/over_best_of_n/success"] == pytest.approx(gain)
+    alone = measure_policies(measured, None, 12, read_search("{rule: best_of_n, by: returns, tokens: 200}"))
+    assert alone["eval/search/success"] == figures["eval/search/best_of_n/success"]
+    assert "eval/search/best_of_n/success" not in alone
+
+
+def test_a_check_that_knows_the_right_answer_is_an_oracle_and_a_critic_is_none() -> None:
+    team = small("solver_critic")
+    assert is_oracle(team, "verifier.correct")
     assert not is_oracle(team, "critic.score")
+    assert not search_problems(team, settings("tree", by="verifier.correct"))
+    (problem,) = search_problems(team, settings("tree", by="verifier.corect"))
+    assert problem.startswith("by: 'verifier.corect': 'verifier' gives no such score; did you mean 'correct'?")
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ class SearchedPlay(SearchSettings, ExperienceConfig):
     temperature: float = Field(default=1.0, ge=0)
     """A move is drawn from the search's policy to the power of 1 / temperature, and that is what imitation learns."""
     targets: Literal["policy", "move"] = "policy"
-    """What `sft` imitates of a turn: all that the search's policy might have said, each by its probability (cross
+    """Text that `sft` imitates of a turn: all that the search's policy might have said, each by its probability (cross
     entropy to that policy), or the one move that was drawn from it. Other learners know the move alone."""
     noise: RootNoise | None = RootNoise()
     """`puct`: noise in the prior at the root. None: there is none."""

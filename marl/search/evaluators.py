@@ -97,13 +97,13 @@ def _read_turn(position: SearchPosition, request: Request, answers: Mapping[str,
             f"search: values: 'critic', but policy {request.policy!r} could score no legal move of {position.key[0]}: "
             "is its prompt longer than the model's context? choices: values: rollouts"
         )
-    said = replace(scored, token_ids=scored.token_ids[:1], logprobs=scored.logprobs[:1])
+    opening = replace(scored, token_ids=scored.token_ids[:1], logprobs=scored.logprobs[:1])
     agent, attempt, _ = position.key
     assert position.decision
     episode = position.decision.episode.trajectory
     # Values do not depend on how answers are sampled; what is sampled greedily could not be read.
-    asked = replace(request, sampling=Sampling())
-    return Turn((episode.id, len(episode.turns)), agent, 0, attempt, episode.deal.seats[agent], asked, said, None)
+    plain = replace(request, sampling=Sampling())
+    return Turn((episode.id, len(episode.turns)), agent, 0, attempt, episode.deal.seats[agent], plain, opening, None)
 
 
 def _prompt(request: Request) -> _PromptKey:

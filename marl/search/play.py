@@ -210,10 +210,10 @@ def policy_targets(
     Left out are those of less than `_LEAST_SHARE`, and moves that the policy cannot say.
     """
     shares = zip(result.moves, learnt_policy(result, settings), strict=True)
-    kept = [(answers[move].token_ids, share) for move, share in shares if share >= _LEAST_SHARE]
-    kept = [(tokens, share) for tokens, share in kept if tokens]
-    total = math.fsum(share for _, share in kept)
-    return tuple([Target(tokens, share / total) for tokens, share in kept])
+    scored = [(answers[move].token_ids, share) for move, share in shares if share >= _LEAST_SHARE]
+    scored = [(tokens, share) for tokens, share in scored if tokens]
+    total = math.fsum(share for _, share in scored)
+    return tuple([Target(tokens, share / total) for tokens, share in scored])
 
 
 def search_metrics(results: Sequence[SearchResult]) -> Metrics:

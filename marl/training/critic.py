@@ -22,8 +22,8 @@ class LearnersCritic:
         places: dict[str, list[int]] = {}
         for place, turn in enumerate(turns):
             places.setdefault(self._policy_of(turn), []).append(place)
-        asked = {policy: [turns[place] for place in known] for policy, known in places.items()}
-        readings = self._learners.read(asked, dict.fromkeys(asked, VALUES)) if asked else []
+        turns_of = {policy: [turns[place] for place in known] for policy, known in places.items()}
+        readings = self._learners.read(turns_of, dict.fromkeys(turns_of, VALUES)) if turns_of else []
         ordered = [place for known in places.values() for place in known]
         values = [0.0] * len(turns)
         for place, reading in zip(ordered, readings, strict=True):

@@ -58,7 +58,7 @@ SCENARIOS = ROOT / "scenarios"
 SIMULATIONS = 1000
 PLAY = SearchSettings(simulations=400, repeats=4, prior="uniform")
 BY_POLICY = SearchSettings(simulations=150, repeats=4)
-TRAINED = SearchSettings(simulations=400, repeats=2)
+TRAINED = SearchSettings(simulations=400)
 HIDDEN = SearchSettings(simulations=200, temperature=1.0)
 
 
@@ -169,7 +169,7 @@ def tic_tac_toe(chosen: Namespace) -> None:
     with silent():
         run = empty_board(trained(chosen.run, (), None, best=False))
         figures = {
-            "policy": draws(run, 10 * chosen.games, None),
+            "policy": draws(run, 4 * chosen.games, None),
             "policy_with_search": draws(run, chosen.games, TRAINED),
             "cpu_seconds": round(time.process_time(), 1),
         }

@@ -5,7 +5,7 @@
 Each environment of a library (pettingzoo, openspiel, textarena, gymnasium, chat) is played by a random player: twice
 with one seed, once more in another process in which sets have another order, and from the middle by replay of its
 moves. Then a tiny language model that knows nothing trains on all of them in one run of two steps, once left alone and
-once with a SIGKILL at the end of the second step and `--resume auto`, and all that the two runs leave on disk is compared.
+once with a SIGKILL at the end of the second step and `--resume auto`, and all that the two leave on disk is compared.
 `--survey` plays one random episode of every game that OpenSpiel or TextArena registers instead, and says why some do
 not work.
 """

@@ -141,8 +141,8 @@ class Response:
 
 
 def _learner(scenario: Scenario, name: str) -> dict[str, Any]:
-    """Return the settings of a policy that learns as the frozen one did, from where that began, but faster (`FASTER`) and
-    with other anchors.
+    """Return the settings of a policy that learns as the frozen one did, from where that began, but
+    faster (`FASTER`) and with other anchors.
 
     Where the frozen one has no model, it is the first policy with one.
     """

@@ -400,7 +400,7 @@ def _copied_environment(env: Any, memo: dict[int, Any]) -> Any:
     copies are what a constructor returns for the same arguments.
     """
     if id(env) not in memo:
-        memo[id(env)] = other = type(env).__new__(type(env))
+        memo[id(env)] = other = object.__new__(type(env))
         vars(other).update({name: _copied(value, memo) for name, value in vars(env).items()})
     return memo[id(env)]
 

@@ -18,7 +18,7 @@ app = typer.Typer()
 class ResponseOptions:
     """Options of `marl best-response`."""
 
-    steps: Annotated[int, typer.Option(min=1, help="Steps for which each learner is trained.")] = 200
+    steps: Annotated[int, typer.Option(min=1, help="Steps for which each learner is trained.")] = 400
     episodes: Annotated[int, typer.Option(min=2, help="Episodes in which what it gains is measured.")] = 1000
     seat: Annotated[list[str] | None, typer.Option(help="Seat that a learner takes; repeat it. Default: all.")] = None
     policy: Annotated[str | None, typer.Option(help="Policy of the run that speaks in every seat.")] = None

@@ -65,7 +65,7 @@ class Tiny(HeldModel):
         return self
 
     def prepare(self, context: ModelContext) -> PretrainedSource:
-        base = self.folder(context.corpus(self.seed))
+        base = self.folder(context.corpus(self.seed) if self.vocabulary == "words" else ())
         return self.source(context.policy, context.warm_up(base, self.warm_up) if self.warm_up else base)
 
     @property

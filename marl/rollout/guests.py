@@ -104,8 +104,8 @@ class Guests:
             raise ValueError(f"policy {name!r}: {player.policy!r} has no weights that can be loaded beside its own")
         if not player.folder.is_dir():
             raise ValueError(
-                f"policy {name!r}: no folder {player.folder} on {gethostname()}, where it is to speak; every machine of "
-                "a cluster must see the run's folder under this path"
+                f"policy {name!r}: no folder {player.folder} on {gethostname()}, where it is to speak; every machine "
+                "of a cluster must see the run's folder under this path"
             )
         spare = self._spares[player.policy]
         self._visiting[name] = spare.take(player), spare

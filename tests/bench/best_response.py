@@ -1,9 +1,10 @@
 """How much of the exact gain a trained best response reaches: `marl best-response` on a game that can be walked whole.
 
-    python tests/bench/best_response.py [--scenario FILE] [--steps 60] [--trained 100] [--seeds 0 1 2] [--out FILE]
+    python tests/bench/best_response.py [--scenario FILE] [--steps 400] [--trained 100] [--seeds 0 1 2] [--out FILE]
 
-The frozen player is `untrained` (as the scenario begins: near uniform play) or `trained`: what plain self-play without
-anchors has become after `--trained` steps. In each seat a learner plays `--steps` steps of 128 episodes against it.
+The frozen player is `untrained` (as the scenario begins: near uniform play) or `trained`: what self-play has become
+after `--trained` steps at a higher learning rate, which is weakly trained. In each seat a learner plays `--steps` steps
+of 128 episodes against it.
 `gain` is what the learner earns more than the frozen player does in that seat, and `exact_gain` what a best response
 does, both worked out from move probabilities; `share` is their ratio over both seats together, which is the share of
 NashConv that the lower bound reaches.
@@ -24,7 +25,7 @@ from marl.runs.run_folder import RunFolder
 from marl.scenario.load import load
 from marl.training.session import RunStart, session
 
-FREE = ("magnet=null", "proximal=null")
+FAST = ("lr=5.0e-3", "lr_end=5.0e-4")
 EPISODES = ("schedule.groups=64", "schedule.group_size=2")
 
 
@@ -49,14 +50,14 @@ def main() -> None:
     """Measure both players with every seed."""
     line = parser(__doc__)
     line.add_argument("--scenario", type=Path, default=ROOT / "scenarios" / "kuhn_self_play.yaml")
-    line.add_argument("--steps", type=int, default=60)
+    line.add_argument("--steps", type=int, default=400)
     line.add_argument("--trained", type=int, default=100)
     line.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     given = line.parse_args()
     with tempfile.TemporaryDirectory() as temporary, silent():
         folder = Path(temporary)
-        free = [f"policies.actor.learner.{setting}" for setting in FREE]
-        run = load(given.scenario, [*free, *EPISODES, f"schedule.steps={given.trained}", "evaluate.every=1000"])
+        fast = [f"policies.actor.learner.{setting}" for setting in FAST]
+        run = load(given.scenario, [*fast, *EPISODES, f"schedule.steps={given.trained}", "evaluate.every=1000"])
         session(run, folder / "trained", RunStart())
         targets = {"untrained": str(given.scenario), "trained": str(folder / "trained")}
         figures = {

@@ -5,7 +5,7 @@
 Each environment of a library (pettingzoo, openspiel, textarena, gymnasium, chat) is played by a random player: twice
 with one seed, once more in another process in which sets have another order, and from the middle by replay of its
 moves. Then a tiny language model that knows nothing trains on all of them in one run of two steps, once left alone and
-once with a SIGKILL in the second step and `--resume auto`, and all that the two runs leave on disk is compared.
+once with a SIGKILL at the end of the second step and `--resume auto`, and all that the two leave on disk is compared.
 `--survey` plays one random episode of every game that OpenSpiel or TextArena registers instead, and says why some do
 not work.
 """
@@ -101,6 +101,8 @@ _REASONS = {
     "Could not import": "lacks its module in the package",
 }
 """Part of a message -> the reason in short."""
+_TOO_LONG = {"chess_v6": "several hundred moves an episode take the model minutes"}
+"""Environment -> the reason why the model does not play it."""
 _PLAYERS = (2, 1, 3, 4, 5, 6)
 """Numbers of players that a game of TextArena is tried with."""
 
@@ -151,10 +153,12 @@ def measure(library: str, games: dict[str, dict[str, Any]], *, learns: bool) -> 
     wrong = [f"{name}: {fault}" for name, config in configs.items() for fault in faults(config, 0)]
     elsewhere = _digests_elsewhere(library)
     wrong += [f"{name}: another process" for name, text in digests(games).items() if elsewhere[name] != text]
-    turns = _learn(library, games, wrong) if learns else {}
+    left_out = {name: reason for name, reason in _TOO_LONG.items() if name in games}
+    turns = _learn(library, {name: games[name] for name in games if name not in left_out}, wrong) if learns else {}
     return {
         "faults": wrong,
         "learned": learns,
+        "left_out": left_out if learns else {},
         "turns": {
             name: {"random": len(play(config, 0).moves), "model": turns.get(_label(name), [])}
             for name, config in configs.items()
@@ -168,10 +172,9 @@ def _learn(library: str, games: dict[str, dict[str, Any]], wrong: list[str]) -> 
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
     alone, killed = (Desk(home / run, scenario(games)) for run in ("alone", "killed"))
-    second_step = len(games) + len(games) // 2 + 1
     statuses = [
         _status(alone.begin("--trust")),
-        _status(killed.begin("--trust", kill=Kill("call", "Episode.__init__", second_step))),
+        _status(killed.begin("--trust", kill=Kill("open", "000002.jsonl"))),
         _status(killed.begin("--trust", "--resume", "auto")),
     ]
     if statuses != [0, -9, 0]:
@@ -218,13 +221,9 @@ def scenario(games: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
     Where moves are listed, illegal ones are replaced by random ones, so that episodes have their usual length.
     """
-    free = ("textarena", "verifiers_environment", "trl_environment")
     return {
         "games": {
-            _label(name): {
-                "game": game if game["kind"] in free else game | {"illegal": {"then": "random"}},
-                "seats": seats(config_of(game)),
-            }
+            _label(name): {"game": _with_random_moves(game), "seats": seats(config_of(game))}
             for name, game in games.items()
         },
         "roles": {"player": {"kind": "player", "policy": "actor", "sampling": {"max_tokens": 3}}},
@@ -239,6 +238,17 @@ def scenario(games: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "checkpoint": {"every": 1, "trajectories": 1.0},
         "alarms": None,
     }
+
+
+def _with_random_moves(game: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a game with random moves for illegal ones, if moves are listed.
+
+    TextArena lists none: there, the moves of a random episode are.
+    """
+    if game["kind"] in ("verifiers_environment", "trl_environment"):
+        return game
+    listed = {"actions": sorted(set(play(config_of(game), 0).moves))} if game["kind"] == "textarena" else {}
+    return game | listed | {"illegal": {"then": "random"}}
 
 
 def survey(games: Iterator[tuple[str, list[dict[str, Any]]]]) -> dict[str, Any]:

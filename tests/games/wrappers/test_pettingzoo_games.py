@@ -143,8 +143,8 @@ def test_an_environment_that_draws_when_it_is_made_or_looked_at_is_the_same_each
     for index, game in enumerate(games):
         np.random.seed(index)
         game.reset(5)
-        for _ in range(index):
-            game.observe("ann"), game.observe("bob")
+        for agent in ("ann", "bob", "ann")[:index]:
+            game.observe(agent)
         game.step("0 0")
     assert len({game.observe("bob")["text"] for game in games}) == 1
     assert len({game.infos["bob"]["state"] for game in games}) == 1

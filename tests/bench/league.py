@@ -1,7 +1,7 @@
 """Leagues: what they reach where self-play goes round in circles, whom the last policy beats, and what a pool costs.
 
     python tests/bench/league.py cycles|kuhn|tic_tac_toe|memory [--seeds 0 1 2] [--budget 1] [--jobs 1]
-        [--out FILE] [a.b=c]
+        [--modes fictitious psro] [--resume] [--out FILE] [a.b=c]
 
 `cycles`: a rock-paper-scissors by plain self-play, by fictitious play (all members of the pool alike) and by PSRO, with
 the same learner. Exact NashConv of the newest policy over the second half of the run, and at its end of the mixtures of
@@ -26,7 +26,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -96,9 +97,9 @@ def payoffs(run: Path) -> Payoffs:
     return known
 
 
-def measured(mode: str, scenario: Scenario, run: Path) -> dict[str, Any]:
+def measured(mode: str, scenario: Scenario, run: Path, resume: bool) -> dict[str, Any]:
     """Train one mode; return NashConv of what it has learnt, with curves."""
-    learning.whole_run(scenario, run)
+    learning.whole_run(scenario, run, resume=resume)
     rows, steps = list(RunFolder(run).rows()), scenario.schedule.steps
     last = [(row["step"], row["eval/nashconv"]) for row in rows if "eval/nashconv" in row]
     tree = grow(scenario.game, RoleCasting(scenario.roles, scenario.schedule.seed), scenario.seats)
@@ -122,30 +123,35 @@ def mixed(tree: GameTree, played: Sequence[Strategy], weights: Sequence[float]) 
     return nash_conv(tree, mixture(tree, played, weights))
 
 
-def cycles(seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
+def cycles(seed: int, given: Namespace) -> dict[str, Any]:
     """Return the figures of all modes on rock-paper-scissors."""
-    modes = {mode: ("rps_league", [f"experience.players.player={player}"]) for mode, player in MODES.items()}
-    return in_modes(modes, seed, budget, overrides)
-
-
-def kuhn(seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
-    """Return the figures of the leagues on Kuhn poker."""
-    return in_modes({mode: (name, []) for mode, name in POKER.items()}, seed, budget, overrides)
-
-
-def in_modes(
-    modes: Mapping[str, tuple[str, list[str]]], seed: int, budget: float, overrides: list[str]
-) -> dict[str, Any]:
-    """Train each mode, a scenario with changes; return the figures of all."""
     figures: dict[str, Any] = {"seed": seed}
-    for mode, (name, changes) in modes.items():
-        file = ROOT / "scenarios" / f"{name}.yaml"
-        steps = max(30, round(marl.load(file).schedule.steps * budget))
-        plan = [f"schedule.steps={steps}", f"schedule.seed={seed}"]
-        found = measured(mode, marl.load(file, [*changes, *plan, *overrides]), RUNS / f"{name}_{mode}_{seed}")
-        figures["steps"] = found.pop("steps")
-        figures |= {f"{mode}/{name}": _rounded(value) for name, value in found.items()}
+    for mode in given.modes or MODES:
+        changes = [f"experience.players.player={MODES[mode]}", *given.overrides]
+        figures |= one_mode(mode, planned("rps_league", seed, given.budget, changes), given.resume)
     return figures
+
+
+def kuhn(seed: int, given: Namespace) -> dict[str, Any]:
+    """Return the figures of the leagues on Kuhn poker."""
+    figures: dict[str, Any] = {"seed": seed}
+    for mode in given.modes or POKER:
+        figures |= one_mode(mode, planned(POKER[mode], seed, given.budget, given.overrides), given.resume)
+    return figures
+
+
+def planned(name: str, seed: int, budget: float, changes: list[str]) -> Scenario:
+    """Return a scenario with a seed and a share of its steps."""
+    file = ROOT / "scenarios" / f"{name}.yaml"
+    steps = max(30, round(marl.load(file).schedule.steps * budget))
+    return marl.load(file, [*changes, f"schedule.steps={steps}", f"schedule.seed={seed}"])
+
+
+def one_mode(mode: str, scenario: Scenario, resume: bool) -> dict[str, Any]:
+    """Train a mode; return its figures under its name."""
+    run = RUNS / f"{scenario.game.kind}_{mode}_{scenario.schedule.seed}"
+    found = measured(mode, scenario, run, resume)
+    return {"steps": found.pop("steps"), **{f"{mode}/{name}": _rounded(value) for name, value in found.items()}}
 
 
 def _rounded(value: Any) -> Any:
@@ -182,9 +188,9 @@ def draw(runs: Sequence[dict[str, Any]], file: Path) -> None:
 # --- tic-tac-toe -----------------------------------------------------------------------------------------------------
 
 
-def tic_tac_toe(seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
+def tic_tac_toe(seed: int, given: Namespace) -> dict[str, Any]:
     """Train the league; return its usual figures, and the last policy's score against each member of its pool."""
-    figures = learning.learn("tic_tac_toe_league", seed, budget, overrides)
+    figures = learning.learn("tic_tac_toe_league", seed, given.budget, given.overrides, resume=given.resume)
     run = learning.RUNS / f"tic_tac_toe_league_{seed}"
     scenario, simulator = restore(run)
     roles, both = dict.fromkeys(scenario.seats, scenario.roles["opponent"]), dict.fromkeys(scenario.seats, "player")
@@ -267,6 +273,8 @@ def main() -> None:
     line.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     line.add_argument("--budget", type=float, default=1.0)
     line.add_argument("--jobs", type=int, default=1, help="seeds at the same time")
+    line.add_argument("--modes", nargs="+", choices=MODES, help="of `cycles` and `kuhn`: these alone")
+    line.add_argument("--resume", action="store_true", help="go on with runs that an interrupted measurement has left")
     line.add_argument("--arm", choices=["self", "one", "all"], help="of `memory`: this process measures itself")
     line.add_argument("overrides", nargs="*")
     given = line.parse_intermixed_args()
@@ -278,7 +286,7 @@ def main() -> None:
     else:
         task = {"cycles": cycles, "kuhn": kuhn, "tic_tac_toe": tic_tac_toe}[given.task]
         with ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:
-            runs = [*pool.map(partial(task, budget=given.budget, overrides=given.overrides), given.seeds)]
+            runs = [*pool.map(partial(task, given=given), given.seeds)]
         if given.task in ("cycles", "kuhn") and given.out:
             draw(runs, given.out.with_suffix(".png"))
         seconds = round(time.perf_counter() - started)

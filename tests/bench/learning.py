@@ -89,14 +89,14 @@ def scenario(task: str, seed: int, budget: float, overrides: list[str]) -> Scena
     return marl.load(file, [*overrides, f"schedule.seed={seed}", f"schedule.steps={steps}"])
 
 
-def whole_run(checked: Scenario, run: Path) -> None:
-    """Train to the end.
+def whole_run(checked: Scenario, run: Path, *, resume: bool = False) -> None:
+    """Train to the end; with `resume`, go on with what an interrupted measurement has left.
 
     Raises:
         KeyboardInterrupt: if it was interrupted; half a run is no measurement.
     """
     with silent():
-        if not marl.train(checked, run, overwrite=True):
+        if not marl.train(checked, run, resume="auto" if resume else None, overwrite=not resume):
             raise KeyboardInterrupt
 
 
@@ -238,12 +238,12 @@ def together(seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
     return figures | {f"{name}/kept": round(whole / alone, 4) for name, (whole, alone) in gains.items()}
 
 
-def learn(task: str, seed: int, budget: float, overrides: list[str]) -> dict[str, Any]:
-    """Train one seed and measure it."""
+def learn(task: str, seed: int, budget: float, overrides: list[str], *, resume: bool = False) -> dict[str, Any]:
+    """Train one seed and measure it; with `resume`, times are those of what was left to do."""
     run = RUNS / f"{task}_{seed}"
     checked = scenario(task, seed, budget, overrides)
     started, computed = time.perf_counter(), time.process_time()
-    whole_run(checked, run)
+    whole_run(checked, run, resume=resume)
     figures: dict[str, Any] = {"seed": seed, "steps": checked.schedule.steps}
     figures["seconds"] = round(time.perf_counter() - started, 1)
     figures["cpu_seconds"] = round(time.process_time() - computed, 1)

@@ -61,7 +61,7 @@ FILES = {
 """Files that blocks expect where they run."""
 RUN_FILES = re.compile(r"(runs|RUN|trajectories|judgements|checkpoints)/.*|(metrics|scenario|environment)\.\w+")
 """Paths inside a run's folder, which no checkout has."""
-SLOW = ("runs/solver", "scenarios/team_arithmetic.yaml --graders")
+SLOW = ("runs/solver", "scenarios/team_arithmetic.yaml --graders", "runs/poker", "runs/only")
 """Words in blocks that take long even when they are made small."""
 RESULTS = sorted((ROOT / "tests" / "bench" / "results").glob("*.json"))
 

@@ -69,7 +69,8 @@ credit: $(VENV)/.dev
 schema: $(VENV)/.dev
 	$(BIN)/marl schema > scenarios/.schema.json
 
-# READMEs and the pages of .site, in build/site; a warning or a dead link fails.
+# READMEs and the pages of .site, in build/site; a warning or a dead link fails. The pages open as files, but for the
+# search: python -m http.server -b 127.0.0.1 -d build/site
 site: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -f .site/mkdocs.yml
 

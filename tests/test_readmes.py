@@ -61,7 +61,11 @@ FILES = {
 """Files that blocks expect where they run."""
 RUN_FILES = re.compile(r"(runs|RUN|trajectories|judgements|checkpoints)/.*|(metrics|scenario|environment)\.\w+")
 """Paths inside a run's folder, which no checkout has."""
-SLOW = ("runs/solver", "scenarios/team_arithmetic.yaml --graders", "verifiers_environment\n", "import verifiers")
+SLOW = (
+    *("runs/solver", "scenarios/team_arithmetic.yaml --graders", "runs/poker", "runs/only"),
+    *("verifiers_environment
+", "import verifiers"),
+)
 """Words in blocks that take long even when they are made small."""
 RESULTS = sorted((ROOT / "tests" / "bench" / "results").glob("*.json"))
 

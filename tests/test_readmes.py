@@ -63,8 +63,7 @@ RUN_FILES = re.compile(r"(runs|RUN|trajectories|judgements|checkpoints)/.*|(metr
 """Paths inside a run's folder, which no checkout has."""
 SLOW = (
     *("runs/solver", "scenarios/team_arithmetic.yaml --graders", "runs/poker", "runs/only"),
-    *("verifiers_environment
-", "import verifiers"),
+    *("verifiers_environment\n", "import verifiers"),
 )
 """Words in blocks that take long even when they are made small."""
 RESULTS = sorted((ROOT / "tests" / "bench" / "results").glob("*.json"))

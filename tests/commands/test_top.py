@@ -70,7 +70,10 @@ def on_terminal(*words: str, width: int = 100, height: int = 40, **environment: 
     given = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
     process = subprocess.Popen(
         [sys.executable, "-m", "marl", *words],
-        **{"stdin": slave, "stdout": slave, "stderr": slave, "start_new_session": True},
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C is a signal to it
         env=given | {"TERM": "xterm-256color"} | environment,
     )

@@ -34,7 +34,7 @@ TYPOS = {
     "roles.player.sampling.temprature=1": "roles.player.sampling.temprature: unknown field 'temprature'; did you mean "
     "'temperature' or 'structured'? choices: max_tokens, stop, structured, temperature, thinking_tokens, top_k, top_p",
     f"{LEARNER}.magnet.coeficient=1": f"{LEARNER}.magnet.coeficient: unknown field 'coeficient'; did you mean "
-    "'coefficient'? choices: clamp, coefficient, estimator, final, horizon, refresh, target",
+    "'coefficient'? choices: clamp, coefficient, estimator, final, horizon, refresh, schedule, target",
     "policies.actor.engine={kind: transformers, slot: 1}": "policies.actor.engine.slot: unknown field 'slot'; did you "
     "mean 'slots'? choices: kind, max_context, prefill_tokens, slots",
     "policies.actor.model.warm_up.stepz=2": "policies.actor.model.warm_up.stepz: unknown field 'stepz'; did you mean "
@@ -88,7 +88,7 @@ VALUES = {
     f"{LEARNER}.betas=[0.9]": f"{LEARNER}.betas.1: missing; it must be given",
     f"{LEARNER}.betas=[0.9, 0.9, 0.9]": f"{LEARNER}.betas: must have at most 2, has 3 (got [0.9, 0.9, 0.9])",
     f"{LEARNER}.schedule=linar": f"{LEARNER}.schedule: unknown; did you mean 'linear'? choices: constant, cosine, "
-    "linear (got 'linar')",
+    "inverse_sqrt, linear (got 'linar')",
     "roles.player.sampling.top_p=2": "roles.player.sampling.top_p: must be at most 1.0 (got 2)",
     "checkpoint.trajectories=2": "checkpoint.trajectories: must be at most 1.0 (got 2)",
     "evaluate.against.random=0": "evaluate.against.random: must be greater than 0 (got 0)",
@@ -126,8 +126,6 @@ FITS = {
     "credit.roles.plyer.scale=2": "credit.roles.plyer: no role 'plyer'; did you mean 'player'? choices: player",
     "roles.player.sampling.temperature=0": "roles.player.sampling.temperature: 0 always says the same, so there is "
     "nothing to learn from; use more, such as 1",
-    "roles.player.sampling.top_p=0.9": f"roles.player.sampling: top_p 0.9 and top_k 0 {CUT_OFF}",
-    "roles.player.sampling.top_k=5": f"roles.player.sampling: top_p 1 and top_k 5 {CUT_OFF}",
     "roles.player.history=append": "roles.player.history: 'append', but exact evaluation asks each question alone; use "
     "'fresh'",
     "evaluate.keep_best=eval/nashcon": "evaluate.keep_best: nothing measures 'eval/nashcon'; did you mean "
@@ -197,6 +195,17 @@ def test_a_wrong_value_is_shown_with_what_would_be_right(override: str, message:
 @pytest.mark.parametrize(("override", "message"), [*FITS.items()], ids=[*FITS])
 def test_parts_that_do_not_fit_together_are_named(override: str, message: str) -> None:
     assert problems(override) == [message]
+
+
+@pytest.mark.parametrize(
+    ("override", "numbers"),
+    [
+        ("roles.player.sampling.top_p=0.9", "top_p 0.9 and top_k 0"),
+        ("roles.player.sampling={max_tokens: 6, top_k: 5}", "top_p 1 and top_k 5"),
+    ],
+)
+def test_a_learner_is_not_given_tokens_that_were_drawn_from_fewer_than_it_sees(override: str, numbers: str) -> None:
+    assert problems(override, f"{LEARNER}.truncated=refuse") == [f"roles.player.sampling: {numbers} {CUT_OFF}"]
 
 
 @pytest.mark.parametrize(("overrides", "message"), [*OVERRIDES.items()], ids=[*OVERRIDES])

@@ -20,8 +20,8 @@ from trainers.settings.memory import (
 Aggregation = Literal["token_mean", "token_sum", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm"]
 Estimator = Literal["exact", "k2", "k3", "k3_is", "k1+", "k3+"]
 Course = Literal["linear", "cosine", "inverse_sqrt"]
-Schedule = Literal["constant", "linear", "cosine", "inverse_sqrt"]
 """Course from a first value to a last one, as a function of the share of updates that are over."""
+LrSchedule = Literal["constant", "linear", "cosine", "inverse_sqrt"]
 HORIZON = 10_000
 LEAST_MICRO_TOKENS = 1024
 """Fewer tokens in a pass would leave a GPU idle; a longer text is computed whatever the setting says."""
@@ -119,7 +119,7 @@ class Optimisation(LearnerConfig):
     lr_end: NonNegativeFloat | None = None
     """Learning rate of the run's last update. None: 0. Not with a constant schedule; must be given, above 0, with
     `inverse_sqrt`."""
-    schedule: Schedule = "constant"
+    schedule: LrSchedule = "constant"
     """Course of the learning rate after `warm_up`; `inverse_sqrt` falls as 1/sqrt(t) (2206.05825)."""
     warm_up: NonNegativeInt = 0
     """Updates over which the learning rate rises to `lr`."""

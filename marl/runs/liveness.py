@@ -1,4 +1,4 @@
-"""Whether a run goes on, has ended or has died, from its folder alone; nothing is written there."""
+"""State of a run (it goes on, has ended or has died) from its folder alone; nothing is written there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Liveness:
 
     state: Literal["training", "silent", "complete", "stopped", "failed", "died", "not started"]
     words: str
-    """Who trains, or how the run ended."""
+    """The process that trains, or the end of the run."""
 
 
 def lock_owner(folder: Path) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -82,10 +83,9 @@ def status_written(folder: Path, look: Callable[[], Activity]) -> Iterator[None]
     thread.start()
     try:
         yield
-    except BaseException as error:
-        problem = cut(f"{type(error).__name__}: {error}", _LONGEST_PROBLEM)
-        raise
     finally:
+        if error := sys.exception():
+            problem = cut(f"{type(error).__name__}: {error}", _LONGEST_PROBLEM)
         done.set()
         thread.join()
         write()

@@ -46,7 +46,7 @@ class RunView:
     episode: tuple[int, Trajectory] | None = None
     """The last sampled episode, and its step."""
     note: str = ""
-    """What could not be read, and why."""
+    """A file that could not be read, and the reason."""
 
     @property
     def step(self) -> int:

@@ -1,4 +1,4 @@
-"""How fast a run is and how long it will take, from its newest rows."""
+"""Speed of a run and the time that it will take, from its newest rows."""
 
 from __future__ import annotations
 

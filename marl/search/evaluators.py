@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from marl.config import Sampling
 from marl.protocols import Critic, Simulator
-from marl.search.planner import Evaluation, Leaf
+from marl.search.planner import Evaluation, Leaf, sharpened
 from marl.search.positions import SearchPosition, normalised
 from marl.search.settings import SearchSettings
 from marl.types import Completion, Purpose, Request, Turn
@@ -141,7 +141,7 @@ class RolloutEvaluator:
 
     def _priors(self, positions: Sequence[SearchPosition]) -> list[list[float]]:
         if self._prior and self._settings.prior == "policy":
-            return self._prior(positions)
+            return [sharpened(prior, self._settings.prior_temperature) for prior in self._prior(positions)]
         return [[1 / len(position.moves)] * len(position.moves) for position in positions]
 
     def _at_random(self, leaf: Leaf) -> list[float]:

@@ -36,6 +36,9 @@ class SearchSettings(Config):
     """`gumbel`: factor of that product (c_scale), in nats."""
     prior: Literal["policy", "uniform"] = "policy"
     """Prior of moves: the role's policy under its own prompt, normalised over legal moves, or none at all."""
+    prior_temperature: PositiveFloat = 1.0
+    """The prior is the policy's to the power of 1 / temperature: above 1, a search also looks at moves of which a sharp
+    policy is sure that they are bad (Leela Chess Zero's policy temperature)."""
     values: Literal["rollouts", "critic"] = "rollouts"
     """Value of a new position: what plays from there to the end of the game pay; or what the critic of the policy that
     is to move there expects (AlphaZero's value network), in games of one agent and zero-sum games of two, in which the

@@ -58,7 +58,8 @@ SCENARIOS = ROOT / "scenarios"
 SIMULATIONS = 1000
 PLAY = SearchSettings(simulations=400, repeats=4, prior="uniform")
 BY_POLICY = SearchSettings(simulations=150, repeats=4)
-TRAINED = SearchSettings(simulations=400)
+TRAINED = SearchSettings(simulations=400, prior_temperature=4.0)
+SHARP = SearchSettings(simulations=400)
 HIDDEN = SearchSettings(simulations=200, temperature=1.0)
 
 
@@ -171,6 +172,7 @@ def tic_tac_toe(chosen: Namespace) -> None:
         figures = {
             "policy": draws(run, 4 * chosen.games, None),
             "policy_with_search": draws(run, chosen.games, TRAINED),
+            "policy_with_search_sharp_prior": draws(run, chosen.games, SHARP),
             "cpu_seconds": round(time.process_time(), 1),
         }
     report(figures, chosen.out, seeds=[0], games=chosen.games, search=TRAINED.model_dump(mode="json"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from small_games import FunctionEngine, deal, random_move, table
@@ -122,6 +123,25 @@ def test_a_scenario_that_lacks_a_critic_or_its_targets_is_refused(learner: Mappi
             },
             "test",
         )
+
+
+class Sure(Scored):
+    """Is four times as sure of taking one as of taking two."""
+
+    def _answer(self, request: Request) -> Completion:
+        answer = super()._answer(request)
+        return replace(answer, logprobs=(math.log(0.8 if request.forced == "[1]" else 0.2), *answer.logprobs[1:]))
+
+
+def test_a_prior_can_be_less_sharp_than_its_policy() -> None:
+    game = NimConfig(piles=(1, 6))
+    simulator = table(game, Sure())
+    episode = Episode(game.build(), deal("e", game, pile=2), simulator.casting)
+    episode.new_requests()
+    for temperature, prior in ((1.0, (0.8, 0.2)), (2.0, (2 / 3, 1 / 3))):
+        settings = SearchSettings(simulations=2, prior_temperature=temperature)
+        (result,) = SearchPlayer(simulator, settings, Seating(["player"], {})).decide([episode])
+        assert result.prior == pytest.approx(prior)
 
 
 # --- what is learned from a search -----------------------------------------------------------------------------------

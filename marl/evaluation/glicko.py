@@ -42,7 +42,7 @@ class GlickoRating:
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class GamesAgainst:
     """Games of a player against one opponent in a period."""
 
     opponent: GlickoRating
@@ -63,13 +63,13 @@ def glicko(by_start: ArrayLike) -> list[GlickoRating]:
         games = points + points.T
         played = [[j for j in range(len(players)) if j != i and games[i, j]] for i in range(len(players))]
         players = [
-            updated(player, [Results(players[j], points[i, j], games[i, j]) for j in played[i]])
+            updated(player, [GamesAgainst(players[j], points[i, j], games[i, j]) for j in played[i]])
             for i, player in enumerate(players)
         ]
     return players
 
 
-def updated(player: GlickoRating, results: Sequence[Results], tau: float = _TAU) -> GlickoRating:
+def updated(player: GlickoRating, results: Sequence[GamesAgainst], tau: float = _TAU) -> GlickoRating:
     """Return a player's rating after a period; without games, only its deviation grows."""
     mu, phi = (player.rating - _MEAN) / _SCALE, player.deviation / _SCALE
     information = gain = 0.0

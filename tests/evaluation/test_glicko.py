@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from marl.evaluation.glicko import GlickoRating, Results, glicko, updated
+from marl.evaluation.glicko import GlickoRating, GamesAgainst, glicko, updated
 
 
 def test_the_worked_example_of_its_author_comes_out() -> None:
     # https://www.glicko.net/glicko/glicko2.pdf: one win against 1400, losses against 1550 and 1700.
     opponents = [(1400, 30, 1), (1550, 100, 0), (1700, 300, 0)]
-    results = [Results(GlickoRating(rating, deviation), points, 1) for rating, deviation, points in opponents]
+    results = [GamesAgainst(GlickoRating(rating, deviation), points, 1) for rating, deviation, points in opponents]
     after = updated(GlickoRating(1500, 200), results)
     assert after.rating == pytest.approx(1464.06, abs=0.01)
     assert after.deviation == pytest.approx(151.52, abs=0.01)
@@ -26,7 +26,7 @@ def test_who_did_not_play_is_known_less_well() -> None:
 
 def test_many_surprises_raise_the_volatility() -> None:
     strong = GlickoRating(2200, 50)
-    assert updated(GlickoRating(1500, 50), [Results(strong, 10, 10)]).volatility > 0.0601
+    assert updated(GlickoRating(1500, 50), [GamesAgainst(strong, 10, 10)]).volatility > 0.0601
 
 
 def test_ratings_approach_the_strengths_of_those_who_play() -> None:

@@ -10,6 +10,7 @@ from marl.models.pretrained import PretrainedSource
 from marl.models.tiny import Tiny
 from marl.models.tiny_build import build_tiny, make_tokenizer
 from marl.models.word_tokenizer import words_of
+from marl.protocols import ModelContext
 
 KUHN = "card Q . betting check bet . moves [fold] [call]"
 
@@ -120,3 +121,12 @@ def test_shapes_that_cannot_be_are_refused(settings: dict[str, int], message: st
 def test_a_vocabulary_of_words_needs_words() -> None:
     with pytest.raises(ValueError, match="words"):
         Tiny().folder(())
+
+
+def test_a_model_of_bytes_needs_no_random_play_for_its_vocabulary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARL_CACHE", str(tmp_path))
+    context = ModelContext("actor", lambda seed: pytest.fail("episodes were played"), lambda base, settings: base)
+    source = Tiny(hidden=8, vocabulary="bytes").prepare(context)
+    assert Path(source.path).is_dir()

@@ -168,7 +168,7 @@ def draw(runs: Sequence[dict[str, Any]], file: Path) -> None:
     from matplotlib import pyplot
 
     modes = [mode for mode in MODES if f"{mode}/curves" in runs[0]]
-    figure, axes = pyplot.subplots(1, len(modes), figsize=(4 * len(modes), 3.4), sharey=True)
+    figure, ((*axes,),) = pyplot.subplots(1, len(modes), figsize=(4 * len(modes), 3.4), sharey=True, squeeze=False)
     colours = {"last": "tab:red", "average": "tab:blue", "nash": "tab:green"}
     labels = {"last": "newest policy", "average": "average of the pool", "nash": "equilibrium of the pool"}
     for axis, mode in zip(axes, modes, strict=True):

@@ -45,10 +45,10 @@ def export_recorded(run: RunPath, options: DataOptions) -> None:
     """Write recorded episodes as a data set: Parquet, or rows for TRL, verl and OpenAI's fine-tuning."""
     from marl.export.chats import PairRule
     from marl.export.data_export import DataChoice, export_data
-    from marl.export.selection import Selection
+    from marl.export.selection import TurnSelection
 
     first, last = _range(options.steps)
-    selection = Selection(
+    selection = TurnSelection(
         tuple(options.role or ()),
         tuple(options.policy or ()),
         first,

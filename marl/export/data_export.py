@@ -15,7 +15,7 @@ from marl.errors import Writing
 from marl.export.chats import Format, PairRule, Rows, openai_rows, pair_rows, prompt_rows, sft_rows, verl_rows
 from marl.export.folders import write_folder
 from marl.export.markdown import front_matter, shown
-from marl.export.selection import RecordedTurn, Recording, Selection, learned_roles
+from marl.export.selection import RecordedTurn, Recording, TurnSelection, learned_roles
 from marl.export.tables import EPISODES, TURNS, TableWriter, expect_pyarrow, verl_schema, write_tables
 from marl.scenario.load import ScenarioError
 
@@ -34,10 +34,10 @@ _PURPOSES: Mapping[Format, str] = {
 
 @dataclass(frozen=True, slots=True)
 class DataChoice:
-    """Selection of turns, and their format."""
+    """TurnSelection of turns, and their format."""
 
     format: Format
-    turns: Selection = field(default_factory=Selection)
+    turns: TurnSelection = field(default_factory=TurnSelection)
     pairs: PairRule = field(default_factory=PairRule)
 
 

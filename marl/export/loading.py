@@ -27,12 +27,12 @@ def snippet(written: Learnt, place: str, folder: Path, exchange: Exchange | None
         "",
         f"model = {written.loader}.from_pretrained({name})",
         f"tokenizer = AutoTokenizer.from_pretrained({name})",
-        *_asked(written, name, folder, exchange),
+        *_generating(written, name, folder, exchange),
     ]
     return block("\n".join(lines), "python")
 
 
-def _asked(written: Learnt, name: str, folder: Path, exchange: Exchange | None) -> list[str]:
+def _generating(written: Learnt, name: str, folder: Path, exchange: Exchange | None) -> list[str]:
     messages = exchange.messages if exchange else _ASKED
     if written.loader == "AutoModelForSequenceClassification":
         return ['inputs = tokenizer("...", return_tensors="pt")', "print(model(**inputs).logits)"]

@@ -147,9 +147,9 @@ def _hub_datasets(value: Any) -> Iterator[str]:
 
 def _summary(facts: CardFacts) -> str:
     games = " and ".join(_games(facts.scenario))
-    others = sum(policy.learner is not None for policy in facts.scenario.policies.values()) - 1
-    beside = f", while {others} other polic{'ies' if others > 1 else 'y'} learned" if others else ""
-    return f"A policy trained by reinforcement learning ({_learner(facts)}) with marl in {games}{beside}."
+    count = sum(policy.learner is not None for policy in facts.scenario.policies.values()) - 1
+    teammates = f", while {count} other polic{'ies' if count > 1 else 'y'} learned" if count else ""
+    return f"A policy trained by reinforcement learning ({_learner(facts)}) with marl in {games}{teammates}."
 
 
 def _weights(facts: CardFacts) -> str:

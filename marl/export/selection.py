@@ -17,7 +17,7 @@ from marl.types import Message, Turn, TurnId
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class TurnSelection:
     """Conditions that all must hold of a turn; what is None or empty holds of every one."""
 
     roles: tuple[str, ...] = ()
@@ -61,9 +61,9 @@ class RecordedEpisode:
 
 
 class Recording:
-    """What a run recorded, read episode by episode: one episode and one step's judgement are held at a time."""
+    """Episodes that a run recorded, read one by one: one episode and one step's judgement are held at a time."""
 
-    def __init__(self, run: Path, chosen: Selection) -> None:
+    def __init__(self, run: Path, chosen: TurnSelection) -> None:
         """Open a run.
 
         Raises:
@@ -130,7 +130,7 @@ def learned_roles(scenario: Scenario) -> tuple[str, ...]:
     return learning or tuple(name for name in scenario.roles if name not in scenario.rule_roles)
 
 
-def _between(step: int, chosen: Selection) -> bool:
+def _between(step: int, chosen: TurnSelection) -> bool:
     return (chosen.first is None or step >= chosen.first) and (chosen.last is None or step <= chosen.last)
 
 

@@ -159,7 +159,7 @@ def _add_special(writer: GGUFWriter, settings: Mapping[str, Any], numbers: Mappi
     for name, add in adders.items():
         token = settings.get(f"{name}_token")
         text = token.get("content") if isinstance(token, dict) else token
-        if text in numbers:
+        if isinstance(text, str) and text in numbers:
             add(numbers[text])
     # A chat template writes the token that begins a text itself, where there is one.
     writer.add_add_bos_token(False)

@@ -19,7 +19,7 @@ from huggingface_hub import DatasetCard
 from page_runs import HOSTILE, kuhn_run
 
 from marl.export.chats import PairRule, pair_rows
-from marl.export.selection import Recording, Selection
+from marl.export.selection import Recording, TurnSelection
 from marl.export.tables import turn_schema
 from marl.graph import Trajectory
 from marl.runs.run_folder import RunFolder
@@ -136,7 +136,7 @@ def test_pairs_are_the_best_and_the_worst_answer_to_a_prompt(run: Path, command:
         assert row["rejected"] == [{"role": "assistant", "content": worst[1]}]
         assert (row["score_chosen"], row["score_rejected"]) == pytest.approx((best[0], worst[0]))
     greatest = max(row["score_chosen"] - row["score_rejected"] for row in rows)
-    turns = [*Recording(run, Selection(first=1, last=1)).turns()]
+    turns = [*Recording(run, TurnSelection(first=1, last=1)).turns()]
     assert [*pair_rows(turns, PairRule(min_margin=greatest))]
     assert not [*pair_rows(turns, PairRule(min_margin=greatest + 1e-9))]
     expected = best_and_worst(run, lambda episode, turn: episode.returns[turn.agent])

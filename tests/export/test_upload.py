@@ -61,7 +61,8 @@ def hub() -> Iterator[Hub]:
             self._send(*hub.answer(self.path, body))
 
         def do_GET(self) -> None:
-            self._send(200, {"siblings": [], "sha": "0" * 40, "id": "somebody/kuhn", "tags": []})
+            there = {"siblings": [], "sha": "0" * 40, "id": "somebody/kuhn", "tags": []}
+            self._send(404 if hub.refuses else 200, there)
 
         def _pieces(self) -> Iterator[bytes]:
             while size := int(self.rfile.readline(), 16):

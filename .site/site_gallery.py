@@ -105,7 +105,9 @@ def _page(file: str) -> Iterator[str]:
 
 
 def _roles(file: str, scenario: Scenario) -> Iterator[tuple[str, ...]]:
-    hears = dict(_hears(_data(file)))
+    hears: dict[str, dict[str, None]] = {}
+    for name, others in _hears(_data(file)):
+        hears.setdefault(name, {}).update(dict.fromkeys(others))
     for name, role in scenario.roles.items():
         policy = scenario.policies[role.policy]
         seats = [

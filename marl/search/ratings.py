@@ -24,7 +24,7 @@ class CourseRating:
     by: str
     """`returns`, `ROLE.score` or `ROLE.CHECK`."""
     verdicts: Literal["last", "mean", "least"] = "last"
-    """Which of the role's verdicts count: the last one of each of its agents, or the mean or the least of all."""
+    """Verdicts of the role that count: the last one of each of its agents, or the mean or the least of all."""
 
     @property
     def role(self) -> str:

@@ -28,7 +28,7 @@ class TurnSearchResult:
     """Result of a search over the turns of one problem."""
 
     courses: tuple[Trajectory, ...]
-    """Those that ended within the budget, in the order in which they were begun; the first is play without search."""
+    """Courses that ended within the budget, in the order in which they began; the first is play without search."""
     ratings: tuple[float | None, ...]
     """Of each; None where its verdict cannot be read."""
     costs: tuple[CourseCost, ...]

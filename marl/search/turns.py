@@ -77,7 +77,7 @@ class TurnPosition:
     index: int | None
     """Number of the turn at which answers are compared; None: there is no more of them."""
     answers: dict[tuple[object, ...], int] = field(default_factory=dict)
-    """What was said from here up to the next position -> number of the move."""
+    """Texts that were sampled from here up to the next position -> number of the move."""
     samples: int = 0
     """Number of answers that were sampled here, equal ones included."""
 

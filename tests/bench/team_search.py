@@ -39,7 +39,7 @@ from marl.search.team_play import TeamSearch, TurnSearchResult
 from marl.statistics import paired_bootstrap, wilson
 
 BUDGETS = (64, 128, 192, 256)
-"""Sampled tokens of a problem. A whole course takes 32: of other budgets, best-of-n could not use all."""
+"""Sampled tokens of a problem. A whole course takes 32; other budgets leave best-of-n a rest that it cannot use."""
 PLACES = ("ones", "fives", "squares", "cubes")
 RATINGS = {"critic": {"by": "critic.score", "verdicts": "mean"}, "outcome": {"by": "returns"}}
 RULES: dict[str, dict[str, Any]] = {"best_of_n": {}, "beam": {"width": 3}, "tree": {"width": 3, "exploration": 0.5}}

@@ -124,8 +124,8 @@ def measure_policies(
 
 def _simulator(policies: MeasuredPolicies, search: AnySearch | None) -> RolloutSimulator:
     """Return the policies' simulator, with the critics of the run's learners if a search is to ask them."""
-    asked = isinstance(search, SearchSettings) and search.values == "critic"
-    critic = _critic_of(policies) if asked else None
+    by_critic = isinstance(search, SearchSettings) and search.values == "critic"
+    critic = _critic_of(policies) if by_critic else None
     simulator = policies.simulator()
     simulator.critic = critic
     return simulator

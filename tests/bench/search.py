@@ -181,7 +181,13 @@ def tic_tac_toe(chosen: Namespace) -> None:
 def empty_board(policies: MeasuredPolicies) -> MeasuredPolicies:
     """Return policies whose games begin with the empty board."""
     game = policies.scenario.game.model_copy(update={"openings": 0.0})
-    return replace(policies, scenario=policies.scenario.model_copy(update={"game": game}))
+
+    def simulator() -> RolloutSimulator:
+        table = policies.simulator()
+        table.games = {"": game}  # those of the run begin with its openings
+        return table
+
+    return replace(policies, scenario=policies.scenario.model_copy(update={"game": game}), simulator=simulator)
 
 
 def connect_four(chosen: Namespace) -> None:

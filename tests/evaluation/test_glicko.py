@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from marl.evaluation.glicko import GlickoRating, GamesAgainst, glicko, updated
+from marl.evaluation.glicko import GamesAgainst, GlickoRating, glicko, updated
 
 
 def test_the_worked_example_of_its_author_comes_out() -> None:

@@ -46,6 +46,7 @@ from marl.evaluation.searching import exact_figures
 from marl.protocols import EngineConfig
 from marl.rollout.episode import Episode
 from marl.rollout.simulator import RolloutSimulator
+from marl.scenario.load import load
 from marl.scenario.schema import Scenario
 from marl.search.planner import Evaluation, Leaf, search, search_all
 from marl.search.play import SearchPlayer, Seating
@@ -215,7 +216,7 @@ def connect_four(chosen: Namespace) -> None:
 
 def _random_four() -> MeasuredPolicies:
     players = "policies={actor: {engine: {kind: random}}}"
-    scenario = marl.load(SCENARIOS / "connect_four_self_play.yaml", [players])
+    scenario = load(SCENARIOS / "connect_four_self_play.yaml", [players], to_train=False)
     simulator = untrained_policies(scenario)
     return MeasuredPolicies(scenario, None, lambda: simulator)
 

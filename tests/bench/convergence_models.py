@@ -126,9 +126,9 @@ def draw(games: Mapping[str, Any], file: Path) -> None:
             for place, style, label in ((1, "-", method), (2, "--", None)):
                 drawn = [each for each in points if all(one[place] is not None for one in each)]
                 tokens, values = ([fmean(one[of] for one in each) for each in drawn] for of in (0, place))
-                axis.plot(tokens, values, style, color=f"C{number}", label=label)
+                axis.plot([each / 1000 for each in tokens], values, style, color=f"C{number}", label=label)
         axis.axhline(measured["uniform"], color="grey", linewidth=0.8, linestyle=":")
-        axis.set(title=game.replace("_", " "), xlabel="tokens", yscale="log")
+        axis.set(title=game.replace("_", " "), xlabel="thousand tokens", yscale="log")
     figure.axes[0].set_ylabel("NashConv: newest policy, dashed: average")
     figure.axes[-1].legend(frameon=False, fontsize=8)
     figure.tight_layout()

@@ -59,7 +59,7 @@ FILES = {
     "critic.jinja2": "Say yes or no.",
 }
 """Files that blocks expect where they run."""
-RUN_FILES = re.compile(r"(runs|RUN|trajectories|judgements|checkpoints)/.*|(metrics|scenario|environment)\.\w+")
+RUN_FILES = re.compile(r"(runs|RUN|trajectories|judgements|checkpoints)/.*|(metrics|scenario|environment|curves)\.\w+")
 """Paths inside a run's folder, which no checkout has."""
 SLOW = (
     *("runs/solver", "scenarios/team_arithmetic.yaml --graders", "runs/poker", "runs/only"),

@@ -35,6 +35,8 @@ EXPLAINED = 0.1
 """Share of the difference that may be left if the assumption that removed the rest is the cause."""
 LIKE = 4.0
 """Factor within which two random differences are taken to have the same cause."""
+ROUNDING = 1e-6
+"""Mean difference (nats) that says nothing, as float32 rounds."""
 TOP_P, TOP_K = (0.99, 0.95, 0.9, 0.8, 0.7, 0.5), (100, 64, 50, 40, 20, 10, 5, 2)
 COLDEST, HOTTEST, HALVINGS = 0.1, 10.0, 20
 OTHER = (
@@ -190,7 +192,9 @@ def _sampling(turns: WorstTurns) -> str | None:
     trials += [stated.model_copy(update={"temperature": _best_temperature(turns)})]
     now = turns.distance(turns.rows)
     distances = [(turns.distance([replace(row, sampling=trial) for row in turns.rows]), trial) for trial in trials]
-    left, best = min(distances, key=lambda pair: pair[0])
+    least = min(distance for distance, _ in distances)
+    # Settings that cut nothing off differ from the plain ones by rounding alone, so the first of those counts.
+    left, best = next((distance, trial) for distance, trial in distances if distance <= LIKE * least + ROUNDING)
     if left > EXPLAINED * now:
         return None
     return (

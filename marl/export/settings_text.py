@@ -17,8 +17,9 @@ def brief(settings: BaseModel) -> dict[str, Any]:
     """Return the kind of settings, and all of them that are not defaults, as plain data."""
     fields = type(settings).model_fields
     defaults = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
-    changed = {name: value for name, value in settings if name == "kind" or value != defaults[name]}
-    return {name: _plain(value) for name, value in changed.items()}
+    # Not by iterating over the model, which yields what its cached properties hold as well.
+    values = {name: getattr(settings, name) for name in fields}
+    return {name: _plain(value) for name, value in values.items() if name == "kind" or value != defaults[name]}
 
 
 def _plain(value: Any) -> Any:

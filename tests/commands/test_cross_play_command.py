@@ -54,7 +54,8 @@ def test_ratings_can_be_glickos_of_the_same_games(run: Any, whole: Desk, tmp_pat
     assert all(each["deviation"] < 350 for each in rated)  # nobody is as unknown as at first
     again = run("eval", "--cross-play", *players)[1]
     assert "Elo" in again
-    assert run("eval", whole.run, "--rating", "glicko")[2] == "--rating glicko has no effect without --cross-play"
+    refused = run("eval", whole.run, "--rating", "glicko")[2]
+    assert refused == "marl: --rating glicko has no effect without --cross-play\n"
 
 
 def test_pairs_that_the_file_holds_are_not_played_again(run: Any, whole: Desk, tmp_path: Path) -> None:

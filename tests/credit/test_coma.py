@@ -136,7 +136,7 @@ def saying(texts: list[str], name: str = "e", prompts: list[int] | None = None) 
 
 def test_siblings_are_what_was_said_elsewhere_when_asked_the_same() -> None:
     episodes = saying(["x", "x x x", "x x x x x", "x x"], prompts=[1, 1, 1, 9])
-    part = coma(common="sum", lam=1.0, fit=FIT | {"updates": 300})
+    part = coma(common="sum", lam=1.0, fit=FIT | {"updates": 600})
     credit = part(by_hand(*episodes))
     a = [credit[t.turns[0].id].value for t in episodes]
     # Lengths 1, 5, 9 against the mean of the other two; the fourth was asked something else.

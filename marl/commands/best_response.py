@@ -149,7 +149,7 @@ def _learner(scenario: Scenario, name: str) -> dict[str, Any]:
     known = {name: scenario.policies[name], **scenario.policies}
     policy = _first([each for each in known.values() if each.model], scenario)
     learner = next((each.learner for each in (policy, *known.values()) if each.learner), None)
-    settings = learner.model_dump(mode="json") if learner else {"kind": "grpo"}
+    settings: dict[str, Any] = learner.model_dump(mode="json") if learner else {"kind": "grpo"}
     settings |= {name: anchor for name, anchor in ANCHORS.items() if name in settings}
     settings |= {name: FASTER * rate for name in ("lr", "lr_end") if (rate := settings.get(name))}
     return policy.model_dump(mode="json") | {"learner": settings, "update_every": 1, "alternate": None}

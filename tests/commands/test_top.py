@@ -48,9 +48,10 @@ class Terminal:
 
     def ended(self) -> int:
         """Read to the end; return the exit status."""
-        while self._read():
+        ends = time.monotonic() + _DEADLINE_S
+        while select.select([self._master], [], [], max(0.0, ends - time.monotonic()))[0] and self._read():
             pass
-        return self.process.wait(_DEADLINE_S)
+        return self.process.wait(max(1.0, ends - time.monotonic()))
 
     def _read(self) -> bool:
         try:
@@ -61,6 +62,12 @@ class Terminal:
 
     def settings(self) -> list[object]:
         return termios.tcgetattr(self._master)
+
+
+def _as_at_a_terminal() -> None:
+    """Let Ctrl-C be a signal to this process, even if the tests run in the background, where it is ignored."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager
@@ -74,7 +81,7 @@ def on_terminal(*words: str, width: int = 100, height: int = 40, **environment: 
         stdout=slave,
         stderr=slave,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C is a signal to it
+        preexec_fn=_as_at_a_terminal,
         env=given | {"TERM": "xterm-256color"} | environment,
     )
     terminal = Terminal(process, master)

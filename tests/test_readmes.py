@@ -392,7 +392,8 @@ def metric_patterns() -> list[re.Pattern[str]]:
     table = prose("marl/README.md").split("## Metrics")[1]
     for cell in re.findall(r"^\| (`.+?) \|", table, flags=re.MULTILINE):
         first, *more = re.findall(r"`([^`]+)`", cell)
-        for name in (first, *(f"{first.rpartition('/')[0]}/{other}" for other in more)):
+        scope = "".join(first.rpartition("/")[:2])
+        for name in (first, *(scope + other for other in more)):
             text = re.escape(name).replace(re.escape("..."), ".+")
             patterns.append(re.compile(re.sub(r"\b[A-Z]{3,}\b", "[^/]+", text)))
     return patterns

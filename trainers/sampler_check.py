@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 FINE = Noise(1e-4, math.inf)
 """Greatest difference of one token, and greatest mean (nats), with weights in float32 or wider."""
-ROUNDINGS = 2.5
+ROUNDINGS = 3.0
 """With narrower weights, how many times the learner's own noise of rounding the differences may be. Our engine is at
-once or less, one that rounds all that it computes at 1.6 (trainers/README.md)."""
+once or less, one that rounds all that it computes at 1.6 (trainers/README.md), vLLM on one kind of processor at 2.6."""
 SUSPECTS = 8
 """Turns on which the cause is looked for."""
 EXPLAINED = 0.1
 """Share of the difference that may be left if the assumption that removed the rest is the cause."""
 LIKE = 4.0
 """Factor within which two random differences are taken to have the same cause."""
-ROUNDING = 1e-6
+INDISTINCT = 1e-6
 """Mean difference (nats) that says nothing, as float32 rounds."""
 TOP_P, TOP_K = (0.99, 0.95, 0.9, 0.8, 0.7, 0.5), (100, 64, 50, 40, 20, 10, 5, 2)
 COLDEST, HOTTEST, HALVINGS = 0.1, 10.0, 20
@@ -194,7 +194,7 @@ def _sampling(turns: WorstTurns) -> str | None:
     distances = [(turns.distance([replace(row, sampling=trial) for row in turns.rows]), trial) for trial in trials]
     least = min(distance for distance, _ in distances)
     # Settings that cut nothing off differ from the plain ones by rounding alone, so the first of those counts.
-    left, best = next((distance, trial) for distance, trial in distances if distance <= LIKE * least + ROUNDING)
+    left, best = next((distance, trial) for distance, trial in distances if distance <= LIKE * least + INDISTINCT)
     if left > EXPLAINED * now:
         return None
     return (

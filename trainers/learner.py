@@ -55,7 +55,8 @@ class GradientLearner:
         self._skip = 0
         """Minibatches that the next update leaves out: those done when the loaded state was taken."""
         self.token_figures: dict[TurnId, TokenFigures] | None = None
-        """Filled by the next update, if it is not None and the objective knows them."""
+        """Filled by the next update, if it is not None and the objective knows them; of several processes, rank 0 has
+        those of all."""
         self._warned = False
         """True once it was said that there are too few samples for all minibatches."""
         if model.get_output_embeddings() is not None:
@@ -103,10 +104,16 @@ class GradientLearner:
         self.changes += 1
         self._minibatch = 0
         self.updates += 1
+        self._gather_token_figures()
         figures = diagnostics.update_metrics(steps, self.objective.parts, self.objective.stats)
         memory = diagnostics.memory_metrics(self.device)
         metrics = {"lr": lr, "samples": float(len(samples)), **faithful, **figures, **memory}
         return metrics | self.objective.finish(self.updates, self.model, metrics)
+
+    def _gather_token_figures(self) -> None:
+        if self.token_figures is not None:
+            for share in self._collective.gather(self.token_figures):
+                self.token_figures |= share
 
     def publish(self) -> Iterator[tuple[str, Tensor]]:
         """Yield named tensors, tied ones once; of an adapter, the adapter's alone. They are the learner's own: copy
@@ -191,7 +198,8 @@ class GradientLearner:
             terms.loss_B.sum().backward()
             ordered += chunk
             losses.append(terms.loss_B.detach())
-            if self.token_figures is not None and terms.tokens:
+            # Later passes over the samples come after steps of the optimizer.
+            if self.token_figures is not None and terms.tokens and self._minibatch < self.settings.minibatches:
                 add_token_figures(self.token_figures, chunk, terms.tokens)
             metrics.add(terms, batch)
         loss = torch.cat(losses).sum().double() if losses else self._zeros()

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from marl.cluster.learner_worker import LearnerTask, LearnerWorker
+from marl.cluster.learner_worker import LearnerTask, LearnerWorker, WorkerUpdate
 from marl.errors import Notice, RunError, Writing
 from marl.rollout.base import PartStatus
-from marl.types import Metrics, Reading, Sample, Turn
+from marl.types import Metrics, Reading, Sample, TokenFigures, Turn, TurnId
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,6 +75,8 @@ class LearnerGroup:
         self._lost: LearnerLost | None = None
         """Loss after which there is no state to go on from."""
         self.changes, self.restarts = 0, 0
+        self.token_figures: dict[TurnId, TokenFigures] | None = None
+        """Filled by the next update, if it is not None and the learner reports them."""
         self._call("alive")
 
     @property
@@ -96,10 +98,12 @@ class LearnerGroup:
         self._take_up()
         keeps = self._provision.losses > 0
         self.changes += not keeps
-        metrics, needs, state = self._call("update", list(samples), keeps)[0]
+        result: WorkerUpdate = self._call("update", list(samples), keeps, self.token_figures is not None)[0]
         self.changes += keeps
-        self._needs, self._state = needs, state or None
-        return {**metrics, "restarts": float(self.restarts)}
+        self._needs, self._state = result.needs, result.state or None
+        if self.token_figures is not None:
+            self.token_figures |= result.tokens
+        return {**result.metrics, "restarts": float(self.restarts)}
 
     def publish(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the weights by name."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl.protocols import DataParallel, Learner, LearnerConfig, LearnerContext
+from marl.protocols import DataParallel, Learner, LearnerConfig, LearnerContext, ReportsTokens
 from marl.training.placement import use_threads
-from marl.types import Metrics, Reading, Sample, Turn
+from marl.types import Metrics, Reading, Sample, TokenFigures, Turn, TurnId
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,6 +38,19 @@ class LearnerTask:
     """Threads that torch uses in each; None: its own choice."""
     deadline_s: float
     """Longest wait of one process for the others, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerUpdate:
+    """All that one update of a learner returns to the run."""
+
+    metrics: Metrics
+    needs: frozenset[str]
+    """Fields of `Reading` that the next update wants read."""
+    state: dict[str, Any]
+    """State after it; empty if it was not wanted."""
+    tokens: dict[TurnId, TokenFigures]
+    """Figures of its samples' tokens; empty if they were not wanted, or the learner does not report them."""
 
 
 class LearnerWorker:
@@ -82,11 +95,14 @@ class LearnerWorker:
         """Return the readings; in other processes than rank 0 none."""
         return self.learner.read(turns, wanted)
 
-    def update(self, samples: Sequence[Sample], keep: bool) -> tuple[Metrics, frozenset[str], dict[str, Any]] | None:
-        """Return figures of the update, the needs of the next one and, to `keep` it, the state; rank 0 alone does."""
-        metrics = self.learner.update(samples)
-        state = self.learner.state_dict() if keep else {}
-        return None if self._rank else (metrics, self.learner.needs, state)
+    def update(self, samples: Sequence[Sample], keep: bool, tokens: bool) -> WorkerUpdate | None:
+        """Return the update, with the state to `keep` it and with figures of `tokens` if wanted; rank 0 alone does."""
+        learner, figures = self.learner, dict[TurnId, TokenFigures]()
+        if isinstance(learner, ReportsTokens):
+            learner.token_figures = figures if tokens else None
+        metrics = learner.update(samples)
+        state = learner.state_dict() if keep else {}
+        return None if self._rank else WorkerUpdate(metrics, learner.needs, state, figures)
 
     def publish(self) -> dict[str, Tensor]:
         """Return the weights by name; in other processes than rank 0 none."""

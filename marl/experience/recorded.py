@@ -171,14 +171,17 @@ def _rescore(recorded: Sequence[Trajectory], deals: Sequence[Deal], simulator: S
     learnt = {turn.id for turn in turns if turn.action is not None}
     left = [turn for turn in turns if turn.id in learnt.union(before.values())]
     scored: dict[TurnId, Completion | Failure] = {}
+    asked: dict[TurnId, Request] = {}
     while left:
         # What goes on from a text that could not be scored cannot be scored either, so it is left out with it.
         ready = [turn for turn in left if turn.id not in before or isinstance(scored.get(before[turn.id]), Completion)]
         requests = [_request(simulator, turn, scored.get(before.get(turn.id, turn.id))) for turn in ready]
+        asked |= zip((turn.id for turn in ready), requests, strict=True)
         scored |= zip((turn.id for turn in ready), simulator.score(requests, "train"), strict=True)
         left = [turn for turn in left if turn.id not in scored] if ready else []
     scored = {name: completion for name, completion in scored.items() if name in learnt}
-    return [_renamed(trajectory, deal.episode, scored) for trajectory, deal in zip(recorded, deals, strict=True)]
+    played = zip(recorded, deals, strict=True)
+    return [_renamed(trajectory, deal.episode, scored, asked) for trajectory, deal in played]
 
 
 def _continued(recorded: Sequence[Trajectory]) -> dict[TurnId, TurnId]:
@@ -199,7 +202,14 @@ def _request(simulator: Simulator, turn: Turn, before: Completion | Failure | No
     return replace(simulator.request_for(turn), forced=turn.completion.text, continues=continues)
 
 
-def _renamed(trajectory: Trajectory, episode: str, scored: Mapping[TurnId, Completion | Failure]) -> Trajectory:
+def _renamed(
+    trajectory: Trajectory,
+    episode: str,
+    scored: Mapping[TurnId, Completion | Failure],
+    asked: Mapping[TurnId, Request],
+) -> Trajectory:
+    """Return the episode under a new name. Its scored turns have the policy and the sampling they were scored with, not
+    those of whoever said them: learners truncate and temper as the scores did."""
     from marl.graph import Trajectory
 
     copy = Trajectory(replace(trajectory.deal, episode=episode), trajectory.start)
@@ -207,7 +217,9 @@ def _renamed(trajectory: Trajectory, episode: str, scored: Mapping[TurnId, Compl
         edges = trajectory.graph.pred[turn.id].items()
         reads = {(episode, source[1]): edge["kinds"] for source, edge in edges}
         marks = tuple([mark._replace(source=(episode, mark.source[1])) for mark in turn.request.marks])
-        request, completion = replace(turn.request, marks=marks), _completion(turn, scored)
+        request = asked.get(turn.id, turn.request)
+        request = replace(turn.request, marks=marks, policy=request.policy, sampling=request.sampling)
+        completion = _completion(turn, scored)
         copy.add(replace(turn, id=(episode, turn.id[1]), request=request, completion=completion), reads, reads)
     copy.rewards = [replace(reward, turn=(episode, reward.turn[1])) for reward in trajectory.rewards]
     copy.findings = trajectory.findings

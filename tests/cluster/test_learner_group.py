@@ -86,6 +86,20 @@ def test_a_group_learns_reads_saves_and_fails_as_one_learner(tmp_path: Path) -> 
     ours.close()
 
 
+def test_figures_of_tokens_come_from_all_processes_of_a_group() -> None:
+    ours, theirs, samples = group(), alone(), make(Plan(count=20))
+    for learner in (ours, theirs):
+        learner.token_figures = {}
+        learner.update(samples)
+    gathered, expected = ours.token_figures, theirs.token_figures
+    ours.close()
+    assert gathered is not None
+    assert gathered.keys() == {one.id for one in samples}
+    for name, figures in gathered.items():
+        assert figures.logprobs == pytest.approx(expected[name].logprobs, abs=1e-9)
+        assert figures.entropy == pytest.approx(expected[name].entropy, abs=1e-9)
+
+
 def test_a_run_goes_on_with_another_number_of_processes_in_another_way() -> None:
     first, theirs = group(2, "fsdp"), alone()
     learn(first, 0, 2)

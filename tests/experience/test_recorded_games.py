@@ -19,7 +19,7 @@ from marl.protocols import GameConfig
 from marl.rollout.simulator import RolloutSimulator
 from marl.scenario.credit_checks import notes
 from marl.scenario.load import ScenarioError, validate
-from marl.types import Deal
+from marl.types import Deal, Sampling
 from roles.answering import PlayerRole
 
 KUHN, NIM = KuhnPokerConfig(), NimConfig()
@@ -112,6 +112,18 @@ def test_a_recorded_role_may_have_another_name_here(recorded: dict[str, Any], tm
     episodes = taken(settings, 3, here)
     assert {turn.role for t in episodes for turn in t.turns} == {"gambler"}
     assert {role for t in episodes for role in t.deal.seats.values()} == {"gambler"}
+
+
+def test_learners_see_the_sampling_that_turns_were_scored_with_not_that_of_the_recording(tmp_path: Path) -> None:
+    file, warm = tmp_path / "nim.jsonl.zst", Sampling(temperature=0.5, top_p=0.9)
+    speaker = FunctionEngine(random_move)
+    played = table(NIM, speaker, player=PlayerRole(policy="actor", sampling=warm)).play([deal("0", NIM)])
+    write_trajectories(file, played)
+    plain = Sampling(max_tokens=7)
+    here = table(NIM, speaker, player=PlayerRole(policy="actor", sampling=plain))
+    [episode] = taken({"path": file}, 1, here)
+    assert {turn.request.sampling for turn in played[0].turns} == {warm}
+    assert {turn.request.sampling for turn in episode.turns} == {plain}
 
 
 @pytest.mark.parametrize("learner", LEARNERS)

@@ -53,6 +53,9 @@ def test_every_setting_of_every_part_is_in_the_reference() -> None:
             ]
     scenario = pages["settings/scenario.md"][1]
     assert not [name for name in Scenario.model_fields if f"| `{name}` |" not in scenario]
+    for place in ("schedule", "evaluate", "evaluate.average", "policies.NAME", "credit.kl", "games.NAME", "cluster"):
+        assert f"\n## {place}\n" in scenario
+    assert "| `keep_best` |" in scenario.partition("\n## evaluate\n")[2].partition("\n## ")[0]
 
 
 def test_every_scenario_is_in_the_gallery_with_its_figure_or_without() -> None:

@@ -76,9 +76,9 @@ def _kind(part: Any) -> str:
 
 def _gallery(files: list[str]) -> Iterator[str]:
     yield "# Gallery of scenarios\n\n"
-    yield "Every scenario, with what was measured of it: the first row of its figures, before → after, one number a seed. "
-    yield "The page of each shows the rest, and the file itself. Credit is `assign` ∘ `baseline`, as written for the whole "
-    yield "run; a dash stands where no learner uses it.\n\n"
+    yield "Every scenario, with what was measured of it: the first row of its figures, before → after, one number a "
+    yield "seed. The page of each shows the rest, and the file itself. Credit is `assign` ∘ `baseline`, as written for "
+    yield "the whole run; a dash stands where no learner uses it.\n\n"
     for folder in dict.fromkeys(dirname(file) for file in files):
         if folder != "scenarios":
             yield f"## {folder}\n\n"

@@ -11,10 +11,12 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from paths import ROOT, SCENARIOS
+from readme_blocks import DOCUMENTS
 
 pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
 
 import site_gallery  # from .site
+import site_hooks
 import site_links
 import site_settings
 
@@ -39,6 +41,12 @@ def test_a_link_that_leads_nowhere_is_refused() -> None:
 
 def test_pipes_in_code_need_a_backslash_on_github_alone() -> None:
     assert site_links.as_page("README.md", "| `a\\|b` | c\\|d |") == "| `a|b` | c\\|d |"
+
+
+def test_every_document_of_the_site_is_one_whose_blocks_are_run() -> None:
+    shown = {document for document, _ in site_hooks.written()}
+    typed = {str(file.relative_to(ROOT)) for file in (ROOT / "tests" / "transcripts").glob("*.md")}
+    assert shown <= {*DOCUMENTS, *typed}, "documents whose code no test runs"
 
 
 def test_every_setting_of_every_part_is_in_the_reference() -> None:

@@ -11,6 +11,7 @@ from posixpath import dirname, relpath
 from typing import Any
 
 import yaml
+from site_drawings import drawing
 from site_links import ROOT, page_of, slug
 from site_settings import escaped, table
 
@@ -78,7 +79,9 @@ def _gallery(files: list[str]) -> Iterator[str]:
     yield "# Gallery of scenarios\n\n"
     yield "Every scenario, with what was measured of it: the first row of its figures, before → after, one number a "
     yield "seed. The page of each shows the rest, and the file itself. Credit is `assign` ∘ `baseline`, as written for "
-    yield "the whole run; a dash stands where no learner uses it.\n\n"
+    yield "the whole run; a dash stands where no learner uses it. In a drawing each line is a seed, from before (empty "
+    yield "circle) to after (full); the scale begins at 0 and ends at 1, or at the greatest figure. "
+    yield "NashConv should fall.\n\n"
     for folder in dict.fromkeys(dirname(file) for file in files):
         if folder != "scenarios":
             yield f"## {folder}\n\n"
@@ -198,7 +201,8 @@ def _first(file: str) -> str:
     """Return the most important figure of a scenario, or that it has none."""
     for each in measured(file):
         if "after" in each.heads[-1] and len(each.heads) > 2:
-            return f"{measure(each.rows[0][0])}: {each.rows[0][-2]} → {each.rows[0][-1]}"
+            first, *_, before, after = each.rows[0]
+            return f"{measure(first)}:<br>{before} → {after}<br>{drawing(before, after)}"
     if NONE in _comment(file):
         return "not measured"
     return f"[figures]({relpath(page_of(file), 'scenarios')}#what-was-measured)"

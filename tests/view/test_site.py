@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,8 @@ from readme_blocks import DOCUMENTS
 
 pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
 
-import site_gallery  # from .site
+import site_drawings  # from .site
+import site_gallery
 import site_hooks
 import site_links
 import site_settings
@@ -76,7 +78,25 @@ def test_every_scenario_is_in_the_gallery_with_its_figure_or_without() -> None:
         *_, figure = site_gallery.cells(row)
         assert (figure == "not measured") == (site_gallery.NONE in file.read_text().partition("\ngame")[0]), row
     nim = next(line for line in gallery.splitlines() if "(nim_self_play.md)" in line)
-    assert ".347 → **.992, .991, .992**" in nim
+    assert "probability of an optimal move:<br>.347 → **.992, .991, .992**" in nim
+    assert 'aria-label="from 0.347, 0.347, 0.347 to 0.992, 0.991, 0.992, on a scale from 0 to 1"' in nim
+
+
+def gallery_rows() -> list[str]:
+    """The rows of the gallery's tables."""
+    return [line for line in site_gallery.gallery_pages()["scenarios/gallery.md"][1].splitlines() if "](" in line]
+
+
+def test_a_figure_without_a_name_in_the_gallery_is_success_on_held_out_problems() -> None:
+    checked = 0
+    for file in (ROOT / "tests" / "bench" / "results").glob("*.json"):
+        gallery = [row for row in gallery_rows() if f"[{file.stem}](" in row and site_gallery.SUCCESS in row]
+        runs = json.loads(file.read_text())["figures"].get("runs", ()) if gallery else ()
+        for row in gallery:
+            checked += 1
+            shown = site_drawings.numbers(site_gallery.cells(row)[-1].partition("<br>")[2].partition(" →")[0])
+            assert shown == pytest.approx([run["held_out/success/start"] for run in runs], abs=0.0051), row
+    assert checked > 15
 
 
 class _Links(HTMLParser):

@@ -3,8 +3,9 @@ kinds and metrics.
 
 Code is in fenced blocks, and every language has its check:
 
-- `yaml`: a scenario, put through `marl check`. A comment before it, `<!-- fragment of scenarios/x.yaml -->`, says which
-  scenario the block changes; mappings are merged, and a part (a mapping with `kind`) replaces the one that was there.
+- `yaml`: a scenario, put through `marl check`, with its graders if they are reward functions. A comment before it,
+  `<!-- fragment of scenarios/x.yaml -->`, says which scenario the block changes; mappings are merged, and a part (a
+  mapping with `kind`) replaces the one that was there.
 - `bash`: commands, run one after the other in a folder of their own with models and schedules made tiny. `make` targets
   must exist, and files that `pip` reads; measurements must accept their arguments. The blocks of a page of the site
   follow one another in one folder. `tests/transcripts/` runs the tutorial that also writes files. A tiny model stands
@@ -147,7 +148,8 @@ def test_scenarios_and_their_fragments_pass_check(block: Block, desk: Path, comm
     if "tests" in data:
         assert read_suite(desk / "block.yaml").tests
         return
-    assert command("check", "block.yaml").startswith("block.yaml: fine;")
+    graders = ["--graders"] if "kind: reward_function" in text else []  # calls the functions of the page
+    assert command("check", "block.yaml", *graders).startswith("block.yaml: fine;")
 
 
 # --- python ----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ READMES = (
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Name anchors as GitHub does, and list the generated pages in the navigation."""
+    # PettingZoo says so of its own way to name environments, when scenarios are read.
+    warnings.filterwarnings("ignore", message="The old environment creation API", category=DeprecationWarning)
     config.mdx_configs["toc"]["slugify"] = slug
     lists = {"settings": settings_pages(), "api": api_pages()}
     for entry in config.nav or []:

@@ -29,7 +29,7 @@ JUDGED = ("assigned", "earned", "baseline", "scale", "advantage")
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--steps", type=int, default=400)
+    options.add_argument("--steps", type=int, default=430)
     options.add_argument("--times", type=int, default=13, help="how often the eight hands of a step are repeated")
     options.add_argument("--one", nargs=3, metavar=("WAY", "RUN", "OUT"), help="measure one way, in this process")
     chosen = options.parse_args()
@@ -92,9 +92,8 @@ def from_list(run: Path, out: Path) -> int:
 
 def rows_of(file: Path, run: Path) -> Iterator[dict[str, Any]]:
     """Yield the turns of a step, each with what was judged of it."""
-    records = {
-        tuple(turn["turn"]): turn for line in lines(run / "judgements" / file.name)[1:] for turn in line["turns"]
-    }
+    _, *judged = lines(run / "judgements" / file.name)
+    records = {tuple(turn["turn"]): turn for line in judged for turn in line["turns"]}
     for episode in lines(file):
         for turn in episode["turns"]:
             request, completion, record = turn["request"], turn["completion"], records[tuple(turn["id"])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -50,15 +51,15 @@ def export_policy(
 ) -> None:
     """Write what a policy has learnt as an ordinary folder with a card: a Hugging Face model, or a PEFT adapter."""
     from marl.export.model_export import ModelChoice, export_model
-    from marl.export.upload import Upload
+    from marl.export.upload import expect_base_at_hand, upload_to
     from marl.export.weights import learnt
 
     if options.best and options.step is not None:
         raise ScenarioError(f"--step {options.step} names a checkpoint and --best another one: give one of them")
-    if options.private and options.push is None:
-        raise ScenarioError("--private says how --push uploads: give --push OWNER/NAME, too")
     source = learnt(run, policy, "best" if options.best else options.step or "latest")
-    upload = Upload.of(options.push, source, options.merge, private=options.private) if options.push else None
+    upload = upload_to(options.push, private=options.private, kind="model")
+    if upload is not None:
+        expect_base_at_hand(upload.repository, source, options.merge)
     choice = ModelChoice(options.merge, options.role, options.gguf, options.push)
     written = export_model(source, options.out, choice)
     echo(f"{options.out}: policy {written.policy} of {run}, step {written.step}")
@@ -76,4 +77,5 @@ def _tell_loader(loader: str, out: Path, run: Path, *, adapter: bool) -> None:
     if not loader:
         echo(f"path: {out} (for a scenario's model, beside the settings that it has in {run})")
         return
-    echo(f'from {"peft" if adapter else "transformers"} import {loader}; {loader}.from_pretrained("{out}")')
+    package = "peft" if adapter else "transformers"
+    echo(f"from {package} import {loader}; {loader}.from_pretrained({json.dumps(str(out))})")

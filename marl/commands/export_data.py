@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 from marl.commands.options import with_options
 from marl.commands.terminal import RunPath, echo
 from marl.export.chats import By, Format
+from marl.export.selection import TurnSelection
 from marl.scenario.load import ScenarioError
 
 app = typer.Typer()
@@ -37,6 +39,10 @@ class DataOptions:
     readable: Annotated[bool, typer.Option("--readable", help="Only turns in which a legal move was read.")] = False
     by: Annotated[By, typer.Option(help="trl-dpo: what makes one answer better than another.")] = "advantage"
     min_margin: Annotated[float, typer.Option(min=0, help="trl-dpo: least difference of a pair.")] = 0.0
+    push: Annotated[
+        str | None, typer.Option(help="Upload the folder to this data set of the hub: OWNER/NAME. Needs HF_TOKEN.")
+    ] = None
+    private: Annotated[bool, typer.Option("--private", help="With --push: a new repository is private.")] = False
 
 
 @app.command(name="export-data")
@@ -45,10 +51,28 @@ def export_recorded(run: RunPath, options: DataOptions) -> None:
     """Write recorded episodes as a data set: Parquet, or rows for TRL, verl and OpenAI's fine-tuning."""
     from marl.export.chats import PairRule
     from marl.export.data_export import DataChoice, export_data
-    from marl.export.selection import TurnSelection
+    from marl.export.upload import upload_to
 
+    pairs = PairRule(options.by, options.min_margin)
+    if options.format != "trl-dpo" and pairs != PairRule():
+        raise ScenarioError(f"--by and --min-margin make pairs, and --format {options.format} has none; give trl-dpo")
+    upload = upload_to(options.push, private=options.private, kind="dataset")
+    report = export_data(run, options.out, DataChoice(options.format, _selection(options), pairs, options.push))
+    for file, rows in report.rows.items():
+        echo(f"{options.out / file}: {rows} rows")
+    if report.without_answer:
+        echo("note: no verifier read a right answer, so ground_truth is empty: give verl a reward function of your own")
+    if upload is not None:
+        echo(upload.send(options.out))
+    if options.format != "openai":
+        # A bare name such as "parquet" would be one of the library's own.
+        place = options.out if options.out.is_absolute() else f"./{options.out}"
+        echo(f"from datasets import load_dataset; load_dataset({json.dumps(str(place))})")
+
+
+def _selection(options: DataOptions) -> TurnSelection:
     first, last = _range(options.steps)
-    selection = TurnSelection(
+    return TurnSelection(
         tuple(options.role or ()),
         tuple(options.policy or ()),
         first,
@@ -57,16 +81,6 @@ def export_recorded(run: RunPath, options: DataOptions) -> None:
         options.min_advantage,
         options.readable,
     )
-    pairs = PairRule(options.by, options.min_margin)
-    if options.format != "trl-dpo" and pairs != PairRule():
-        raise ScenarioError(f"--by and --min-margin make pairs, and --format {options.format} has none; give trl-dpo")
-    report = export_data(run, options.out, DataChoice(options.format, selection, pairs))
-    for file, rows in report.rows.items():
-        echo(f"{options.out / file}: {rows} rows")
-    if report.without_answer:
-        echo("note: no verifier read a right answer, so ground_truth is empty: give verl a reward function of your own")
-    if options.format != "openai":
-        echo(f'from datasets import load_dataset; load_dataset("{options.out}")')
 
 
 def _range(steps: str | None) -> tuple[int | None, int | None]:

@@ -36,26 +36,37 @@ class PairRule:
 
 
 def answered(turns: Iterable[RecordedTurn]) -> Iterator[RecordedTurn]:
-    """Yield the turns in which there is an answer to learn from: those that failed, or are empty, are left out."""
+    """Yield the turns in which there is an answer to compare: those that failed, or are empty, are left out."""
     for recorded in turns:
         completion = recorded.turn.completion
         if completion.text and completion.finish in ("stop", "length"):
             yield recorded
 
 
+def ended(turns: Iterable[RecordedTurn]) -> Iterator[RecordedTurn]:
+    """Yield the turns with a whole answer to imitate. One that was cut off is left out: trainers write the end token
+    behind each answer, and would teach to stop in the middle."""
+    return (recorded for recorded in answered(turns) if recorded.turn.completion.finish == "stop")
+
+
 def sft_rows(turns: Iterable[RecordedTurn]) -> Iterator[Row]:
     """Yield rows of TRL's SFTTrainer: a prompt and its completion, of which the latter is learned."""
-    for recorded in answered(turns):
+    for recorded in ended(turns):
         answer = [_message(Message("assistant", recorded.turn.completion.text))]
         yield {"prompt": _chat(recorded.prompt), "completion": answer, **_tools(recorded)}
 
 
 def openai_rows(turns: Iterable[RecordedTurn]) -> Iterator[Row]:
-    """Yield rows of OpenAI's supervised fine-tuning: a chat that ends with the assistant's answer."""
-    for recorded in answered(turns):
-        chat = (*recorded.prompt, Message("assistant", recorded.turn.completion.text))
+    """Yield rows of OpenAI's supervised fine-tuning: a chat that ends with the assistant's answer.
+
+    Earlier answers in a chat have weight 0. Without it all of them would be learned again with every later one, also
+    those that the selection leaves out.
+    """
+    for recorded in ended(turns):
+        earlier = [_message(m) | ({"weight": 0} if m.role == "assistant" else {}) for m in recorded.prompt]
+        answer = _message(Message("assistant", recorded.turn.completion.text))
         tools = [json.loads(tool) for tool in recorded.turn.request.tools]
-        yield {"messages": _chat(chat), **({"tools": tools} if tools else {})}
+        yield {"messages": [*earlier, answer], **({"tools": tools} if tools else {})}
 
 
 @dataclass(slots=True)
@@ -153,7 +164,8 @@ def _different(turns: Iterable[RecordedTurn]) -> Iterator[RecordedTurn]:
     """Yield the first turn of each prompt; prompts are told apart by 16 bytes each, which are all that is held."""
     seen: set[bytes] = set()
     for recorded in turns:
-        key = json.dumps([recorded.turn.role, recorded.turn.problem, _chat(recorded.prompt)]).encode()
+        turn = recorded.turn
+        key = json.dumps([turn.role, turn.problem, turn.request.tools, _chat(recorded.prompt)]).encode()
         digest = hashlib.blake2b(key, digest_size=16).digest()
         if digest not in seen:
             seen.add(digest)
@@ -171,9 +183,9 @@ def _tools(recorded: RecordedTurn) -> Mapping[str, str]:
     return {"tools": json.dumps(tools)} if tools else {}
 
 
-def _chat(messages: Sequence[Message]) -> list[dict[str, str]]:
+def _chat(messages: Sequence[Message]) -> list[Row]:
     return [_message(message) for message in messages]
 
 
-def _message(message: Message) -> dict[str, str]:
+def _message(message: Message) -> Row:
     return {"role": message.role, "content": message.content}

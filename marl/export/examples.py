@@ -11,7 +11,7 @@ from marl.runs.run_folder import RunFolder
 from marl.types import Message, Turn
 
 _LONGEST = 4000
-"""Most characters of a prompt that is shown."""
+"""Most characters of a prompt, or of an answer, that is shown."""
 _LOOKED_AT = 200
 """Most episodes that are read to find one."""
 
@@ -48,5 +48,6 @@ def _exchanges(home: RunFolder, policy: str, step: int) -> Iterator[Exchange]:
 
 
 def _is_short(turn: Turn) -> bool:
-    size = sum(len(message.content) for message in turn.request.messages)
-    return not turn.request.continues and not turn.request.tools and 0 < size < _LONGEST and turn.action is not None
+    asked = sum(len(message.content) for message in turn.request.messages)
+    fits = 0 < asked < _LONGEST and len(turn.completion.text) < _LONGEST
+    return fits and not turn.request.continues and not turn.request.tools and turn.action is not None

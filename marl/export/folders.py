@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from marl.errors import Writing
 from marl.scenario.load import ScenarioError
 
 
 def write_folder(out: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a folder, which is renamed to `out` when it is done.
+    """Let `write` make a folder beside `out`, which is renamed to `out` when it is done.
 
     Raises:
         ScenarioError: if `out` exists.
         FolderError: if it cannot be written.
     """
-    if out.exists():
+    # A link that leads nowhere is something, too.
+    if os.path.lexists(out):
         raise ScenarioError(f"{out} exists already; choose another folder")
-    part = out.with_name(f".{out.name}.part")
     with Writing(out):
-        shutil.rmtree(part, ignore_errors=True)
-        part.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        # A name that no one else has: of two exports at a time, neither deletes what the other one writes.
+        with TemporaryDirectory(prefix=".export-", dir=out.parent) as made:
+            part = Path(made) / out.name
             write(part)
             part.rename(out)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from marl.text import for_terminal, well_formed
 
+CARD = "README.md"
+"""File that a hub shows of a repository."""
 _SIGNS = re.compile(r"[\\`*_\[\]#!|~$@^]")
 """Signs that are markup in CommonMark, GitHub's tables, or formulas."""
 _ADDRESS = re.compile(r"(?i)(:)(?=//)|(?<=\bwww)(\.)")
@@ -39,6 +45,13 @@ def front_matter(values: dict[str, object]) -> Markup:
     return Markup(f"---\n{yaml.safe_dump(values, sort_keys=False, allow_unicode=False, width=1000)}---")
 
 
-def shown(value: object) -> str:
-    """Return what a template shows of a value: Markdown that was made here as it is, all else escaped."""
-    return value if isinstance(value, Markup) else in_line(value)
+def write_card(folder: Path, template: str, values: Mapping[str, Any]) -> None:
+    """Write README.md from a template of this package: what was made here as Markdown as it is, all else escaped."""
+    environment = Environment(
+        loader=PackageLoader("marl.export", "templates"),
+        undefined=StrictUndefined,
+        finalize=lambda value: value if isinstance(value, Markup) else in_line(value),
+        keep_trailing_newline=True,
+    )
+    text = environment.get_template(f"{template}.md.jinja2").render(values)
+    (folder / CARD).write_text(text, encoding="utf-8", newline="\n")

@@ -9,13 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 
 from marl.export.examples import find_exchange
 from marl.export.figures import draw_curves, figures_of, table_rows
 from marl.export.generation import speaking_roles
 from marl.export.loading import snippet
-from marl.export.markdown import Markup, block, front_matter, shown
+from marl.export.markdown import Markup, block, front_matter, write_card
 from marl.export.settings_text import as_yaml, brief, long_texts
 from marl.export.weights import Learnt
 from marl.models.adapter import Adapter
@@ -24,8 +25,6 @@ from marl.runs.run_folder import RunFolder
 from marl.scenario.schema import PolicyConfig, Scenario
 from marl.text import read_json
 from marl.view.closing_report import alarms_of
-
-CARD = "README.md"
 
 
 @dataclass(frozen=True)
@@ -68,17 +67,9 @@ class CardFacts:
         return value if isinstance(value, dict) else {}
 
 
-def write_card(facts: CardFacts, folder: Path) -> None:
+def write_model_card(facts: CardFacts, folder: Path) -> None:
     """Write README.md and, where there are figures, curves.png into the folder of an exported policy."""
-    environment = Environment(
-        loader=PackageLoader("marl.export", "templates"),
-        undefined=StrictUndefined,
-        finalize=shown,
-        keep_trailing_newline=True,
-    )
-    values = _values(facts, curves=draw_curves(facts.source.run, folder), folder=folder)
-    text = environment.get_template("model_card.md.jinja2").render(values)
-    (folder / CARD).write_text(text, encoding="utf-8")
+    write_card(folder, "model_card", _values(facts, curves=draw_curves(facts.source.run, folder), folder=folder))
 
 
 def _values(facts: CardFacts, *, curves: bool, folder: Path) -> dict[str, Any]:
@@ -129,14 +120,23 @@ def _hub_name(model: ModelConfig | None) -> str | None:
     """Return the hub's name of the model that a policy began with; None if it was a folder, or was made."""
     inner = model.base if isinstance(model, Adapter) else model
     path = inner.model_dump(mode="json").get("path") if inner is not None and inner.kind == "pretrained" else None
-    return path if isinstance(path, str) and path.count("/") == 1 and not Path(path).exists() else None
+    return path if isinstance(path, str) and _is_hub_name(path) and not Path(path).exists() else None
+
+
+def _is_hub_name(path: str) -> bool:
+    """Return True for OWNER/NAME as a hub takes it; it refuses cards with any other one."""
+    try:
+        validate_repo_id(path)
+    except HFValidationError:
+        return False
+    return path.count("/") == 1
 
 
 def _hub_datasets(value: Any) -> Iterator[str]:
     """Yield the names on the hub of the data sets that tasks take their problems from."""
     if isinstance(value, Mapping):
         path = value.get("path")
-        if value.get("kind") == "dataset" and isinstance(path, str) and path.count("/") == 1 and path[0] not in "./~":
+        if value.get("kind") == "dataset" and isinstance(path, str) and _is_hub_name(path):
             yield path
         for inner in value.values():
             yield from _hub_datasets(inner)

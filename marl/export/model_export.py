@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from marl.export.generation import generation_role, write_generation
-from marl.export.model_card import CardFacts, write_card
+from marl.export.model_card import CardFacts, write_model_card
 from marl.export.weights import Learnt, copy_out, merge_out
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
@@ -50,7 +50,7 @@ def export_model(source: Learnt, out: Path, choice: ModelChoice) -> Learnt:
 
             write_gguf(folder, folder / f"{source.policy}.gguf")
         place = choice.place or out.name
-        write_card(CardFacts(source, written, scenario, role if language else None, place), folder)
+        write_model_card(CardFacts(source, written, scenario, role if language else None, place), folder)
 
     return (merge_out if choice.merge else copy_out)(source, out, complete)
 

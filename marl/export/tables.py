@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from marl.errors import Writing
 from marl.export.selection import RecordedEpisode, RecordedTurn
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROW_GROUP = 1000
-"""Rows that are held, and written at once."""
+"""Most rows that are held, and written at once."""
+GROUP_SIZE = 2**21
+"""Signs and tokens of the held rows after which they are written, however few they are: a turn may have 100,000."""
 TURNS, EPISODES = "turns.parquet", "episodes.parquet"
 Row = dict[str, Any]
 
@@ -39,30 +41,36 @@ def expect_pyarrow() -> None:
 
 
 class TableWriter:
-    """Writes rows of one table to a Parquet file, a group of rows at a time."""
+    """Context manager that writes rows of one table to a Parquet file, a group of rows at a time."""
 
     def __init__(self, file: Path, schema: pa.Schema) -> None:
         from pyarrow.parquet import ParquetWriter
 
         self._file, self._schema = file, schema
         self._rows: list[Row] = []
+        self._size = 0
         self.count = 0
         """Number of rows so far."""
         with Writing(file):
             self._writer = ParquetWriter(file, schema, compression="zstd")
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Write what is held, unless there was an error, and the end of the file."""
+        if kind is None:
+            self._flush()
+        with Writing(self._file):
+            self._writer.close()
+
     def write(self, row: Row) -> None:
         """Add a row."""
         self._rows.append(row)
+        self._size += sum(map(_size, row.values()))
         self.count += 1
-        if len(self._rows) == ROW_GROUP:
+        if len(self._rows) == ROW_GROUP or self._size >= GROUP_SIZE:
             self._flush()
-
-    def close(self) -> None:
-        """Write what is held, and the end of the file."""
-        self._flush()
-        with Writing(self._file):
-            self._writer.close()
 
     def _flush(self) -> None:
         import pyarrow as pa
@@ -71,6 +79,15 @@ class TableWriter:
             with Writing(self._file):
                 self._writer.write_table(pa.Table.from_pylist(self._rows, self._schema))
             self._rows.clear()
+            self._size = 0
+
+
+def _size(value: Any) -> int:
+    """Return the signs of a text or of a chat, and the length of any other list."""
+    if not isinstance(value, str | list | tuple):
+        return 0
+    chat = bool(value) and isinstance(value[0], dict) and "content" in value[0]
+    return sum(len(message["content"]) for message in value) if chat else len(value)
 
 
 def write_tables(folder: Path, episodes: Iterable[RecordedEpisode], home: RunFolder) -> tuple[int, int]:
@@ -78,16 +95,14 @@ def write_tables(folder: Path, episodes: Iterable[RecordedEpisode], home: RunFol
 
     Episodes of which no turn matches are left out.
     """
-    turns = TableWriter(folder / TURNS, turn_schema())
-    played = TableWriter(folder / EPISODES, episode_schema())
     texts = TokenTexts(home)
-    for episode in episodes:
-        for recorded in episode.turns:
-            turns.write(turn_row(recorded, texts))
-        if episode.turns:
-            played.write(episode_row(episode))
-    turns.close()
-    played.close()
+    turns, played = TableWriter(folder / TURNS, turn_schema()), TableWriter(folder / EPISODES, episode_schema())
+    with turns, played:
+        for episode in episodes:
+            for recorded in episode.turns:
+                turns.write(turn_row(recorded, texts))
+            if episode.turns:
+                played.write(episode_row(episode))
     return turns.count, played.count
 
 

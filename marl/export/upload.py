@@ -1,9 +1,10 @@
-"""Upload of an exported policy to the Hugging Face hub, or to a server that speaks its API (`HF_ENDPOINT`)."""
+"""Upload of an exported policy or data set to the Hugging Face hub, or to a server with its API (`HF_ENDPOINT`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import httpx2
 from huggingface_hub import HfApi, get_token
@@ -13,6 +14,9 @@ from huggingface_hub.utils import validate_repo_id
 from marl.errors import RunError
 from marl.export.weights import Learnt
 from marl.scenario.load import ScenarioError
+
+Kind = Literal["model", "dataset"]
+"""Type of a repository of the hub."""
 
 
 class UploadError(RunError):
@@ -26,13 +30,14 @@ class Upload:
     repository: str
     private: bool
     api: HfApi
+    kind: Kind = "model"
 
     @classmethod
-    def of(cls, repository: str, source: Learnt, merge: bool | None, *, private: bool) -> Upload:
-        """Return the upload of a policy, before anything is written or sent.
+    def of(cls, repository: str, *, private: bool, kind: Kind) -> Upload:
+        """Return an upload, before anything is written or sent.
 
         Raises:
-            ScenarioError: if it is no repository's name, there are no credentials, or others could not load it.
+            ScenarioError: if it is no repository's name, or there are no credentials.
         """
         try:
             validate_repo_id(repository)
@@ -40,27 +45,54 @@ class Upload:
             raise ScenarioError(f"--push {repository}: {error}") from error
         if repository.count("/") != 1:
             raise ScenarioError(f"--push {repository}: name owner and repository, OWNER/NAME")
-        if source.base is not None and not merge and Path(source.base).is_absolute():
-            raise ScenarioError(
-                f"--push {repository}: the adapter's base is a folder of this machine ({source.base}), which nobody "
-                "else has; give --merge"
-            )
         token = get_token()
         if token is None:
             raise ScenarioError(
                 f"--push {repository}: no credentials; set HF_TOKEN to a token that may write, or run: hf auth login"
             )
-        return cls(repository, private, HfApi(token=token))
+        return cls(repository, private, HfApi(token=token), kind)
 
     def send(self, folder: Path) -> str:
         """Upload all files of a folder, to a repository that is made where there is none; return its address.
 
         Raises:
-            UploadError: if the hub refuses, or cannot be reached.
+            UploadError: if the hub refuses, or cannot be reached; if it should be private, and is public already.
         """
+        place = {"repo_id": self.repository, "repo_type": self.kind}
         try:
-            self.api.create_repo(self.repository, private=self.private or None, exist_ok=True)
-            done = self.api.upload_folder(repo_id=self.repository, folder_path=folder, commit_message="Export of marl")
+            self.api.create_repo(**place, private=self.private or None, exist_ok=True)
+            if self.private and self.api.repo_info(**place).private is False:
+                raise UploadError(
+                    f"{self.repository} was not uploaded: it is there already, and public, whatever --private says; "
+                    f"the files are in {folder}"
+                )
+            done = self.api.upload_folder(**place, folder_path=folder, commit_message="Export of marl")
         except (HfHubHTTPError, httpx2.HTTPError, OSError) as error:
             raise UploadError(f"{self.repository} was not uploaded: {error}; the files are in {folder}") from error
         return str(done.commit_url)
+
+
+def upload_to(repository: str | None, *, private: bool, kind: Kind) -> Upload | None:
+    """Return the upload that `--push` and `--private` ask for; None without `--push`.
+
+    Raises:
+        ScenarioError: as `Upload.of`, and if `--private` stands alone.
+    """
+    if repository is not None:
+        return Upload.of(repository, private=private, kind=kind)
+    if private:
+        raise ScenarioError("--private says how --push uploads: give --push OWNER/NAME, too")
+    return None
+
+
+def expect_base_at_hand(repository: str, source: Learnt, merge: bool | None) -> None:
+    """Check that others can load a policy from `repository`.
+
+    Raises:
+        ScenarioError: if it is an adapter, is not merged, and its base is a folder of this machine.
+    """
+    if source.base is not None and not merge and Path(source.base).is_absolute():
+        raise ScenarioError(
+            f"--push {repository}: the adapter's base is a folder of this machine ({source.base}), which nobody "
+            "else has; give --merge"
+        )

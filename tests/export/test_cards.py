@@ -15,8 +15,8 @@ from page_runs import HOSTILE, kuhn_run
 
 from marl.config import Sampling
 from marl.export.generation import as_generation, generation_role
-from marl.export.markdown import block, front_matter, in_line
-from marl.export.model_card import CARD, CardFacts, write_card
+from marl.export.markdown import CARD, block, front_matter, in_line
+from marl.export.model_card import CardFacts, write_model_card
 from marl.export.settings_text import brief
 from marl.export.weights import Learnt
 from marl.runs.run_folder import RunFolder
@@ -62,7 +62,7 @@ def test_hostile_text_is_shown_as_text(tmp_path: Path) -> None:
     (run / "environment.json").write_text(json.dumps({"machine": EVIL, "packages": {"torch": EVIL}}))
     with (run / "metrics.jsonl").open("a") as rows:
         rows.write(json.dumps({"step": 2, f"eval/{EVIL}/win": 0.5}) + "\n")
-    write_card(facts(run, tmp_path), tmp_path)
+    write_model_card(facts(run, tmp_path), tmp_path)
     card = ModelCard.load(tmp_path / CARD)
     assert "license" not in card.data.to_dict()
     shown = Rendered(card.text)
@@ -97,7 +97,7 @@ def test_metadata_names_what_is_on_a_hub_and_nothing_of_this_machine(tmp_path: P
     for path, base in ((model["path"], model["path"]), (str(tmp_path / "models" / "secret-place"), None)):
         settings["policies"]["actor"]["model"] = model | {"path": path}
         (run / "scenario.yaml").write_text(yaml.safe_dump(settings))
-        write_card(facts(run, tmp_path), tmp_path)
+        write_model_card(facts(run, tmp_path), tmp_path)
         card = ModelCard.load(tmp_path / CARD)
         assert card.data.to_dict().get("base_model") == base
         assert str(tmp_path) not in card.content

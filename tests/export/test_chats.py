@@ -10,7 +10,7 @@ from marl.export.chats import PairRule, openai_rows, pair_rows, prompt_rows, sft
 from marl.export.selection import RecordedTurn
 from marl.graph import Trajectory
 from marl.protocols.tasks import state_of
-from marl.types import Completion, Deal, Message, Problem, Request, Reward, Turn
+from marl.types import Completion, Deal, Finish, Message, Problem, Request, Reward, Turn
 
 SUM = Problem("sum", "1 + 1", "2")
 TOOL = json.dumps({"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}})
@@ -54,10 +54,34 @@ def test_tools_go_along() -> None:
     assert row["tools"] == [json.loads(TOOL)]
 
 
+def finished(turn: Turn, finish: Finish) -> Turn:
+    return replace(turn, completion=replace(turn.completion, finish=finish))
+
+
 def test_turns_without_an_answer_are_left_out() -> None:
-    aborted, empty = turn(0, "solver", "2"), turn(1, "solver", "")
-    aborted = replace(aborted, completion=replace(aborted.completion, finish="aborted"))
+    aborted, empty = finished(turn(0, "solver", "2"), "aborted"), turn(1, "solver", "")
     assert [*sft_rows(recorded(aborted, empty))] == []
+
+
+def test_answers_that_were_cut_off_are_compared_but_not_imitated() -> None:
+    cut, whole = finished(turn(0, "solver", "I thi"), "length"), turn(1, "solver", "2")
+    for rows in (sft_rows, openai_rows):
+        [row] = rows(recorded(cut, whole))
+        assert "I thi" not in json.dumps(row)
+    [pair] = pair_rows([*recorded(cut), *recorded(whole, paid=1.0)], PairRule("return"))
+    assert pair["rejected"] == [{"role": "assistant", "content": "I thi"}]
+
+
+def test_only_the_last_answer_of_a_chat_has_weight_at_openai() -> None:
+    [alone] = recorded(turn(0, "solver", "3"))
+    earlier = (Message("user", "1 + 1"), Message("assistant", "2"), Message("user", "And one more?"))
+    [row] = openai_rows([replace(alone, prompt=earlier)])
+    assert row["messages"] == [
+        {"role": "user", "content": "1 + 1"},
+        {"role": "assistant", "content": "2", "weight": 0},
+        {"role": "user", "content": "And one more?"},
+        {"role": "assistant", "content": "3"},
+    ]
 
 
 def test_answers_of_other_starts_steps_and_policies_make_no_pair() -> None:

@@ -194,7 +194,7 @@ def test_the_card_names_files_and_conditions_and_keeps_names_text(run: Path, com
     evil = run.rename(run.with_name("a|b <script>x --- [x](http:y)"))
     command("export-data", evil, "--out", "out", "--format", "trl-dpo", "--min-margin", "0.1")
     card = DatasetCard.load("out/README.md")
-    assert card.data.to_dict()["configs"] == [{"config_name": "train", "data_files": "train.jsonl", "default": True}]
+    assert card.data.to_dict()["configs"] == [{"config_name": "default", "data_files": "train.jsonl"}]
     assert "<script>" not in card.text
     assert "which differ by more than 0 and at least 0.1" in card.text
 

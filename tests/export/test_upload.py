@@ -1,4 +1,4 @@
-"""`marl export --push`: an upload to a server that speaks as much of the hub's API as it takes, and what is refused."""
+"""`--push` of a policy or a data set to a server that speaks as much of the hub's API as it takes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import printed
 from huggingface_hub import HfApi
+from page_runs import kuhn_run
 
-from marl.export.upload import Upload, UploadError
+from marl.export.upload import Upload, UploadError, expect_base_at_hand, upload_to
 from marl.export.weights import Learnt
 from marl.scenario.load import ScenarioError
 
@@ -25,6 +28,8 @@ class Hub:
 
     address: str = ""
     refuses: bool = False
+    private: bool = True
+    """Visibility of the repository once it is there."""
     created: list[dict[str, Any]] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     tokens: set[str | None] = field(default_factory=set)
@@ -44,7 +49,9 @@ class Hub:
             for line in map(json.loads, body.splitlines()):
                 if line["key"] == "file":
                     self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-            url = f"{self.address}/somebody/kuhn/commit/{'0' * 40}"
+            kind, owner, name = path.split("/")[2:5]
+            place = f"{owner}/{name}" if kind == "models" else f"{kind}/{owner}/{name}"
+            url = f"{self.address}/{place}/commit/{'0' * 40}"
             return 200, {"commitUrl": url, "commitOid": "0" * 40, "success": True}
         return 404, {"error": path}
 
@@ -61,7 +68,7 @@ def hub() -> Iterator[Hub]:
             self._send(*hub.answer(self.path, body))
 
         def do_GET(self) -> None:
-            there = {"siblings": [], "sha": "0" * 40, "id": "somebody/kuhn", "tags": []}
+            there = {"siblings": [], "sha": "0" * 40, "id": "somebody/kuhn", "tags": [], "private": hub.private}
             self._send(404 if hub.refuses else 200, there)
 
         def _pieces(self) -> Iterator[bytes]:
@@ -123,13 +130,47 @@ def test_what_cannot_be_sent_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("marl.export.upload.get_token", lambda: None)
-    with pytest.raises(ScenarioError, match="--push somebody/kuhn: no credentials; set HF_TOKEN"):
-        Upload.of("somebody/kuhn", learnt(), None, private=False)
-    with pytest.raises(ScenarioError, match="--push kuhn: name owner and repository, OWNER/NAME"):
-        Upload.of("kuhn", learnt(), None, private=False)
-    with pytest.raises(ScenarioError, match=r"--push a b/c: .*alphanumeric"):
-        Upload.of("a b/c", learnt(), None, private=False)
+    for name, message in (
+        ("somebody/kuhn", "--push somebody/kuhn: no credentials; set HF_TOKEN"),
+        ("kuhn", "--push kuhn: name owner and repository, OWNER/NAME"),
+        ("a b/c", r"--push a b/c: .*alphanumeric"),
+        ("", "--push : "),
+    ):
+        with pytest.raises(ScenarioError, match=message):
+            upload_to(name, private=False, kind="model")
     with pytest.raises(ScenarioError, match="which nobody else has; give --merge"):
-        Upload.of("somebody/kuhn", learnt(str(tmp_path)), None, private=False)
+        expect_base_at_hand("somebody/kuhn", learnt(str(tmp_path)), None)
+    expect_base_at_hand("somebody/kuhn", learnt(str(tmp_path)), True)
     monkeypatch.setattr("marl.export.upload.get_token", lambda: "hf_x")
-    assert Upload.of("somebody/kuhn", learnt(str(tmp_path)), True, private=True).private
+    upload = upload_to("somebody/kuhn", private=True, kind="dataset")
+    assert upload is not None
+    assert (upload.private, upload.kind) == (True, "dataset")
+    assert upload_to(None, private=False, kind="model") is None
+
+
+def test_what_should_be_private_is_not_sent_to_a_public_repository(hub: Hub, folder: Path) -> None:
+    hub.private = False
+    upload = Upload("somebody/kuhn", private=True, api=HfApi(endpoint=hub.address, token="hf_x"))
+    with pytest.raises(UploadError, match="it is there already, and public, whatever --private says"):
+        upload.send(folder)
+    assert not hub.files
+
+
+def test_a_data_set_is_sent_as_one_and_its_card_names_its_place(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = kuhn_run(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("marl.export.upload.get_token", lambda: "hf_secret")
+    monkeypatch.setattr("marl.export.upload.HfApi", partial(HfApi, endpoint=hub.address))
+    words = ("export-data", run, "--out", "out", "--format", "parquet", "--push", "somebody/hands", "--private")
+    lines = printed(monkeypatch, capsys, *words)
+    assert f"{hub.address}/datasets/somebody/hands/commit/{'0' * 40}" in lines
+    assert hub.files == {path.name: path.read_bytes() for path in Path("out").iterdir()}
+    assert hub.files.keys() == {"README.md", "turns.parquet", "episodes.parquet"}
+    [made] = hub.created
+    assert (made["name"], made["type"]) == ("hands", "dataset")
+    assert made.get("private") or made.get("visibility") == "private"
+    assert hub.tokens == {"Bearer hf_secret"}
+    assert 'load_dataset("somebody/hands", "turns", split="train")' in hub.files["README.md"].decode()
+    assert b"hf_secret" not in b"".join(hub.files.values())

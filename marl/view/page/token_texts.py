@@ -22,25 +22,37 @@ class TokenTexts:
 
     def __init__(self, home: RunFolder) -> None:
         self._home = home
+        self._known: dict[str, Tokenizer] = {}
+        """Policy -> its tokenizer, which stays the same throughout a run."""
 
     def pieces(self, policy: str, ids: Sequence[int]) -> list[str] | None:
         """Return the text of each token, special ones included; None if the policy's tokenizer is not at hand.
 
         A character that several tokens spell stands at the last of them.
         """
-        tokenizer = self._tokenizer(policy)
-        if tokenizer is None or any(not 0 <= token < tokenizer.get_vocab_size() for token in ids):
+        tokenizer = self._tokenizer_of(policy, ids)
+        if tokenizer is None:
             return None
         stream = DecodeStream(skip_special_tokens=False)
         return [stream.step(tokenizer, token) or "" for token in ids]
 
     def text(self, policy: str, ids: Sequence[int]) -> str | None:
         """Return tokens as one text, special ones included; None as for `pieces`."""
-        tokenizer = self._tokenizer(policy)
+        tokenizer = self._tokenizer_of(policy, ids)
         return None if tokenizer is None else tokenizer.decode(list(ids), skip_special_tokens=False)
 
-    def _tokenizer(self, policy: str) -> Tokenizer | None:
+    def _tokenizer_of(self, policy: str, ids: Sequence[int]) -> Tokenizer | None:
+        """Return a policy's tokenizer; None if it is not at hand, or knows not all of these tokens."""
         name = policy.partition("@")[0]
+        tokenizer = self._known.get(name) or self._saved(name)
+        if tokenizer is None:
+            return None
+        self._known[name] = tokenizer
+        known = not ids or 0 <= min(ids) <= max(ids) < tokenizer.get_vocab_size()
+        return tokenizer if known else None
+
+    def _saved(self, name: str) -> Tokenizer | None:
+        """Return the tokenizer that the newest checkpoint with one holds."""
         if "/" in name:
             return None
         for step in reversed(steps(self._home.checkpoints)):

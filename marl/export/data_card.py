@@ -1,0 +1,118 @@
+"""Cards of data sets: README.md of exported rows, by which `datasets` and a hub know the files and their columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from marl.export.chats import Format, PairRule
+from marl.export.markdown import Markup, block, front_matter, write_card
+from marl.export.selection import Recording, TurnSelection
+
+_PURPOSES: Mapping[Format, str] = {
+    "parquet": "Turns and episodes as they were recorded, with rewards, edges, and what was judged of each turn.",
+    "trl-sft": "Prompts and completions for TRL's SFTTrainer.",
+    "trl-dpo": "Pairs for TRL's DPOTrainer: of a step's answers to the same prompt, by the same policy in episodes "
+    "with the same start, the best one is chosen and the worst one rejected.",
+    "trl-prompts": "Prompts for TRL's GRPOTrainer, each once.",
+    "verl": "Prompts for reinforcement learning with verl, each once.",
+    "openai": "Chats for OpenAI's supervised fine-tuning. Earlier answers in a chat have weight 0.",
+}
+_CHATS: Mapping[Format, tuple[str, ...]] = {
+    **{"trl-sft": ("prompt", "completion"), "trl-dpo": ("prompt", "chosen", "rejected"), "trl-prompts": ("prompt",)},
+}
+_VALUES: Mapping[Format, Mapping[str, str]] = {
+    "trl-dpo": {"score_chosen": "float64", "score_rejected": "float64", "step": "int64", "role": "string"},
+    "trl-prompts": {"role": "string", "start": "string", "problem": "string", "answer": "string"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DataFacts:
+    """Facts of which a card is made."""
+
+    format: Format
+    turns: TurnSelection
+    pairs: PairRule
+    rows: Mapping[str, int]
+    """File -> number of its rows."""
+    place: str
+    """Name by which the folder will be loaded: of a repository, or of the folder itself."""
+
+
+def write_data_card(folder: Path, recording: Recording, facts: DataFacts, *, tools: bool, without_answer: bool) -> None:
+    """Write README.md into the folder of a data set.
+
+    Args:
+        folder: of the files.
+        recording: where the rows come from.
+        facts: of the choice and of what was written.
+        tools: there is a column of tools.
+        without_answer: no prompt has a right answer, though the format has a place for it.
+    """
+    values = {
+        "front": front_matter(_metadata(facts, tools=tools)),
+        **{"run": recording.home.path.resolve().name, "format": facts.format, "purpose": _PURPOSES[facts.format]},
+        **{"steps": f"{recording.steps[0]} to {recording.steps[-1]}", "count": len(recording.steps)},
+        **{"roles": ", ".join(recording.chosen.roles) or "all", "files": facts.rows.items()},
+        **{"conditions": [*_conditions(facts)], "tables": facts.format == "parquet"},
+        **{"without_answer": without_answer, "snippet": _snippet(facts)},
+    }
+    write_card(folder, "data_card", values)
+
+
+def _snippet(facts: DataFacts) -> Markup:
+    place, several = json.dumps(facts.place), len(facts.rows) > 1
+    lines = ["from datasets import load_dataset", ""]
+    for file in facts.rows:
+        name, config = (Path(file).stem, f', "{Path(file).stem}"') if several else ("rows", "")
+        lines.append(f'{name} = load_dataset({place}{config}, split="train")')
+    return block("\n".join(lines), "python")
+
+
+def _metadata(facts: DataFacts, *, tools: bool) -> dict[str, object]:
+    """Return what `datasets` reads: the files, the numbers of their rows, and the columns of JSON lines.
+
+    Parquet has its columns itself. Of JSON lines they are else guessed from the first rows, and a column of tools that
+    only later rows have would be an error.
+    """
+    names = [Path(file).stem if len(facts.rows) > 1 else "default" for file in facts.rows]
+    files = [{"config_name": name, "data_files": file} for name, file in zip(names, facts.rows, strict=True)]
+    default = {"default": True} if len(names) > 1 else {}
+    features = {"features": [*_features(facts.format, tools=tools)]} if facts.format in _CHATS else {}
+    infos = [
+        {"config_name": name, **features, "splits": [{"name": "train", "num_examples": rows}]}
+        for name, rows in zip(names, facts.rows.values(), strict=True)
+    ]
+    tags = ["marl", "reinforcement-learning", "multi-agent"]
+    return {"configs": [files[0] | default, *files[1:]], "dataset_info": infos, "tags": tags}
+
+
+def _features(form: Format, *, tools: bool) -> Iterator[dict[str, object]]:
+    for name in _CHATS[form]:
+        # Each a list of its own: YAML writes one list in two places as a reference, which `datasets` takes apart twice.
+        yield {"name": name, "list": [{"name": part, "dtype": "string"} for part in ("role", "content")]}
+    values = {**_VALUES.get(form, {}), **({"tools": "string"} if tools else {})}
+    for name, dtype in values.items():
+        yield {"name": name, "dtype": dtype}
+
+
+def _conditions(facts: DataFacts) -> Iterator[str]:
+    turns = facts.turns
+    if turns.policies:
+        yield f"policies: {', '.join(turns.policies)}"
+    if turns.min_return is not None:
+        yield f"return of the agent in the episode: at least {turns.min_return}"
+    if turns.min_advantage is not None:
+        yield f"advantage: at least {turns.min_advantage}"
+    if turns.readable:
+        yield "a legal move was read"
+    if facts.format in ("trl-sft", "openai"):
+        yield "answers that were cut off at their longest length are left out"
+    if facts.format == "trl-dpo":
+        margin = facts.pairs.min_margin
+        yield f"compared by {facts.pairs.by}, the mean over equal answers, which differ by more than 0" + (
+            f" and at least {margin}" if margin else ""
+        )

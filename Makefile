@@ -47,7 +47,7 @@ bench: $(VENV)/.dev
 	done
 
 learning: $(VENV)/.dev
-	for task in kuhn nim tic_tac_toe; do \
+	for task in kuhn leduc liars_dice nim tic_tac_toe; do \
 		$(BIN)/python tests/bench/learning.py $$task --out tests/bench/results/$${task}_self_play.json || exit 1; \
 	done
 	$(BIN)/python tests/bench/learning.py two_games --out tests/bench/results/two_games.json

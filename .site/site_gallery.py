@@ -11,6 +11,7 @@ from posixpath import dirname, relpath
 from typing import Any
 
 import yaml
+from site_drawings import drawing
 from site_links import ROOT, page_of, slug
 from site_settings import escaped, table
 
@@ -21,6 +22,10 @@ MEASURED_IN = ("tests/bench/README.md", "credit/README.md", "scenarios/real/READ
 """Documents whose tables hold figures of scenarios."""
 NONE = "Example, not measured"
 """Words in the first comment of a scenario without figures."""
+DASH = "\N{EN DASH}"
+SUCCESS = "success on held-out problems"
+_MEASURE = re.compile(r"NashConv|wins|probability|share of|accuracy|success|return")
+"""Words by which a row names its figure; others show success."""
 _ELSEWHERE = "{kind: openai, base_url: 'http://127.0.0.1:9/v1', model: none, key_env: null}"
 _CHANGES = re.compile(r"# yaml-language-server.*\n")
 
@@ -72,8 +77,11 @@ def _kind(part: Any) -> str:
 
 def _gallery(files: list[str]) -> Iterator[str]:
     yield "# Gallery of scenarios\n\n"
-    yield "Every scenario, with what was measured of it: the first row of its figures, all seeds. "
-    yield "The page of each shows the rest, and the file itself.\n\n"
+    yield "Every scenario, with what was measured of it: the first row of its figures, before → after, one number a "
+    yield "seed. The page of each shows the rest, and the file itself. Credit is `assign` ∘ `baseline`, as written for "
+    yield "the whole run; a dash stands where no learner uses it. In a drawing each line is a seed, from before (empty "
+    yield "circle) to after (full); the scale begins at 0 and ends at 1, or at the greatest figure. "
+    yield "NashConv should fall.\n\n"
     for folder in dict.fromkeys(dirname(file) for file in files):
         if folder != "scenarios":
             yield f"## {folder}\n\n"
@@ -81,8 +89,10 @@ def _gallery(files: list[str]) -> Iterator[str]:
         for file in (file for file in files if dirname(file) == folder):
             scenario = loaded(file)
             link = f"[{Path(file).stem}]({relpath(page_of(file), 'scenarios')})"
-            learners = dict.fromkeys(policy.learner.kind for policy in scenario.policies.values() if policy.learner)
-            rows.append((link, headline(file), ", ".join(map(_code, learners)), _rule(scenario.credit), _first(file)))
+            learners = [policy.learner for policy in scenario.policies.values() if policy.learner]
+            kinds = ", ".join(dict.fromkeys(_code(learner.kind) for learner in learners))
+            rule = _rule(scenario.credit) if any(learner.uses_credit for learner in learners) else DASH
+            rows.append((link, headline(file), kinds, rule, _first(file)))
         yield from table(("scenario", "what it is", "learners", "credit", "measured"), rows)
         yield "\n"
 
@@ -181,7 +191,7 @@ def _comment(file: str) -> str:
 
 def headline(file: str) -> str:
     """Return the first sentence of a scenario's comment."""
-    return re.split(r"(?<=[.:])\s", _comment(file).split("\n")[0].removeprefix(f"{NONE}: "))[0].rstrip(":")
+    return re.split(r"(?<=[.:])\s(?![^(]*\))", _comment(file).split("\n")[0].removeprefix(f"{NONE}: "))[0].rstrip(":")
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
@@ -191,10 +201,17 @@ def _first(file: str) -> str:
     """Return the most important figure of a scenario, or that it has none."""
     for each in measured(file):
         if "after" in each.heads[-1] and len(each.heads) > 2:
-            return f"{each.rows[0][-2]} → {each.rows[0][-1]}"
+            first, *_, before, after = each.rows[0]
+            return f"{measure(first)}:<br>{before} → {after}<br>{drawing(before, after)}"
     if NONE in _comment(file):
         return "not measured"
     return f"[figures]({relpath(page_of(file), 'scenarios')}#what-was-measured)"
+
+
+def measure(row: str) -> str:
+    """Return what a row of figures shows, from the text in its first cell."""
+    clauses = re.split(r"[:;] (?![^(]*\))", row.partition(".yaml`")[2])
+    return next((clause for clause in clauses if _MEASURE.search(clause)), SUCCESS).removeprefix("its ")
 
 
 def _figures(file: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ READMES = (
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Name anchors as GitHub does, and list the generated pages in the navigation."""
+    # PettingZoo says so of its own way to name environments, when scenarios are read.
+    warnings.filterwarnings("ignore", message="The old environment creation API", category=DeprecationWarning)
     config.mdx_configs["toc"]["slugify"] = slug
     lists = {"settings": settings_pages(), "api": api_pages()}
     for entry in config.nav or []:
@@ -42,7 +45,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, page, content=text))
     for name in READMES:
         files.append(File.generated(config, page_of(name), content=(ROOT / name).read_text()))
-    linked: set[str] = set().union(*(linked_files(name, text) for name, text in _written()))
+    linked: set[str] = set().union(*(linked_files(name, text) for name, text in written()))
     for file in sorted(linked):
         if files.get_file_from_path(page_of(file)) is None:
             files.append(_shown(file, config))
@@ -51,12 +54,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Page, **context: Any) -> str:  # noqa: ARG001
     """Rewrite the links of what is written by hand; generated pages are right as they are."""
-    documents = {page_of(name): name for name, _ in _written()}
+    documents = {page_of(name): name for name, _ in written()}
     document = documents.get(page.file.src_uri)
     return as_page(document, markdown) if document else markdown
 
 
-def _written() -> Iterator[tuple[str, str]]:
+def written() -> Iterator[tuple[str, str]]:
     """Yield (document, its text) for all that is written by hand."""
     pages = sorted(str(file.relative_to(ROOT)) for file in (ROOT / PAGES).rglob("*.md"))
     linked = ["tests/transcripts/adapter_of_another_run.md", "tests/transcripts/self_play_of_a_folder.md"]

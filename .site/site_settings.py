@@ -6,14 +6,16 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
+from typing import get_origin
 
 import yaml
 
 from marl.config import Component, Config, meanings
 from marl.parts import GROUPS, find, names
 from marl.scenario.schema import Scenario
+from marl.scenario.yaml_text import read_yaml
 from marl.view.describe import PLACES, part_subject, sections
-from marl.view.type_words import default_words, type_words
+from marl.view.type_words import default_words, settings_in, type_words
 
 TITLES = {"credit": "credit: assign", "baselines": "credit: baseline", "trainers": "learners", "engines": "engines"}
 """Group -> its heading, where that is not its name."""
@@ -31,12 +33,27 @@ def settings_pages() -> dict[str, tuple[str, str]]:
 def _scenario() -> Iterator[str]:
     yield "# Sections of a scenario\n\n"
     yield "Types, defaults and meanings as `marl describe` prints them and the schema holds them. "
-    yield "Values that are parts have pages of their own.\n\n"
-    for settings, paths in sections((Scenario,)).items():
-        yield f"## {_code(paths[0]) if paths else 'The file'}\n\n"
+    yield "Values that are parts have pages of their own.\n\n## The file\n\n"
+    yield from _described(Scenario)
+    example = yaml.safe_dump(read_yaml(Scenario.example, "example"), sort_keys=False, default_flow_style=None)
+    yield f"```yaml\n{example.rstrip()}\n```\n\n"
+    for settings, paths in _sections().items():
+        yield f"## {paths[0]}\n\n"
         if len(paths) > 1:
             yield f"Also: {', '.join(map(_code, paths[1:]))}.\n\n"
         yield from _described(settings)
+
+
+def _sections() -> dict[type[Config], list[str]]:
+    """Return settings -> where they stand in a scenario, for all that are no parts; NAME is a name of the author's."""
+    places: dict[type[Config], list[str]] = {}
+    for name, info in Scenario.model_fields.items():
+        place = f"{name}.NAME" if get_origin(info.annotation) is dict else name
+        for section in settings_in(info):
+            for settings, paths in sections((section,)).items():
+                places.setdefault(settings, []).extend(f"{place}.{path}" for path in paths)
+            places[section].append(place)
+    return {settings: sorted(paths, key=lambda path: path.count(".")) for settings, paths in places.items()}
 
 
 def _group(group: str) -> Iterator[str]:

@@ -17,10 +17,14 @@ from marl.data_files import write_whole
 from marl.errors import Writing
 from marl.evaluation.best_response import Challenge
 from marl.evaluation.cross_play import Engines
+from marl.models.adapter import AdapterSource
+from marl.models.pretrained import PretrainedSource
+from marl.models.tiny import Tiny
 from marl.rollout.simulator import RolloutSimulator
 from marl.runs.run_folder import environment
 from marl.scenario.load import ScenarioError, load
-from marl.scenario.schema import PolicyConfig, Scenario
+from marl.scenario.schema import Scenario
+from marl.training.build import sources
 from marl.training.placement import make_simulator
 from marl.training.session import RunStart, session
 from marl.types import Metrics
@@ -105,6 +109,7 @@ class Response:
         """Return the settings of a policy that stays as it is: what its run has learnt, or where a scenario begins."""
         policy = self.frozen.scenario.policies[name]
         data = policy.model_dump(mode="json") | {"learner": None, "update_every": 1, "alternate": None}
+        data["model"] = _as_made(self.frozen.scenario, name)
         if policy.learner and self.target.is_dir():
             step = int(self.frozen.entrants[0].name.rpartition("@")[2])
             data["model"] = {"kind": "trained", "run": str(self.target.resolve()), "policy": name, "step": step}
@@ -146,19 +151,31 @@ def _learner(scenario: Scenario, name: str) -> dict[str, Any]:
 
     Where the frozen one has no model, it is the first policy with one.
     """
-    known = {name: scenario.policies[name], **scenario.policies}
-    policy = _first([each for each in known.values() if each.model], scenario)
-    learner = next((each.learner for each in (policy, *known.values()) if each.learner), None)
+    names = [name, *scenario.policies]
+    first = next((each for each in names if scenario.policies[each].model), None)
+    if first is None:
+        raise ScenarioError(f"no policy of {', '.join(scenario.policies)} has a model for a learner to begin with")
+    learner = next((each for name in [first, *names] if (each := scenario.policies[name].learner)), None)
     settings: dict[str, Any] = learner.model_dump(mode="json") if learner else {"kind": "grpo"}
     settings |= {name: anchor for name, anchor in ANCHORS.items() if name in settings}
     settings |= {name: FASTER * rate for name in ("lr", "lr_end") if (rate := settings.get(name))}
-    return policy.model_dump(mode="json") | {"learner": settings, "update_every": 1, "alternate": None}
+    data = scenario.policies[first].model_dump(mode="json")
+    return data | {"model": _as_made(scenario, first), "learner": settings, "update_every": 1, "alternate": None}
 
 
-def _first(policies: Sequence[PolicyConfig], scenario: Scenario) -> PolicyConfig:
-    if not policies:
-        raise ScenarioError(f"no policy of {', '.join(scenario.policies)} has a model for a learner to begin with")
-    return policies[0]
+def _as_made(scenario: Scenario, name: str) -> dict[str, Any] | None:
+    """Return the settings of a policy's model, of a tiny one those of the folder in which it was made.
+
+    Tiny models are made from the words and answers of a scenario: in one with other seats they would be others.
+    """
+    model = scenario.policies[name].model
+    base = (model.shared() or model) if model else None
+    if not model or not isinstance(base, Tiny):
+        return model and model.model_dump(mode="json")
+    source = sources(scenario, {name: scenario.policies[name]})[name]
+    assert isinstance(source, PretrainedSource | AdapterSource)
+    made = base.saved(Path(source.path))
+    return (made if base is model else model.model_copy(update={"base": made})).model_dump(mode="json")
 
 
 def _simulator(scenario: Scenario, seed: int, engines: Engines) -> RolloutSimulator:

@@ -171,17 +171,17 @@ def _rescore(recorded: Sequence[Trajectory], deals: Sequence[Deal], simulator: S
     learnt = {turn.id for turn in turns if turn.action is not None}
     left = [turn for turn in turns if turn.id in learnt.union(before.values())]
     scored: dict[TurnId, Completion | Failure] = {}
-    asked: dict[TurnId, Request] = {}
+    requests: dict[TurnId, Request] = {}
     while left:
         # What goes on from a text that could not be scored cannot be scored either, so it is left out with it.
         ready = [turn for turn in left if turn.id not in before or isinstance(scored.get(before[turn.id]), Completion)]
-        requests = [_request(simulator, turn, scored.get(before.get(turn.id, turn.id))) for turn in ready]
-        asked |= zip((turn.id for turn in ready), requests, strict=True)
-        scored |= zip((turn.id for turn in ready), simulator.score(requests, "train"), strict=True)
+        batch = [_request(simulator, turn, scored.get(before.get(turn.id, turn.id))) for turn in ready]
+        requests |= zip((turn.id for turn in ready), batch, strict=True)
+        scored |= zip((turn.id for turn in ready), simulator.score(batch, "train"), strict=True)
         left = [turn for turn in left if turn.id not in scored] if ready else []
     scored = {name: completion for name, completion in scored.items() if name in learnt}
     played = zip(recorded, deals, strict=True)
-    return [_renamed(trajectory, deal.episode, scored, asked) for trajectory, deal in played]
+    return [_renamed(trajectory, deal.episode, scored, requests) for trajectory, deal in played]
 
 
 def _continued(recorded: Sequence[Trajectory]) -> dict[TurnId, TurnId]:
@@ -206,7 +206,7 @@ def _renamed(
     trajectory: Trajectory,
     episode: str,
     scored: Mapping[TurnId, Completion | Failure],
-    asked: Mapping[TurnId, Request],
+    requests: Mapping[TurnId, Request],
 ) -> Trajectory:
     """Return the episode under a new name. Its scored turns have the policy and the sampling they were scored with, not
     those of whoever said them: learners truncate and temper as the scores did."""
@@ -217,7 +217,7 @@ def _renamed(
         edges = trajectory.graph.pred[turn.id].items()
         reads = {(episode, source[1]): edge["kinds"] for source, edge in edges}
         marks = tuple([mark._replace(source=(episode, mark.source[1])) for mark in turn.request.marks])
-        request = asked.get(turn.id, turn.request)
+        request = requests.get(turn.id, turn.request)
         request = replace(turn.request, marks=marks, policy=request.policy, sampling=request.sampling)
         completion = _completion(turn, scored)
         copy.add(replace(turn, id=(episode, turn.id[1]), request=request, completion=completion), reads, reads)

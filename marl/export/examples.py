@@ -48,6 +48,6 @@ def _exchanges(home: RunFolder, policy: str, step: int) -> Iterator[Exchange]:
 
 
 def _is_short(turn: Turn) -> bool:
-    asked = sum(len(message.content) for message in turn.request.messages)
-    fits = 0 < asked < _LONGEST and len(turn.completion.text) < _LONGEST
+    length = sum(len(message.content) for message in turn.request.messages)
+    fits = 0 < length < _LONGEST and len(turn.completion.text) < _LONGEST
     return fits and not turn.request.continues and not turn.request.tools and turn.action is not None

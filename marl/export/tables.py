@@ -84,10 +84,13 @@ class TableWriter:
 
 def _size(value: Any) -> int:
     """Return the signs of a text or of a chat, and the length of any other list."""
-    if not isinstance(value, str | list | tuple):
+    if isinstance(value, str):
+        return len(value)
+    if not isinstance(value, list | tuple):
         return 0
-    chat = bool(value) and isinstance(value[0], dict) and "content" in value[0]
-    return sum(len(message["content"]) for message in value) if chat else len(value)
+    first = value[0] if value else None
+    chat = isinstance(first, dict) and "content" in first
+    return sum(len(part["content"]) for part in value) if chat else len(value)
 
 
 def write_tables(folder: Path, episodes: Iterable[RecordedEpisode], home: RunFolder) -> tuple[int, int]:

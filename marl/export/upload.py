@@ -58,15 +58,17 @@ class Upload:
         Raises:
             UploadError: if the hub refuses, or cannot be reached; if it should be private, and is public already.
         """
-        place = {"repo_id": self.repository, "repo_type": self.kind}
+        name, kind = self.repository, self.kind
         try:
-            self.api.create_repo(**place, private=self.private or None, exist_ok=True)
-            if self.private and self.api.repo_info(**place).private is False:
+            self.api.create_repo(name, repo_type=kind, private=self.private or None, exist_ok=True)
+            if self.private and self.api.repo_info(name, repo_type=kind).private is False:
                 raise UploadError(
                     f"{self.repository} was not uploaded: it is there already, and public, whatever --private says; "
                     f"the files are in {folder}"
                 )
-            done = self.api.upload_folder(**place, folder_path=folder, commit_message="Export of marl")
+            done = self.api.upload_folder(
+                repo_id=name, repo_type=kind, folder_path=folder, commit_message="Export of marl"
+            )
         except (HfHubHTTPError, httpx2.HTTPError, OSError) as error:
             raise UploadError(f"{self.repository} was not uploaded: {error}; the files are in {folder}") from error
         return str(done.commit_url)

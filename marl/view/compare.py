@@ -112,9 +112,9 @@ def _settings(groups: Sequence[RunGroup]) -> str:
 
 
 def _shown(group: RunGroup, path: str) -> str:
-    if path not in group.settings:
+    text = group.setting(path)
+    if text is None:
         return "-"
-    text = str(group.settings[path])
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,13 @@ class RunGroup:
     runs: tuple[Path, ...]
     rows: tuple[Sequence[Mapping[str, Any]], ...]
     """For each run, the rows of its metrics."""
+
+    def setting(self, path: str) -> str | None:
+        """Return a setting's value as a scenario may write it (`true`, `null`); None if there is no such setting."""
+        if path not in self.settings:
+            return None
+        value = self.settings[path]
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def run_groups(runs: Sequence[Path]) -> list[RunGroup]:

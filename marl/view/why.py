@@ -136,7 +136,8 @@ def _comparison(judged: CreditChain) -> Iterator[str]:
         like = f" with the same {judged.like}" if judged.like else ""
         shown = ", ".join(f"{p.turn[0]}:{p.turn[1]} {p.earned:+.4g}" for p in peers[:_SHOWN_PEERS])
         more = f", and {len(peers) - _SHOWN_PEERS} more" if len(peers) > _SHOWN_PEERS else ""
-        yield f"  {len(peers)} peers{like}" + (f": {shown}{more}" if peers else "")
+        noun = "peer" if len(peers) == 1 else "peers"
+        yield f"  {len(peers)} {noun}{like}" + (f": {shown}{more}" if peers else "")
     if chain.baseline is None or chain.scale is None:
         yield f"  advantage {chain.advantage:+.4g}"
     else:

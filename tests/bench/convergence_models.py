@@ -91,6 +91,9 @@ def scenario(game: str, method: str, steps: int, overrides: Sequence[str]) -> Sc
         f"schedule={{steps: {steps}, groups: {groups}, group_size: {size}, seed: 0, threads: 1}}",
         f"evaluate.every={steps // EVALUATIONS}",
         "evaluate.average={last: 0.5}",
+        f"{_LEARNER}.reference=null",
+        "credit.assign={kind: outcome}",
+        "credit.baseline.like=start",
         f"checkpoint.every={steps}",
     ]
     changes = [change.replace(THIRD, str(max(1, steps // 3))) for change in METHODS[method]]

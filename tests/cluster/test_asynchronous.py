@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from learning_samples import Plan, context, make
+from ray_clusters import local_cluster
 from real_runs import Desk, Kill, contents, ended, kuhn, rows
 from slow_parts import SlowLoss
 
@@ -37,14 +38,8 @@ SLOW = {"kind": "slow_parts:SlowDecoding", "pause_s": 0.02}
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))  # processes import parts of these tests
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(
-            address="local", num_cpus=8, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1"
-        )
+    with local_cluster(8):
         yield
-        ray.shutdown()
 
 
 def scenario(experience: dict[str, Any] | str, **engine: Any) -> dict[str, Any]:

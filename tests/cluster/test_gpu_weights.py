@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from paths import KUHN
+from ray_clusters import local_cluster
 
 import marl
 from marl.cluster.gpu_weights import Lender, laid_out, on_one_gpu, opened, views
@@ -65,15 +64,9 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    ray = pytest.importorskip("ray")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")  # who reserves no GPU sees none
-        ray.init(
-            address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1"
-        )
+    # A process that reserves no GPU sees none.
+    with local_cluster(4, RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="1") as ray:
         yield ray
-        ray.shutdown()
 
 
 @pytest.mark.gpu

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from leagues import with_exploiter
+from ray_clusters import local_cluster
 from real_runs import contents
 
 from marl.cluster.placement import PartitionedPlacement, RayPlacement
@@ -26,16 +26,8 @@ OF_PROCESSES = ("time/", "cluster/", "policy/actor/idle", "policy/actor/restarts
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster(made: Path) -> Iterator[None]:
-    ray = pytest.importorskip("ray")
-    threads = torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MARL_CACHE", str(made))
-        ray.init(
-            address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1"
-        )
+    with local_cluster(4, MARL_CACHE=str(made)):
         yield
-        ray.shutdown()
-    torch.set_num_threads(threads)
 
 
 def outcome(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import ray
 import torch
 from learner_groups import DoubleSource
 from learning_samples import Plan, context, make, sample, turn
+from ray_clusters import local_cluster
 from safetensors.torch import load_file
 
 from marl.cluster.learner_group import LearnerGroup, Provision, ReplacedLearner
@@ -30,16 +30,9 @@ SETTINGS = Grpo(lr=1e-3, minibatches=2)
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))  # processes import models of these tests
-        ray.init(
-            address="local", num_cpus=8, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1"
-        )
+    with local_cluster(8):
+        torch.set_num_threads(1)
         yield
-        ray.shutdown()
-    torch.set_num_threads(threads)
 
 
 def group(size: int = 2, way: DataParallel = "ddp", policy: str = "actor", **provision: Any) -> LearnerGroup:

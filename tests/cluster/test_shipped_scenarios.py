@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from paths import KUHN, SCENARIOS
+from ray_clusters import local_cluster
 from real_runs import contents
 from safetensors.torch import load_file
 
@@ -33,16 +34,8 @@ SMALL = {
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster(made: Path) -> Iterator[None]:
-    ray = pytest.importorskip("ray")
-    threads = torch.get_num_threads()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MARL_CACHE", str(made))
-        ray.init(
-            address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1"
-        )
+    with local_cluster(4, MARL_CACHE=str(made)):
         yield
-        ray.shutdown()
-    torch.set_num_threads(threads)
 
 
 def rows(run: Path) -> list[dict[str, Any]]:

@@ -11,9 +11,13 @@ from paths import SCENARIOS
 from real_runs import Desk
 
 from marl.commands.best_response import Response
+from marl.commands.exploitability import walked
+from marl.evaluation.evaluate import Evaluator
+from marl.evaluation.game_tree import nash_conv
 from marl.runs.checkpoint import CheckpointError
 from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
+from marl.training.build import build
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +57,15 @@ def test_who_never_learnt_is_answered_by_a_policy_that_can(tmp_path: Path) -> No
     response = respond(file, tmp_path)
     assert response.scenario("player_1", 1, 0, []).policies["responder"].learner is not None
     assert set(response.scenario("player_0", 1, 0, []).policies) == {"teacher", "responder"}
+
+
+def test_a_frozen_tiny_model_is_the_one_that_its_own_scenario_makes(tmp_path: Path) -> None:
+    response = respond(SCENARIOS / "kuhn_self_play.yaml", tmp_path)
+    tree, strategy = walked(response.frozen.scenario, response.frozen.entrants[0])
+    run = build(response.scenario("player_1", 1, 0, []))
+    # Before it learns anything, the learner is the frozen player, too.
+    figures = Evaluator(run.scenario, run.simulator)(0)
+    assert figures["eval/nashconv"] == pytest.approx(nash_conv(tree, strategy), abs=1e-6)
 
 
 @pytest.mark.parametrize(

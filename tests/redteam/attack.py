@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parents[1] / "bench"))
 
 from _bench import commit, parser, report
-from search import FAULTS, Search, Target, as_json, dump
+from attack_search import FAULTS, Search, Target, as_json, dump
 
 KINDS = {
     "countdown_expression": ("countdown_targets",),

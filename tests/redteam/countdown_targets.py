@@ -8,9 +8,9 @@ import re
 from collections import Counter
 from fractions import Fraction
 
+from attack_search import CHANNELS, Gold, Puzzle, Target
 from claims import Judgement, mention, same
 from grammar import Grammar, Rules
-from search import CHANNELS, Gold, Puzzle, Target
 
 from games.verifiers.countdown import CountdownVerifier
 

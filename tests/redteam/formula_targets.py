@@ -7,10 +7,10 @@ import random
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
+from attack_search import Gold, Puzzle, Target
 from claims import Claim, Events, anything, collection, either, ordered, same, spoil, unsure
 from frames import FRAMES
 from grammar import Effect, Grammar, Rules
-from search import Gold, Puzzle, Target
 
 from games.verifiers.mathematics import MathVerifier
 

@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from attack_search import CHANNELS, Gold, Puzzle, Target
 from claims import ANYTHING, Claim, Events, anything, closes, mention, opens, same, spoil, thought, unsure, withdraws
 from grammar import Grammar, Rules
-from search import CHANNELS, Gold, Puzzle, Target
 
 from marl.parts import find, names
 from marl.protocols import VerifierConfig

@@ -8,10 +8,10 @@ import random
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
+from attack_search import Gold, Puzzle, Target
 from claims import Claim, Events, either, negative, percent, power, product, ratio, same, spoil, thousandfold, unsure
 from frames import FRAMES
 from grammar import Grammar, Rules
-from search import Gold, Puzzle, Target
 
 from games.verifiers.mathematics import MathVerifier
 from games.verifiers.numeric import NumericVerifier

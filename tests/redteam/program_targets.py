@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
+from attack_search import CHANNELS, Channel, Gold, Puzzle, Target
 from claims import spoil
 from grammar import Grammar, Rules
-from search import CHANNELS, Channel, Gold, Puzzle, Target
 
 from games.verifiers.unit_tests import UnitTestsVerifier
 from marl.sandbox import Sandbox

@@ -6,10 +6,10 @@ import random
 
 import pytest
 from attack import KINDS, targets
+from attack_search import Finding, Search, as_json
 from claims import Claim, Mark, active, judge
 from countdown_targets import judge_expression
 from grammar import claims, write
-from search import Finding, Search, as_json
 
 from games.verifiers.text import PatternVerifier
 

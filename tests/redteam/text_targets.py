@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from functools import partial
 from string import ascii_uppercase
 
+from attack_search import CHANNELS, Gold, Puzzle, Target
 from claims import ANYTHING, Claim, collection, doubt, either, prose, same, spoil, unsure
 from frames import FRAMES
 from grammar import Grammar, Rules
-from search import CHANNELS, Gold, Puzzle, Target
 
 from games.verifiers.text import ChoiceVerifier, ExactVerifier, PatternVerifier
 

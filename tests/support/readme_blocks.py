@@ -1,4 +1,4 @@
-"""Blocks of code in the READMEs, in CONTRIBUTING.md and in the pages of the site, for tests that run them."""
+"""Blocks of code in all documents that a user reads, READMEs and pages of the site, for tests that run them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from paths import ROOT
 
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "marl/README.md", "games/README.md", "roles/README.md", "credit/README.md"),
-    *("trainers/README.md", "scenarios/README.md", "tests/bench/README.md"),
+    *("trainers/README.md", "scenarios/README.md", "scenarios/real/README.md", "tests/bench/README.md"),
+    *("marl/cluster/README.md", "marl/engines/vllm/README.md"),
     *(str(page.relative_to(ROOT)) for page in sorted((ROOT / ".site" / "pages").rglob("*.md"))),
 )
 

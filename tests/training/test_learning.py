@@ -34,6 +34,13 @@ def test_kuhn_self_play_goes_most_of_the_way_to_equilibrium_in_a_tenth_of_the_de
     assert figures["eval/nashconv/legal_mass"] > 0.98
 
 
+def test_liars_dice_self_play_loses_a_third_of_its_exploitability_in_a_tenth_of_the_budget() -> None:
+    figures = tenth("liars_dice")
+    assert figures["eval/nashconv/start"] > 1.0, "uniform play has 1.11"
+    assert figures["eval/nashconv/end"] < 0.8
+    assert figures["eval/nashconv/legal_mass"] > 0.98
+
+
 def test_nim_self_play_finds_most_optimal_moves_in_a_tenth_of_the_budget() -> None:
     figures = tenth("nim")
     assert figures["eval/optimal/start"] < 0.5

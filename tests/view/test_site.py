@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,10 +12,13 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from paths import ROOT, SCENARIOS
+from readme_blocks import DOCUMENTS
 
 pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
 
-import site_gallery  # from .site
+import site_drawings  # from .site
+import site_gallery
+import site_hooks
 import site_links
 import site_settings
 
@@ -41,6 +45,12 @@ def test_pipes_in_code_need_a_backslash_on_github_alone() -> None:
     assert site_links.as_page("README.md", "| `a\\|b` | c\\|d |") == "| `a|b` | c\\|d |"
 
 
+def test_every_document_of_the_site_is_one_whose_blocks_are_run() -> None:
+    shown = {document for document, _ in site_hooks.written()}
+    typed = {str(file.relative_to(ROOT)) for file in (ROOT / "tests" / "transcripts").glob("*.md")}
+    assert shown <= {*DOCUMENTS, *typed}, "documents whose code no test runs"
+
+
 def test_every_setting_of_every_part_is_in_the_reference() -> None:
     pages = site_settings.settings_pages()
     for group in GROUPS:
@@ -53,6 +63,9 @@ def test_every_setting_of_every_part_is_in_the_reference() -> None:
             ]
     scenario = pages["settings/scenario.md"][1]
     assert not [name for name in Scenario.model_fields if f"| `{name}` |" not in scenario]
+    for place in ("schedule", "evaluate", "evaluate.average", "policies.NAME", "credit.kl", "games.NAME", "cluster"):
+        assert f"\n## {place}\n" in scenario
+    assert "| `keep_best` |" in scenario.partition("\n## evaluate\n")[2].partition("\n## ")[0]
 
 
 def test_every_scenario_is_in_the_gallery_with_its_figure_or_without() -> None:
@@ -65,7 +78,25 @@ def test_every_scenario_is_in_the_gallery_with_its_figure_or_without() -> None:
         *_, figure = site_gallery.cells(row)
         assert (figure == "not measured") == (site_gallery.NONE in file.read_text().partition("\ngame")[0]), row
     nim = next(line for line in gallery.splitlines() if "(nim_self_play.md)" in line)
-    assert ".347 → **.992, .991, .992**" in nim
+    assert "probability of an optimal move:<br>.347 → **.992, .991, .992**" in nim
+    assert 'aria-label="from 0.347, 0.347, 0.347 to 0.992, 0.991, 0.992, on a scale from 0 to 1"' in nim
+
+
+def gallery_rows() -> list[str]:
+    """The rows of the gallery's tables."""
+    return [line for line in site_gallery.gallery_pages()["scenarios/gallery.md"][1].splitlines() if "](" in line]
+
+
+def test_a_figure_without_a_name_in_the_gallery_is_success_on_held_out_problems() -> None:
+    checked = 0
+    for file in (ROOT / "tests" / "bench" / "results").glob("*.json"):
+        gallery = [row for row in gallery_rows() if f"[{file.stem}](" in row and site_gallery.SUCCESS in row]
+        runs = json.loads(file.read_text())["figures"].get("runs", ()) if gallery else ()
+        for row in gallery:
+            checked += 1
+            shown = site_drawings.numbers(site_gallery.cells(row)[-1].partition("<br>")[2].partition(" →")[0])
+            assert shown == pytest.approx([run["held_out/success/start"] for run in runs], abs=0.0051), row
+    assert checked > 15
 
 
 class _Links(HTMLParser):

@@ -97,14 +97,10 @@ def comparison(groups: Sequence[RunGroup]) -> dict[str, Any]:
     figures = default_figures(names)
     return {
         "groups": [{"name": group.name, "runs": [run.name for run in group.runs]} for group in groups],
-        "settings": [{"name": path, "values": [_shown(group.settings, path) for group in groups]} for path in paths],
+        "settings": [{"name": path, "values": [group.setting(path) for group in groups]} for path in paths],
         "differing": differing(groups),
         "figures": [{"name": name, "values": [_figure(group, name) for group in groups]} for name in figures],
     }
-
-
-def _shown(settings: Mapping[str, Any], path: str) -> str | None:
-    return str(settings[path]) if path in settings else None
 
 
 def _figure(group: RunGroup, name: str) -> Mapping[str, Any] | None:

@@ -1,5 +1,5 @@
 // The page: header, keyboard, and the view that the address names.
-import { address, go, html, place, render, stay, typing, useEffect, useRef, useState } from "./words.js";
+import { address, go, html, place, render, stay, typing, useEffect, useKeys, useRef, useState } from "./words.js";
 import { ask, live, latency } from "./store.js";
 import { spelled } from "./text.js";
 import { OverviewPage } from "./overview.js";
@@ -58,16 +58,12 @@ function usePlace() {
 
 function useKeyboard(commands) {
   const before = useRef("");
-  useEffect(() => {
-    const press = (event) => {
-      if (event.key === "Escape" && typing(event)) { event.target.blur(); return; }
-      if (typing(event) || document.querySelector("dialog[open]")) return;
-      const command = commands[`${before.current}${event.key}`] || commands[event.key];
-      before.current = event.key === "g" ? "g " : "";
-      if (command) { event.preventDefault(); command(); }
-    };
-    addEventListener("keydown", press);
-    return () => removeEventListener("keydown", press);
+  useKeys((event) => {
+    if (event.key === "Escape" && typing(event)) { event.target.blur(); return; }
+    if (typing(event) || document.querySelector("dialog[open]")) return;
+    const command = commands[`${before.current}${event.key}`] || commands[event.key];
+    before.current = event.key === "g" ? "g " : "";
+    if (command) { event.preventDefault(); command(); }
   });
 }
 

@@ -23,7 +23,7 @@ function Assigned({ chain }) {
 function Peers({ chain, run, step }) {
   if (chain.peers === null) return null;
   const link = (peer) => address("episode", { run, step, episode: peer.episode, turn: peer.turn });
-  return html`<p>${chain.peer_count} peers${chain.like ? ` with the same ${chain.like}` : ""}</p>
+  return html`<p>${chain.peer_count} ${chain.peer_count === 1 ? "peer" : "peers"}${chain.like ? ` with the same ${chain.like}` : ""}</p>
     <ul class="peers">${chain.peers.map((peer) => html`<li><a href=${link(peer)}>${peer.episode}:${peer.turn}</a> ${figure(peer.earned, true)}</li>`)}</ul>
     ${chain.peer_count > chain.peers.length ? html`<p>and ${chain.peer_count - chain.peers.length} more</p>` : null}`;
 }

@@ -1,5 +1,5 @@
 // One episode: its graph, its turns, and for the chosen turn all that is known of it.
-import { address, figure, html, KINDS, share, stay, typing, useEffect, useState, value } from "./words.js";
+import { address, figure, html, KINDS, share, stay, typing, useEffect, useKeys, useState, value } from "./words.js";
 import { ask, live, useAnswer } from "./store.js";
 import { cut, Prompt, spelled, Written } from "./text.js";
 import { advantages, greatestMismatch, SHADES, Tokens, TokenTable } from "./tokens.js";
@@ -119,15 +119,11 @@ const greatest = (episode, chains) => Math.max(0, ...episode.turns.flatMap((turn
 
 // Let j and k, and the arrows where nothing has the focus, choose the next and the previous turn.
 function useTurnKeys(turns, chosen, change) {
-  useEffect(() => {
-    const press = (event) => {
-      const move = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
-      if (!turns || !move || typing(event) || (event.key.startsWith("Arrow") && event.target.tabIndex >= 0)) return;
-      event.preventDefault();
-      change({ turn: Math.max(0, Math.min(turns.length - 1, chosen + move)) });
-    };
-    addEventListener("keydown", press);
-    return () => removeEventListener("keydown", press);
+  useKeys((event) => {
+    const move = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
+    if (!turns || !move || typing(event) || (event.key.startsWith("Arrow") && event.target.tabIndex >= 0)) return;
+    event.preventDefault();
+    change({ turn: Math.max(0, Math.min(turns.length - 1, chosen + move)) });
   });
 }
 

@@ -1,5 +1,5 @@
 // The list of recorded episodes: filters, search, order.
-import { address, figure, go, html, stay, typing, useEffect, useRef, useState } from "./words.js";
+import { address, figure, go, html, stay, typing, useKeys, useRef, useState } from "./words.js";
 import { live, useAnswer } from "./store.js";
 import { cut, spelled } from "./text.js";
 
@@ -59,19 +59,15 @@ export function EpisodesPage({ run, query, version }) {
   const offset = Number(query.offset || 0);
   const { answer, error } = useAnswer("episodes", { ...query, run: run.name, offset, limit: PAGE }, version, true);
   const change = (changes) => { choose(-1); stay("episodes", { ...query, run: run.name, offset: "", ...changes }); };
-  useEffect(() => {
-    const press = (event) => {
-      if (typing(event) || !answer) return;
-      const move = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
-      if (move) {
-        event.preventDefault();
-        const next = Math.max(0, Math.min(answer.episodes.length - 1, chosen + move));
-        choose(next);
-        body.current?.children[next]?.querySelector("a")?.focus();
-      }
-    };
-    addEventListener("keydown", press);
-    return () => removeEventListener("keydown", press);
+  useKeys((event) => {
+    if (typing(event) || !answer) return;
+    const move = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
+    if (move) {
+      event.preventDefault();
+      const next = Math.max(0, Math.min(answer.episodes.length - 1, chosen + move));
+      choose(next);
+      body.current?.children[next]?.querySelector("a")?.focus();
+    }
   });
   return html`<section aria-label="episodes"><h2>episodes of ${run.name}</h2><${Filters} run=${run} query=${query} change=${change} />
     ${error ? html`<p class="warning" role="alert">${spelled(error)}</p>` : null}

@@ -4,6 +4,14 @@ export const html = globalThis.htmPreact.html;
 export const render = globalThis.htmPreact.render;
 export const useState = globalThis.htmPreact.useState;
 export const useEffect = globalThis.htmPreact.useEffect;
+
+// Let `press` answer to keys from the moment at which the view is drawn: after `useEffect` an early key would be lost.
+export function useKeys(press) {
+  globalThis.htmPreact.useLayoutEffect(() => {
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  });
+}
 export const useRef = globalThis.htmPreact.useRef;
 export const useMemo = globalThis.htmPreact.useMemo;
 

@@ -73,21 +73,21 @@ def _snippet(facts: DataFacts) -> Markup:
 
 
 def _metadata(facts: DataFacts, *, tools: bool) -> dict[str, object]:
-    """Return what `datasets` reads: the files, the numbers of their rows, and the columns of JSON lines.
+    """Return what `datasets` reads: the files, and the columns of JSON lines.
 
     Parquet has its columns itself. Of JSON lines they are else guessed from the first rows, and a column of tools that
     only later rows have would be an error.
     """
-    names = [Path(file).stem if len(facts.rows) > 1 else "default" for file in facts.rows]
-    files = [{"config_name": name, "data_files": file} for name, file in zip(names, facts.rows, strict=True)]
-    default = {"default": True} if len(names) > 1 else {}
-    features = {"features": [*_features(facts.format, tools=tools)]} if facts.format in _CHATS else {}
-    infos = [
-        {"config_name": name, **features, "splits": [{"name": "train", "num_examples": rows}]}
-        for name, rows in zip(names, facts.rows.values(), strict=True)
+    several = len(facts.rows) > 1
+    configs: list[dict[str, object]] = [
+        {"config_name": Path(file).stem if several else "default", "data_files": file} for file in facts.rows
     ]
-    tags = ["marl", "reinforcement-learning", "multi-agent"]
-    return {"configs": [files[0] | default, *files[1:]], "dataset_info": infos, "tags": tags}
+    if several:
+        configs[0]["default"] = True
+    values: dict[str, object] = {"configs": configs}
+    if facts.format in _CHATS:
+        values["dataset_info"] = {"features": [*_features(facts.format, tools=tools)]}
+    return values | {"tags": ["marl", "reinforcement-learning", "multi-agent"]}
 
 
 def _features(form: Format, *, tools: bool) -> Iterator[dict[str, object]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -12,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from command_line import printed
 from peft import AutoPeftModelForCausalLM
 from real_runs import kuhn, tiny
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import marl
-from marl.commands import cli
 from marl.export.weights import copy_out, learnt, merge_out
 from marl.models.adapter import Adapter
 from marl.models.pretrained import Pretrained
@@ -213,10 +212,7 @@ def test_the_command_prints_how_to_load_it(
     first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["marl", "export", str(first), "--out", "out", "--merge"])
-    with pytest.raises(SystemExit):
-        cli.main()
-    what, how = capsys.readouterr().out.splitlines()
+    what, how = printed(monkeypatch, capsys, "export", first, "--out", "out", "--merge").splitlines()
     assert what == f"out: policy student of {first}, step 1"
     exec(how)
 

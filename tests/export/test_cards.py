@@ -94,7 +94,8 @@ def test_metadata_names_what_is_on_a_hub_and_nothing_of_this_machine(tmp_path: P
     run = kuhn_run(tmp_path / "run")
     settings = yaml.safe_load((run / "scenario.yaml").read_text())
     model = {"kind": "pretrained", "path": "HuggingFaceTB/SmolLM2-135M-Instruct"}
-    for path, base in ((model["path"], model["path"]), (str(tmp_path / "models" / "secret-place"), None)):
+    secret = str(tmp_path / "models" / "secret-place")
+    for path, base in ((model["path"], model["path"]), ("./models", None), ("~/models", None), (secret, None)):
         settings["policies"]["actor"]["model"] = model | {"path": path}
         (run / "scenario.yaml").write_text(yaml.safe_dump(settings))
         write_model_card(facts(run, tmp_path), tmp_path)

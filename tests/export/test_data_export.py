@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from command_line import printed, run_marl
+import zstandard
 from datasets import load_dataset
 from huggingface_hub import DatasetCard
 from page_runs import HOSTILE, kuhn_run
@@ -24,6 +24,7 @@ from marl.export.tables import turn_schema
 from marl.graph import Trajectory
 from marl.runs.run_folder import RunFolder
 from marl.types import Turn
+from marl.view.page.token_texts import TokenTexts
 
 Marl = Callable[..., str]
 
@@ -32,26 +33,6 @@ Marl = Callable[..., str]
 def run(tmp_path: Path) -> Path:
     """Two recorded steps of eight hands; the last turn of one said all that may harm."""
     return kuhn_run(tmp_path / "runs" / "kuhn", said=HOSTILE)
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Marl:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    return partial(printed, monkeypatch, capsys)
-
-
-@pytest.fixture
-def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Marl:
-    """`refused("export-data", RUN)`: the message with which the command ends."""
-    monkeypatch.chdir(tmp_path)
-
-    def message(*words: object) -> str:
-        status, _, errors = run_marl(monkeypatch, capsys, *words)
-        assert status
-        return errors
-
-    return message
 
 
 def opened(tmp_path: Path, *names: str) -> Any:
@@ -111,6 +92,45 @@ def test_tables_are_written_in_pieces(run: Path, command: Marl, monkeypatch: pyt
     assert groups[:-1] == [8] * (len(groups) - 1)
     assert sum(groups) == file.metadata.num_rows > 16
     assert file.schema_arrow == turn_schema()
+
+
+def test_long_turns_are_written_before_there_are_many(
+    run: Path, command: Marl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("marl.export.tables.GROUP_SIZE", 1)
+    command("export-data", run, "--out", "out", "--format", "parquet")
+    file = pq.ParquetFile("out/turns.parquet")
+    assert file.num_row_groups == file.metadata.num_rows > 16
+
+
+def test_texts_of_tokens_need_the_tokenizer_once_and_only_its_tokens(run: Path) -> None:
+    texts = TokenTexts(RunFolder(run))
+    assert texts.text("actor", (1, 3)) == "[ check"
+    shutil.rmtree(run / "checkpoints")
+    assert texts.text("actor", (1, 4)) == "[ bet"
+    assert texts.text("actor", (99,)) is None
+    assert texts.text("actor", (-1,)) is None
+
+
+def test_tools_that_only_later_rows_have_are_a_column(run: Path, command: Marl, tmp_path: Path) -> None:
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    file = run / "trajectories/000002.jsonl.zst"
+    text = zstandard.ZstdDecompressor().decompressobj().decompress(file.read_bytes()).decode()
+    assert '"tools":[]' in text
+    text = text.replace('"tools":[]', f'"tools":[{json.dumps(json.dumps(tool))}]')
+    file.write_bytes(zstandard.ZstdCompressor().compress(text.encode()))
+    command("export-data", run, "--out", "out", "--format", "trl-sft")
+    # Pieces so small that the first ones have no tools.
+    cache = str(tmp_path / "cache")
+    rows = load_dataset(str(tmp_path / "out"), split="train", cache_dir=cache, chunksize=512)
+    assert rows[0]["tools"] is None
+    assert json.loads(rows[-1]["tools"]) == [tool]
+
+
+def test_the_line_that_loads_it_names_a_folder_and_no_builder_of_the_library(run: Path, command: Marl) -> None:
+    *_, line = command("export-data", run, "--out", "parquet", "--format", "parquet").splitlines()
+    assert line == 'from datasets import load_dataset; load_dataset("./parquet")'
+    assert 'load_dataset("./parquet", "turns", split="train")' in Path("parquet/README.md").read_text()
 
 
 def best_and_worst(run: Path, value: Callable[[Trajectory, Turn], float]) -> dict[str, Any]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
-from command_line import printed, run_marl
 from gguf_files import CHAT, MERGES, SPECIAL, small_llama, vocabulary
 from huggingface_hub import ModelCard
 from peft import AutoPeftModelForCausalLM, PeftModel
@@ -70,26 +68,6 @@ def adapted(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 Marl = Callable[..., str]
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Marl:
-    """`command("export", RUN)` in an empty folder: what it prints, after it ended well."""
-    monkeypatch.chdir(tmp_path)
-    return partial(printed, monkeypatch, capsys)
-
-
-@pytest.fixture
-def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Marl:
-    """The same for a command that ends with a message."""
-    monkeypatch.chdir(tmp_path)
-
-    def message(*words: object) -> str:
-        status, _, errors = run_marl(monkeypatch, capsys, *words)
-        assert status
-        return errors
-
-    return message
 
 
 def turns(run: Path) -> list[Turn]:

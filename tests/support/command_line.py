@@ -29,3 +29,10 @@ def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     status, output, errors = run_marl(monkeypatch, capsys, *words)
     assert not status, f"marl {shlex.join(map(str, words))}\n{errors}"
     return output
+
+
+def complaint(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """What `marl WORDS` prints on standard error, which ends badly."""
+    status, _, errors = run_marl(monkeypatch, capsys, *words)
+    assert status, f"marl {shlex.join(map(str, words))} ended well"
+    return errors

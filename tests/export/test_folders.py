@@ -1,0 +1,46 @@
+"""Folders of exports: whole or not at all, never over what is there, and two exports at a time spare each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from marl.errors import FolderError
+from marl.export.folders import write_folder
+from marl.scenario.load import ScenarioError
+
+
+def filled(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "file").write_text("whole")
+
+
+def test_a_folder_appears_whole_and_an_error_leaves_nothing(tmp_path: Path) -> None:
+    def failing(folder: Path) -> None:
+        filled(folder)
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        write_folder(tmp_path / "out", failing)
+    assert not list(tmp_path.iterdir())
+    write_folder(tmp_path / "out", filled)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_link_that_leads_nowhere_is_something(tmp_path: Path) -> None:
+    (tmp_path / "out").symlink_to(tmp_path / "gone")
+    with pytest.raises(ScenarioError, match="exists already"):
+        write_folder(tmp_path / "out", filled)
+
+
+def test_of_two_exports_at_a_time_the_first_to_end_stays_whole(tmp_path: Path) -> None:
+    def interrupted(folder: Path) -> None:
+        filled(folder)
+        write_folder(tmp_path / "out", filled)
+        assert (folder / "file").is_file()
+
+    with pytest.raises(FolderError, match="out cannot be written"):
+        write_folder(tmp_path / "out", interrupted)
+    assert (tmp_path / "out" / "file").read_text() == "whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -87,9 +87,11 @@ def copy_out(source: Learnt, out: Path, complete: Complete | None = None) -> Lea
     """Copy it to `out`, whole or not at all; return what is there. A base that is only cached comes along.
 
     Raises:
-        ScenarioError: if `out` exists.
+        ScenarioError: if `out` exists, or lies in the folder that is copied.
         FolderError: if it cannot be written.
     """
+    if out.resolve().is_relative_to(source.folder.resolve()):
+        raise ScenarioError(f"{out} lies in the checkpoint that it would hold; choose a folder outside the run")
     base = source.base
     if base is not None and Path(base).is_relative_to(cache_folder().absolute()):
         base = str(out.absolute() / "base")

@@ -205,6 +205,10 @@ def test_what_cannot_be_exported_is_said_and_leaves_nothing(first: Path, tmp_pat
         learnt(first, None, 7)
     with pytest.raises(ScenarioError, match="exists already"):
         copy_out(learnt(first, None), tmp_path)
+    inside = learnt(first, None).folder / "out"
+    with pytest.raises(ScenarioError, match="lies in the checkpoint"):
+        copy_out(learnt(first, None), inside)
+    assert not inside.exists()
     assert not list(tmp_path.iterdir())
 
 

@@ -69,6 +69,7 @@ RUN_FILES = re.compile(
 SLOW = (
     *("runs/solver", "scenarios/team_arithmetic.yaml --graders", "runs/poker", "runs/only"),
     *("verifiers_environment\n", "import verifiers", "train scenarios/real/", "cluster.simulators=2 cluster.cpus"),
+    *("new team --out team.yaml", "solver_critic.yaml --graders"),
 )
 """Words in blocks that take long even when they are made small."""
 REAL_MODEL = "train scenarios/real/"

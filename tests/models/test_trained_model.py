@@ -14,6 +14,9 @@ import marl
 from marl.models.pretrained import Pretrained
 from marl.runs.trained_model import Trained, TrainedPolicy
 
+# One process makes the run that all share.
+pytestmark = pytest.mark.xdist_group("trained_model")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, made: Path) -> Path:

@@ -17,6 +17,9 @@ from marl.runs.run_folder import RunFolder
 from marl.scenario.load import ScenarioError
 from marl.view.why import why
 
+# One process makes the run that all share.
+pytestmark = pytest.mark.xdist_group("why")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
